@@ -1,0 +1,105 @@
+"""managed_files, run as Ansible runs it: a process that gets its arguments as JSON."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULE = Path(__file__).parents[4] / "plugins/modules/managed_files.py"
+
+
+def run(*files, check=False):
+    arguments = {"files": list(files), "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
+    done = subprocess.run(
+        [sys.executable, str(MODULE)], input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False
+    )
+    return json.loads(done.stdout)
+
+
+def mode(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def test_makes_what_is_asked_and_then_nothing(tmp_path):
+    files = [
+        {"path": f"{tmp_path}/d", "state": "directory", "mode": "0700"},
+        {"path": f"{tmp_path}/d/secret", "content": "s\n", "mode": "0600"},
+        {"path": f"{tmp_path}/d/copy", "src": "/etc/hostname"},
+        {"path": f"{tmp_path}/d/link", "state": "link", "src": "secret"},
+    ]
+    first = run(*files)
+    assert first["changed_paths"] == [entry["path"] for entry in files[1:3]] + [files[0]["path"], files[3]["path"]]
+    assert mode(f"{tmp_path}/d") == 0o700 and mode(f"{tmp_path}/d/secret") == 0o600
+    assert os.readlink(f"{tmp_path}/d/link") == "secret"
+    assert run(*files)["changed"] is False
+
+
+def test_check_mode_tells_and_does_nothing(tmp_path):
+    told = run({"path": f"{tmp_path}/f", "content": "x"}, check=True)
+    assert told["changed_paths"] == [f"{tmp_path}/f"]
+    assert not (tmp_path / "f").exists()
+
+
+def test_one_refused_content_leaves_every_file_as_it_was(tmp_path):
+    (tmp_path / "a").write_text("old")
+    told = run(
+        {"path": f"{tmp_path}/a", "content": "new"},
+        {"path": f"{tmp_path}/b", "content": "bad", "validate": "grep -q good %s"},
+    )
+    assert told["failed"] and f"{tmp_path}/b" in told["msg"] and "grep -q good" in told["msg"]
+    assert (tmp_path / "a").read_text() == "old"
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_mode_is_corrected_without_touching_the_content(tmp_path):
+    path = tmp_path / "f"
+    path.write_text("x")
+    path.chmod(0o666)
+    before = path.stat().st_ino
+    assert run({"path": str(path), "content": "x", "mode": "0640"})["changed"]
+    assert mode(path) == 0o640 and path.stat().st_ino == before
+
+
+def test_replace_false_keeps_what_is_there(tmp_path):
+    (tmp_path / "f").write_text("mine")
+    assert run({"path": f"{tmp_path}/f", "content": "ours", "replace": False})["changed"] is False
+    assert (tmp_path / "f").read_text() == "mine"
+
+
+def test_a_link_is_replaced_itself_not_what_it_points_to(tmp_path):
+    (tmp_path / "target").write_text("keep")
+    (tmp_path / "f").symlink_to("target")
+    assert run({"path": f"{tmp_path}/f", "content": "new"})["changed"]
+    assert (tmp_path / "target").read_text() == "keep" and not (tmp_path / "f").is_symlink()
+
+
+def test_absent_removes_only_what_is_empty(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/theirs").write_text("x")
+    assert run({"path": f"{tmp_path}/empty", "state": "absent"})["changed"]
+    refused = run({"path": f"{tmp_path}/full", "state": "absent"})
+    assert refused["failed"] and "theirs" in refused["msg"]
+    assert run({"path": f"{tmp_path}/empty", "state": "absent"})["changed"] is False
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"path": "relative", "content": "x"}, "absolute"),
+        ({"path": "/tmp/x"}, "exactly one of content and src"),
+        ({"path": "/tmp/x", "content": "x", "src": "/etc/hostname"}, "exactly one"),
+        ({"path": "/tmp/x", "state": "link"}, "its target"),
+        ({"path": "/tmp/x", "state": "absent", "content": "x"}, "mean nothing"),
+        ({"path": "/tmp", "content": "x"}, "is a directory"),
+        ({"path": "/tmp/never-there/x", "src": "/nonexistent"}, "/nonexistent"),
+        ({"path": "/tmp/trainyard-never", "content": "x", "validate": "true"}, "%s"),
+    ],
+)
+def test_bad_entries_are_refused_by_name(entry, words):
+    told = run(entry)
+    assert told["failed"] and words in told["msg"]
