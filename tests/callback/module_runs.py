@@ -1,0 +1,98 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Counts what a run costs and records what it changed.
+
+A module run is a task (or an item of its loop, or a retry) that sends a module to a host. It is the host that the
+module was sent to that is counted, also when the task was delegated. With TRAINYARD_RUNS=<file> one JSON line per
+playbook run is appended to that file, so that tests and `make bench` can judge it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from ansible.plugins.callback import CallbackBase
+
+DOCUMENTATION = """
+name: module_runs
+type: aggregate
+short_description: Counts the module runs per host and lists the tasks that changed something
+description:
+  - Prints one line after a run, and appends one JSON line to the file named by the environment variable E(TRAINYARD_RUNS).
+"""
+
+# Their work is done on the controller; everything else sends a module.
+CONTROLLER_ONLY = {
+    "add_host", "assert", "debug", "fail", "group_by", "import_role", "import_tasks", "include_role", "include_tasks",
+    "include_vars", "meta", "pause", "set_fact", "set_stats", "validate_argument_spec",
+}
+
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "module_runs"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self):
+        super().__init__()
+        self.started = time.monotonic()
+        self.playbook = None
+        self.check = False
+        self.tasks = 0
+        self.runs = {}
+        self.changed = {}
+        self.failed = {}
+
+    def v2_playbook_on_start(self, playbook):
+        self.playbook = os.path.basename(playbook._file_name)
+
+    def v2_playbook_on_play_start(self, play):
+        self.check = bool(play.check_mode)
+
+    def v2_playbook_on_task_start(self, task, is_conditional):
+        self.tasks += 1
+
+    def v2_playbook_on_handler_task_start(self, task):
+        self.tasks += 1
+
+    def v2_runner_on_ok(self, result):
+        self._count(result)
+
+    def v2_runner_on_failed(self, result, ignore_errors=False):
+        self._count(result)
+        self.failed.setdefault(result._host.get_name(), []).append(result._task.get_name().strip())
+
+    def v2_runner_on_unreachable(self, result):
+        self.failed.setdefault(result._host.get_name(), []).append(result._task.get_name().strip())
+
+    def _count(self, result):
+        task, answer = result._task, result._result
+        name = task.get_name().strip()
+        if answer.get("changed"):
+            self.changed.setdefault(result._host.get_name(), []).append(name)
+        if task.action.rpartition(".")[2] in CONTROLLER_ONLY:
+            return
+        for item in answer.get("results", [answer]) if task.loop else [answer]:
+            if not isinstance(item, dict) or item.get("skipped"):
+                continue
+            delegated = item.get("_ansible_delegated_vars") or {}
+            host = delegated.get("ansible_delegated_host") or result._host.get_name()
+            self.runs.setdefault(host, []).extend([name] * max(1, int(item.get("attempts") or 1)))
+
+    def v2_playbook_on_stats(self, stats):
+        seconds = round(time.monotonic() - self.started, 1)
+        counts = ", ".join("%s %d" % (host, len(names)) for host, names in sorted(self.runs.items()))
+        self._display.display("module runs: %s (%d tasks, %.1f s)" % (counts or "none", self.tasks, seconds))
+        path = os.environ.get("TRAINYARD_RUNS")
+        if path:
+            record = {
+                "playbook": self.playbook, "check": self.check, "seconds": seconds, "tasks": self.tasks,
+                "runs": self.runs, "changed": self.changed, "failed": self.failed,
+                "recap": {host: stats.summarize(host) for host in sorted(stats.processed)},
+            }
+            with open(path, "a", encoding="utf-8") as record_file:
+                record_file.write(json.dumps(record, sort_keys=True) + "\n")
