@@ -1,0 +1,167 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What C(horovodrun --check-build) says: text in, typed data out.
+
+The command prints one table and exits with 0 whatever is ticked:
+
+    Horovod v0.28.1:
+
+    Available Frameworks:
+        [ ] TensorFlow
+        [X] PyTorch
+        ...
+
+What people have in a log of it differs in indentation, blank lines, the colon, the prefix of each line (a comment sign, a rank, a container's name)
+and in what was printed before and after. So a line is recognised by how it ends, and the table is accepted only if every entry is in it:
+a table that was cut can't be read as one in which less is ticked.
+
+Where the text ends decides what it is:
+
+- before the first section (C(Available ...)): there is no table, P(why_no_table) names the cause;
+- in or after the first section, with an entry missing: a table that was cut, which is a ParseError.
+"""
+
+from __future__ import annotations
+
+import re
+
+from typing import NamedTuple
+
+# Label of an entry -> key. MLSL became CCL in Horovod 0.19: the same thing under its later name.
+SECTIONS = {
+    "frameworks": {"tensorflow": "tensorflow", "pytorch": "pytorch", "mxnet": "mxnet"},
+    "controllers": {"mpi": "mpi", "gloo": "gloo"},
+    "tensor_operations": {"nccl": "nccl", "ddl": "ddl", "ccl": "ccl", "mlsl": "ccl", "mpi": "mpi", "gloo": "gloo"},
+}
+KEYS = {section: list(dict.fromkeys(labels.values())) for section, labels in SECTIONS.items()}
+
+# Colours and other terminal control; the frame that a terminal multiplexer draws around its panes.
+_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
+_FRAME = re.compile("[\u2500-\u259f]+")
+
+# Before the word: nothing, punctuation, or a token that ends like a time or a number; so «requires Horovod v0.28.1» is no version line.
+_VERSION = re.compile(r"(?:^|[^\w\s]|\d\w*\s)\s*Horovod v(\d[\w.+-]*)\W*$")
+_HEADING = re.compile(r"(?:^|\W)Available\s+(\w+(?:\s+\w+)?)\W*$", re.IGNORECASE)
+_ENTRY = re.compile(r"\[\s*(x?)\s*\]\s*([a-z]\w*)\W*$", re.IGNORECASE)
+# In a section: something short that is no tick, then a label.
+_NO_TICK = re.compile(r"^\W*\w?\W*\b([a-z]\w*)\W*$", re.IGNORECASE)
+
+# argparse reports a missing -np before an unknown option: 0.16 may say either.
+_USAGE = re.compile(r"unrecogni[sz]ed (?:arguments|option)|(?:unknown|invalid|no such) option|^usage: .*horovodrun|\bhorovodrun: error:", re.IGNORECASE)
+_EXCEPTION = re.compile(r"(?:^|[^\w\s]\s*)(?:[\w.]*\wError|[\w.]*Exception|[\w.]*queue\.Empty)(?::.*)?$"
+                        r"|No module named|error while loading shared libraries|symbol lookup error")
+_TRACEBACK = "Traceback (most recent call last):"
+# With --verbose the traceback of one extension's check is normal; one through these frames is the end of horovodrun itself.
+_VERBOSE = re.compile(r"Checking whether extension \w+ was ")
+_OWN_FRAME = re.compile(r"\bin (?:run_commandline|check_build)$", re.MULTILINE)
+
+
+class ParseError(ValueError):
+    """The text can't be understood; the message names the line."""
+
+
+class Build(NamedTuple):
+    """A table: what this Horovod was built with. Each section has all its keys."""
+
+    version: str
+    frameworks: dict[str, bool]
+    controllers: dict[str, bool]
+    tensor_operations: dict[str, bool]
+
+
+def _lines(text):
+    """(number, content) of each line; what stands left and right of a pane's frame counts as lines of their own."""
+    for number, line in enumerate(re.split(r"\r?\n|\r", text), start=1):
+        for part in _FRAME.split(_CONTROL.sub("", line)):
+            yield number, part.strip()
+
+
+def _section(line):
+    """The key of the section that a heading opens, "" for a section we don't know, None where the line is no heading."""
+    found = _HEADING.search(line)
+    if not found:
+        return None
+    key = "_".join(found.group(1).lower().split())
+    return key if key in SECTIONS else ""
+
+
+def parse_check_build(text: str) -> Build | None:
+    """The last table in the text, or None where no table begins. ParseError: a table that is cut or can't be read."""
+    headless, tables = [], []
+    for number, line in _lines(text):
+        found = _VERSION.search(line)
+        if found:
+            tables.append((found.group(1), []))
+        elif tables:
+            tables[-1][1].append((number, line))
+        elif _section(line):
+            headless.append((number, line))
+    # A version line alone is no table: a log may name the version elsewhere too.
+    tables = [(version, lines) for version, lines in tables if any(_section(line) for _number, line in lines)]
+    if tables:
+        return _build(*tables[-1])
+    if headless:
+        number, line = headless[0]
+        raise ParseError(f"line {number}: «{line}» has no line «Horovod v<version>:» before it: the head of the table is missing")
+    return None
+
+
+def _build(version, lines):
+    ticks = {section: {} for section in SECTIONS}
+    section, last = "", 0
+    for number, line in lines:
+        heading = _section(line)
+        if heading is not None:
+            section, last = heading, number
+            continue
+        if not section:
+            continue
+        found = _ENTRY.search(line)
+        if found:
+            ticked, label = bool(found.group(1)), found.group(2).lower()
+            if ticks[section].setdefault(label, ticked) != ticked:
+                raise ParseError(f"line {number}: «{line}» contradicts an earlier line of the same section")
+            last = number
+            continue
+        found = _NO_TICK.search(line)
+        if found and found.group(1).lower() in SECTIONS[section]:
+            raise ParseError(f"line {number}: «{line}» is neither «[X] …» nor «[ ] …»")
+
+    for section, keys in KEYS.items():
+        known = {SECTIONS[section][label] for label in ticks[section] if label in SECTIONS[section]}
+        absent = [key for key in keys if key not in known]
+        if absent:
+            raise ParseError(f"the table of Horovod {version} is cut: {section} has no entry for {', '.join(absent)}; its last line is line {last}")
+    return Build(version, **{section: {key: any(ticks[section].get(label, False) for label, to in SECTIONS[section].items() if to == key) for key in keys}
+                             for section, keys in KEYS.items()})
+
+
+def why_no_table(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
+    """(cause, the line that shows it) where the command ended without a table. ParseError: it is the output of something else."""
+    lines = [line for _number, line in _lines(stdout + "\n" + stderr) if line]
+    text = "\n".join(lines)
+    usage = [line for line in lines if _USAGE.search(line)]
+    exceptions = [line for line in lines if _EXCEPTION.search(line)]
+    verbose = _VERBOSE.search(text)
+
+    if usage:
+        return "option_unsupported", usage[-1]
+    # Before the exit codes: the dynamic loader ends with 127 too.
+    if exceptions and (not verbose or _OWN_FRAME.search(text.rpartition(_TRACEBACK)[2])):
+        return "import_error", exceptions[-1]
+    if rc in (126, 127):
+        return "not_installed", lines[-1] if lines else f"exit code {rc}"
+    if verbose or _TRACEBACK in text or any(_VERSION.search(line) for line in lines):
+        return "truncated", lines[-1]
+    # The table goes to stdout; what libraries log to stderr says nothing.
+    if not stdout.strip():
+        return "no_output", f"exit code {rc}" + (f", last line on stderr: {lines[-1]}" if lines else "")
+    raise ParseError(f"line 1 of {len(lines)}: «{lines[0]}» is not the output of horovodrun --check-build")
+
+
+def missing(requires: dict[str, list[str]], build: Build | None) -> list[str]:
+    """What of the required parts isn't ticked, as C(section.key), in the order of the table. Without a table, all of them."""
+    return [f"{section}.{key}" for section, keys in KEYS.items() for key in keys
+            if key in (requires.get(section) or []) and not (build and getattr(build, section)[key])]

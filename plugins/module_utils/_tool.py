@@ -1,0 +1,118 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Run a tool where it lives: on the host, in a running container, behind that container's ssh, or in a throwaway container of an image.
+
+What kept the tool from running comes back as a cause, not as an exception: the callers are info modules, whose roles decide on it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import time
+import uuid
+
+from typing import NamedTuple
+
+# Unbuffered: a Python tool that dies on its way out (a GPU library's exit handler) would take what it printed with it.
+# Directory /: in one that was deleted meanwhile Python's subprocesses fail.
+ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}
+DIRECTORY = "/"
+
+_NOT_RUNNING = re.compile(r"no such container|container \S+ is (?:not running|paused|restarting)|cannot exec in a (?:stopped|paused)", re.IGNORECASE)
+_NO_EXECUTABLE = re.compile(r"executable file not found|exec: .*no such file or directory|exec: .*permission denied", re.IGNORECASE)
+_NO_ENGINE = re.compile(r"cannot connect to the docker daemon|permission denied while trying to connect|error during connect|error response from daemon",
+                        re.IGNORECASE)
+
+
+class Run(NamedTuple):
+    """How it ended. C(cause) is empty where the tool itself ran; else C(evidence) is the line that shows the cause."""
+
+    rc: int
+    stdout: str
+    stderr: str
+    cause: str = ""
+    evidence: str = ""
+
+
+def run_tool(module, command, timeout, container=None, image=None, ssh_host=None, ssh_port=None):
+    """Run C(command) for at most C(timeout) seconds. With C(ssh_host), the container logs in there and runs it."""
+    if not (container or image):
+        binary = module.get_bin_path(command[0])
+        if not binary:
+            return Run(127, "", "", "not_installed", f"{command[0]} is not on the PATH")
+        return _run(module, [binary] + command[1:], timeout)
+
+    docker = module.get_bin_path("docker")
+    if not docker:
+        return Run(127, "", "", "engine_unavailable", "docker is not on the PATH")
+    token = uuid.uuid4().hex
+    options = [f"--env={key}={value}" for key, value in ENVIRONMENT.items()] + [f"--workdir={DIRECTORY}"]
+
+    if image:
+        # By its id, which docker run never pulls.
+        found = _run(module, [docker, "image", "inspect", "--format={{.Id}}", image], timeout)
+        if found.rc != 0:
+            return found if found.cause == "timeout" else _cause_of_docker(found, "image_missing")
+        name = f"trainyard-check-{token}"
+        run = _run(module, [docker, "run", "--rm", f"--name={name}", "--label=trainyard.managed=true", "--network=none", f"--entrypoint={command[0]}",
+                            *options, found.stdout.strip(), *command[1:]], timeout)
+        if run.cause == "timeout":
+            module.run_command([docker, "rm", "--force", "--volumes", name])
+        return _cause_of_docker(run)
+
+    inside = list(command)
+    if ssh_host:
+        exports = " ".join(f"{key}={shlex.quote(value)}" for key, value in ENVIRONMENT.items())
+        remote = f"cd {DIRECTORY} && {exports} exec " + " ".join(shlex.quote(word) for word in command)
+        inside = ["ssh", "-o", "BatchMode=yes", "-p", str(ssh_port), "--", ssh_host, remote]
+    run = _run(module, [docker, "exec", *options, f"--env=TRAINYARD_CHECK={token}", container, *inside], timeout)
+    if run.cause == "timeout":
+        _kill(module, docker, container, token)
+    elif ssh_host and run.rc == 255:
+        return run._replace(cause="ssh_failed", evidence=_last(run))
+    return _cause_of_docker(run)
+
+
+def _run(module, argv, timeout):
+    began = time.monotonic()
+    # timeout(1) ends the whole process group, which run_command can't.
+    rc, stdout, stderr = module.run_command([module.get_bin_path("timeout", required=True), "--kill-after=2", str(timeout), *argv],
+                                            environ_update=ENVIRONMENT, cwd=DIRECTORY)
+    if rc in (124, 137) and time.monotonic() - began >= timeout:
+        return Run(rc, stdout, stderr, "timeout", f"no end after {timeout} s")
+    return Run(rc, stdout, stderr)
+
+
+def _kill(module, docker, container, token):
+    """docker exec leaves its process in the container when it is killed itself: find it by its environment."""
+    _rc, stdout, _stderr = module.run_command([docker, "top", container, "-eo", "pid"])
+    for pid in [int(word) for word in stdout.split() if word.isdigit()]:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as environ:
+                if f"TRAINYARD_CHECK={token}".encode() in environ.read().split(b"\0"):
+                    os.kill(pid, signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+def _cause_of_docker(run, otherwise=""):
+    if run.cause or run.rc == 0:
+        return run
+    # Engines before 20.10 print runtime errors to stdout.
+    for line in (run.stderr + "\n" + run.stdout).splitlines():
+        for cause, pattern in (("container_not_running", _NOT_RUNNING), ("not_installed", _NO_EXECUTABLE)):
+            if pattern.search(line) and not otherwise:
+                return run._replace(cause=cause, evidence=line.strip())
+        if _NO_ENGINE.search(line) and "no such image" not in line.lower():
+            return run._replace(cause="engine_unavailable", evidence=line.strip())
+    return run._replace(cause=otherwise, evidence=_last(run) if otherwise else "")
+
+
+def _last(run):
+    lines = [line.strip() for line in (run.stdout + "\n" + run.stderr).splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit code {run.rc}"

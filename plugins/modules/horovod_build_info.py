@@ -1,0 +1,268 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: horovod_build_info
+short_description: Ask a Horovod what it was built with
+version_added: "0.1.0"
+description:
+  - Runs C(horovodrun --check-build) on the host, in a running container, behind that container's ssh, or in a throwaway
+    container of an image, and returns its table as data.
+  - The command ends with exit code 0 whatever is ticked, so its exit code proves nothing; the table does.
+  - A Horovod that is missing, too old or broken is a result (RV(available=false), RV(cause), RV(fix)), as roles decide on it.
+  - The task fails only for bad options, for a table that is cut or can't be read, and for output that is something else.
+    The last line of a cut table may be the one that matters, so nothing is guessed from the rest.
+author:
+  - trainyard maintainers (@trainyard)
+options:
+  executable:
+    description: Name on the PATH, or path, of horovodrun, where it is run.
+    type: str
+    default: horovodrun
+  container:
+    description: Name or id of a running container in which it is run, by C(docker exec).
+    type: str
+  image:
+    description:
+      - Image on this host in which it is run, in a container without network that is removed at once.
+      - The image's own entrypoint is not run, and the image is never pulled.
+    type: str
+  ssh_host:
+    description:
+      - O(container) logs in to this host by ssh and runs the command there.
+      - A job's ranks are started that way, and see another environment (PATH, LD_LIBRARY_PATH) than C(docker exec) gives.
+    type: str
+  ssh_port:
+    description: Port for O(ssh_host), 1 to 65535.
+    type: int
+    default: 12345
+  timeout:
+    description:
+      - Seconds after which the command is killed, 1 or more.
+      - Importing a framework from a cold disk takes the longest part of it.
+    type: int
+    default: 60
+  requires:
+    description: Parts that must be ticked. Those that aren't are returned in RV(missing).
+    type: dict
+    default: {}
+    suboptions:
+      frameworks:
+        description: Frameworks.
+        type: list
+        elements: str
+        choices: [tensorflow, pytorch, mxnet]
+        default: []
+      controllers:
+        description: Controllers.
+        type: list
+        elements: str
+        choices: [mpi, gloo]
+        default: []
+      tensor_operations:
+        description: Tensor operations. V(ccl) stands for MLSL too, its name before Horovod 0.19.
+        type: list
+        elements: str
+        choices: [nccl, ddl, ccl, mpi, gloo]
+        default: []
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+requirements:
+  - C(timeout) of coreutils
+  - Docker's command line client, for O(container) and O(image)
+notes:
+  - Horovod ticks a framework when its Python package can be imported, even where the native library is missing. Such a build
+    has no controller ticked, so require a controller as well as a framework.
+"""
+
+EXAMPLES = r"""
+- name: Ask the running training container
+  trainyard.gpu.horovod_build_info:
+    container: trainyard-training
+  register: build
+
+- name: Ask a base image whether Horovod has to be compiled again
+  trainyard.gpu.horovod_build_info:
+    image: trainyard/base:latest
+    requires:
+      frameworks: [pytorch]
+      controllers: [gloo]
+      tensor_operations: [nccl]
+  register: base
+
+- name: Say what is missing
+  ansible.builtin.debug:
+    msg: "{{ base.missing | join(', ') }} {{ base.fix }}"
+  when: base.missing | length > 0
+
+- name: Ask in the environment in which a job's ranks run
+  trainyard.gpu.horovod_build_info:
+    container: trainyard-training
+    ssh_host: "{{ inventory_hostname }}"
+    ssh_port: 12345
+"""
+
+RETURN = r"""
+available:
+  description: Whether Horovod answered with its table. True also where nothing in it is ticked.
+  type: bool
+  returned: success
+  sample: true
+cause:
+  description:
+    - Why RV(available) is false, else null.
+    - V(not_installed) - no such executable there.
+    - V(option_unsupported) - a Horovod before 0.18, which has no C(--check-build).
+    - V(import_error) - horovodrun ended in a Python exception or could not load a library, without a table.
+    - V(no_output) - it ended without printing anything.
+    - V(truncated) - it began, but its output ends before the first section of the table.
+    - V(container_not_running) - no such container, or it is stopped, paused or restarting.
+    - V(image_missing) - the image is not on this host.
+    - V(engine_unavailable) - no Docker client, no daemon, or the daemon refused.
+    - V(ssh_failed) - the container could not log in to O(ssh_host).
+    - V(timeout) - no end within O(timeout).
+  type: str
+  returned: success
+  sample: import_error
+fix:
+  description: What to do about RV(cause), with the line of output that shows it; null when RV(available) is true.
+  type: str
+  returned: success
+  sample: "Horovod in image example:1 does not start; reinstall it for this framework. It said: ImportError: libnccl.so.2: cannot open shared object file"
+version:
+  description: Horovod's version, null when RV(available) is false.
+  type: str
+  returned: success
+  sample: 0.28.1
+frameworks:
+  description: Frameworks that are ticked. All false when RV(available) is false.
+  type: dict
+  returned: success
+  sample: {tensorflow: false, pytorch: true, mxnet: false}
+  contains:
+    tensorflow:
+      description: TensorFlow, with Keras.
+      type: bool
+    pytorch:
+      description: PyTorch.
+      type: bool
+    mxnet:
+      description: Apache MXNet.
+      type: bool
+controllers:
+  description: Controllers that are ticked, which start the ranks and coordinate them. All false when RV(available) is false.
+  type: dict
+  returned: success
+  sample: {mpi: false, gloo: true}
+  contains:
+    mpi:
+      description: MPI.
+      type: bool
+    gloo:
+      description: Gloo.
+      type: bool
+tensor_operations:
+  description: Tensor operations that are ticked, which carry the data. All false when RV(available) is false.
+  type: dict
+  returned: success
+  sample: {nccl: true, ddl: false, ccl: false, mpi: false, gloo: true}
+  contains:
+    nccl:
+      description: NVIDIA NCCL.
+      type: bool
+    ddl:
+      description: IBM Distributed Deep Learning.
+      type: bool
+    ccl:
+      description: Intel oneCCL, or MLSL, its name before Horovod 0.19.
+      type: bool
+    mpi:
+      description: MPI.
+      type: bool
+    gloo:
+      description: Gloo.
+      type: bool
+missing:
+  description: What of O(requires) isn't ticked, in the table's order. All of it when RV(available) is false.
+  type: list
+  elements: str
+  returned: success
+  sample: [tensor_operations.nccl]
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import KEYS, ParseError, missing, parse_check_build, why_no_table
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+
+FIXES = {
+    "not_installed": "install Horovod {place}, or name its horovodrun in «executable»",
+    "option_unsupported": "install Horovod 0.18 or later {place}: before that horovodrun has no --check-build",
+    "import_error": "Horovod {place} does not start: reinstall it for the framework and libraries that are there now",
+    "no_output": "run horovodrun --check-build {place} by hand and see how it ends (a crash, too little memory)",
+    "truncated": "run horovodrun --check-build {place} by hand and see how it ends: it died before its table",
+    "container_not_running": "start container {container}",
+    "image_missing": "load or pull image {image} on this host, or correct its name",
+    "engine_unavailable": "install and start Docker on this host, and run the task as root",
+    "ssh_failed": "make container {container} able to log in to {ssh_host} on port {ssh_port} (sshd, keys, known_hosts)",
+    "timeout": "see what horovodrun --check-build {place} waits for, or raise «timeout»",
+}
+
+
+def main() -> None:
+    parts = {section: {"type": "list", "elements": "str", "choices": keys, "default": []} for section, keys in KEYS.items()}
+    module = AnsibleModule(
+        argument_spec={
+            "executable": {"type": "str", "default": "horovodrun"},
+            "container": {"type": "str"},
+            "image": {"type": "str"},
+            "ssh_host": {"type": "str"},
+            "ssh_port": {"type": "int", "default": 12345},
+            "timeout": {"type": "int", "default": 60},
+            "requires": {"type": "dict", "default": {}, "options": parts},
+        },
+        mutually_exclusive=[("container", "image")],
+        required_by={"ssh_host": ("container",)},
+        supports_check_mode=True,
+    )
+    params = dict(module.params)
+    executable, timeout, requires = params.pop("executable"), params.pop("timeout"), params.pop("requires")
+    for name in ("container", "image", "ssh_host"):
+        # A name that begins with a dash would be an option to docker and ssh.
+        if params[name] is not None and (not params[name].strip() or params[name].startswith("-")):
+            module.fail_json(msg=f"{name}: «{params[name]}» is no name")
+    if not 1 <= params["ssh_port"] <= 65535:
+        module.fail_json(msg=f"ssh_port: {params['ssh_port']} is no port: 1 to 65535")
+    if timeout < 1:
+        module.fail_json(msg=f"timeout: {timeout} is too short: 1 second or more")
+
+    run = run_tool(module, [executable, "--check-build"], timeout, **params)
+    build, cause, evidence = None, run.cause, run.evidence
+    if not cause:
+        try:
+            build = parse_check_build(run.stdout) or parse_check_build(run.stderr)
+            if not build:
+                cause, evidence = why_no_table(run.rc, run.stdout, run.stderr)
+        except ParseError as exc:
+            module.fail_json(msg=f"{executable} --check-build: {exc}", rc=run.rc, stdout=run.stdout, stderr=run.stderr)
+
+    place = "behind ssh port {ssh_port} of {ssh_host}" if params["ssh_host"] else "in container {container}" if params["container"] else \
+        "in image {image}" if params["image"] else "on this host"
+    sections = build._asdict() if build else {section: dict.fromkeys(keys, False) for section, keys in KEYS.items()}
+    module.exit_json(**{
+        "changed": False,
+        "available": build is not None,
+        "cause": cause or None,
+        "fix": FIXES[cause].format(place=place.format(**params), **params) + f". It said: {evidence}" if cause else None,
+        "version": None,
+        "missing": missing(requires, build),
+        **sections,
+    })
+
+
+if __name__ == "__main__":
+    main()
