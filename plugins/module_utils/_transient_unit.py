@@ -1,0 +1,116 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The parts of transient_unit that touch nothing: a log's bytes into lines, a unit's scripts, a unit's end into a result."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+
+# A line that never ends (a progress bar without a carriage return, binary output) is cut here.
+LONGEST_LINE = 8192
+
+# Escape sequences of terminals, then what is left of the control characters (tab stays): a job's output must not steer the operator's terminal.
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def clean(raw):
+    """One line as a terminal would leave it: of a line that was overwritten after a carriage return, its last state."""
+    states = [state for state in raw.split(b"\r") if state]
+    text = states[-1].decode("utf-8", "replace") if states else ""
+    return _CONTROL.sub("", text).rstrip()
+
+
+def take_lines(data, final=False):
+    """(lines, bytes consumed). What follows the last line end waits for its rest, unless the unit has ended.
+
+    A carriage return ends a line too, so a progress bar is seen while it grows; a last one waits, it may be half of a CRLF.
+    """
+    end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, max(len(data) - 1, 0))) + 1
+    if final or len(data) - end > LONGEST_LINE:
+        end = len(data)
+    if not end:
+        return [], 0
+    pieces = data[:end].split(b"\n")
+    if not pieces[-1]:
+        pieces.pop()
+    lines = []
+    for piece in pieces:
+        line = clean(piece)
+        lines.extend(line[at:at + LONGEST_LINE] for at in range(0, max(len(line), 1), LONGEST_LINE))
+    return lines, end
+
+
+def abridge(lines, limit, log):
+    """At most `limit` lines; what is left out in the middle is counted, so nobody takes a part for the whole."""
+    if len(lines) <= limit:
+        return lines
+    head = limit // 4
+    tail = limit - head - 1
+    return lines[:head] + ["... %d lines left out here; all are in %s" % (len(lines) - head - tail, log)] + lines[-tail:]
+
+
+def start_script(unit, directory, command, environment, working_directory, lease):
+    """The unit's main process. A script instead of systemd-run's arguments: no second quoting, no expansion of $ and %, no value in ps."""
+    lines = ["#!/bin/sh"]
+    lines.extend("export %s=%s" % (key, shlex.quote(value)) for key, value in sorted(environment.items()))
+    lines.append('export HOME="${HOME:-/root}"')
+    if working_directory:
+        lines.append("cd %s || exit 200" % shlex.quote(working_directory))
+    if lease:
+        # Uptime, not the clock: a clock that is set must not end a job. The watcher lies in the unit's cgroup and ends with it.
+        lines.append(
+            "( while sleep 1; do read -r now rest < /proc/uptime; read -r seen < %(dir)s/lease\n"
+            "    [ $(( ${now%%.*} - ${seen%%.*} )) -le %(lease)d ] && continue\n"
+            "    echo 'trainyard: the play that started this has not been heard of for %(lease)d s: stopping %(unit)s'\n"
+            "    : > %(dir)s/lapsed\n"
+            "    systemctl stop --no-block %(unit)s.service; exit\n"
+            "  done ) &" % {"dir": shlex.quote(directory), "lease": lease, "unit": unit})
+    lines.append("exec %s" % " ".join(shlex.quote(word) for word in command))
+    return "\n".join(lines) + "\n"
+
+
+def stop_script(directory, environment, stop_command, stop_timeout):
+    """ExecStopPost: runs however the unit ended. The result is written last: who sees it knows that the stop command is through."""
+    lines = ["#!/bin/sh"]
+    if stop_command:
+        lines.extend("export %s=%s" % (key, shlex.quote(value)) for key, value in sorted(environment.items()))
+        lines.append("timeout -k 5 %d %s" % (stop_timeout, " ".join(shlex.quote(word) for word in stop_command)))
+    lines.append("read -r now rest < /proc/uptime")
+    lines.append('printf "%%s %%s %%s %%s\\n" "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" "$now" > %s/result.new' % shlex.quote(directory))
+    lines.append("mv %(dir)s/result.new %(dir)s/result" % {"dir": shlex.quote(directory)})
+    return "\n".join(lines) + "\n"
+
+
+def parse_result(text):
+    """What the stop script wrote: {rc, result, signal, uptime}. `result` is systemd's word (success, exit-code, signal, timeout, oom-kill ...)."""
+    result, code, status, uptime = text.split()
+    name = None
+    if code == "exited":
+        rc = int(status)
+    else:
+        name = "SIG" + status
+        rc = 128 + int(getattr(signal, name, 0))
+        if result == "success":
+            # systemd calls a unit that was stopped on demand a success; its command was not.
+            result = "stopped"
+    return {"rc": rc, "result": result, "signal": name, "uptime": float(uptime)}
+
+
+def describe_end(end, timeout, lease):
+    """How the unit ended, in words for a person."""
+    if end["result"] == "lapsed":
+        return "was stopped because the play that started it was not heard of for %d s" % lease
+    if end["result"] == "timeout":
+        return "was stopped after its timeout of %d s" % timeout
+    if end["result"] == "oom-kill":
+        return "was ended by the kernel for lack of memory"
+    if end["result"] == "lost":
+        return "is gone without a result (the host was restarted?)"
+    if end["result"] == "stopped":
+        return "was stopped by someone on the host"
+    if end["signal"]:
+        return "was ended by %s" % end["signal"]
+    return "ended with exit code %d" % end["rc"]

@@ -1,0 +1,402 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: transient_unit
+short_description: Run a long command as a transient systemd unit and show its output while it runs
+version_added: "0.1.0"
+description:
+  - Starts a command with C(systemd-run) on the host, so that it outlives a lost connection, and shows its new output on the operator's terminal
+    about every three seconds. The task ends when the unit ends.
+  - If a unit of this name with the same command and environment is running already, the task attaches to it instead of starting a second one.
+    If one has ended successfully since and nobody has seen its result, that result is returned.
+  - What is shown is abridged when very much comes at once, and freed of control characters; the log on the host is complete.
+author:
+  - trainyard maintainers (@trainyard)
+options:
+  name:
+    description:
+      - Name of the unit without the suffix C(.service).
+    type: str
+    required: true
+  command:
+    description:
+      - The command and its arguments. No shell is involved. The program is looked up in the unit's E(PATH).
+      - Required, except in the calls that the action plugin makes itself.
+    type: list
+    elements: str
+  environment:
+    description:
+      - Environment variables of the command. They are written to a file that only root can read, never to the command line.
+    type: dict
+    default: {}
+  secret_environment:
+    description:
+      - Like O(environment), for values that must not be logged. They are replaced in everything that this module returns, the log lines included.
+    type: dict
+    default: {}
+  working_directory:
+    description:
+      - Directory in which the command runs.
+    type: path
+  log:
+    description:
+      - File on the host to which the output is appended. Its directory is created if it does not exist.
+    type: path
+    required: true
+  stop_command:
+    description:
+      - A command that systemd runs when the unit has ended, in whatever way, before the task ends. It gets 60 seconds.
+    type: list
+    elements: str
+    default: []
+  timeout:
+    description:
+      - Seconds after which the unit is stopped. V(0) means never.
+    type: int
+    default: 0
+  lease:
+    description:
+      - Seconds without a sign of life from this task after which the unit stops itself. V(0) means that it goes on without the task.
+      - At least V(10) when it is not V(0), because the task gives a sign of life about every three seconds.
+    type: int
+    default: 0
+  detach:
+    description:
+      - End the task as soon as the unit has started. Excludes O(lease).
+    type: bool
+    default: false
+  replace:
+    description:
+      - What to do when a unit of this name is running with another command or environment. V(true) stops it and starts anew, V(false) fails.
+    type: bool
+    default: false
+  cursor:
+    description:
+      - How far the log has been shown, or V(reported) when the end of the unit has been. Given by the action plugin from the second call on; not for playbooks.
+    type: str
+requirements:
+  - systemd 240 or newer on the host
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Says whether a unit would be started. Runs nothing.
+  diff_mode:
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: Build the image
+  trainyard.gpu.transient_unit:
+    name: trainyard-image-build
+    command: [docker, build, --tag, trainyard/training:0123456789ab, .]
+    working_directory: /var/lib/trainyard/image
+    environment:
+      DOCKER_BUILDKIT: "1"
+    log: /var/log/trainyard/training_image.log
+    timeout: 7200
+
+- name: Run the job, and stop it 15 seconds after this playbook is gone
+  trainyard.gpu.transient_unit:
+    name: trainyard-job-20261120t101500z
+    command: [/var/lib/trainyard/bin/trainyard-job, run, /data1/share/.trainyard/jobs/20261120t101500z/spec.json]
+    stop_command: [/var/lib/trainyard/bin/trainyard-job, sweep, 20261120t101500z]
+    log: /var/log/trainyard/train.log
+    lease: 15
+"""
+
+RETURN = r"""
+unit:
+  description: Full name of the unit.
+  returned: always
+  type: str
+  sample: trainyard-image-build.service
+log:
+  description: Path of the log on the host.
+  returned: always
+  type: str
+  sample: /var/log/trainyard/training_image.log
+attached:
+  description: Whether the unit had been started before this task.
+  returned: always
+  type: bool
+finished:
+  description: Whether the unit has ended. V(false) with O(detach=true) and in check mode.
+  returned: always
+  type: bool
+rc:
+  description: Exit code of the command; 128 plus the number of the signal that ended it.
+  returned: when the unit has ended
+  type: int
+  sample: 0
+result:
+  description: >-
+    How it ended: V(success), V(exit-code), V(signal), V(timeout), V(oom-kill) and others of systemd's words;
+    V(stopped) when someone stopped the unit, V(lapsed) when its lease ran out, V(lost) when the unit is gone and left no result.
+  returned: when the unit has ended
+  type: str
+  sample: success
+seconds:
+  description: Seconds from the start of the unit to its end.
+  returned: when the unit has ended
+  type: float
+  sample: 203.4
+tail:
+  description: The last lines of its output.
+  returned: when the unit has ended
+  type: list
+  elements: str
+"""
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._transient_unit import (
+    abridge,
+    describe_end,
+    parse_result,
+    start_script,
+    stop_script,
+    take_lines,
+)
+
+RUN_DIRECTORY = "/run/trainyard"
+STOP_TIMEOUT = 60
+WAIT_SECONDS = 3.0
+LINES_PER_CALL = 400
+TAIL_LINES = 15
+# Nobody reads more than this on a terminal in one go; the rest is in the log.
+BYTES_PER_CALL = 4 * 1024 * 1024
+TAIL_BYTES = 64 * 1024
+
+
+def uptime():
+    with open("/proc/uptime") as stream:
+        return float(stream.read().split()[0])
+
+
+class Unit(object):
+    def __init__(self, module):
+        self.module = module
+        self.name = module.params["name"]
+        self.service = self.name + ".service"
+        self.log = module.params["log"]
+        self.directory = os.path.join(RUN_DIRECTORY, self.name)
+        environment = dict(module.params["environment"], **module.params["secret_environment"])
+        self.environment = dict((key, value if isinstance(value, str) else json.dumps(value)) for key, value in environment.items())
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def read(self, name):
+        try:
+            with open(self.path(name)) as stream:
+                return stream.read()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name, text):
+        # Beside it and renamed: a reader sees the old file or the new one, never half of one.
+        fd, new = tempfile.mkstemp(dir=self.directory)
+        with os.fdopen(fd, "w") as stream:
+            stream.write(text)
+        os.rename(new, self.path(name))
+
+    def systemctl(self, *arguments):
+        return self.module.run_command(["systemctl"] + list(arguments))
+
+    def running(self):
+        rc, out, err = self.systemctl("show", "--property=ActiveState", "--value", self.service)
+        if rc:
+            self.module.fail_json(msg="systemctl cannot say whether %s runs: %s" % (self.service, err.strip()))
+        return out.strip() in ("active", "activating", "deactivating", "reloading")
+
+    def state(self):
+        return json.loads(self.read("state") or "{}")
+
+    def digest(self):
+        asked = [self.module.params["command"], self.module.params["stop_command"], self.module.params["working_directory"], self.environment]
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode("utf-8")).hexdigest()
+
+    def renew(self):
+        if self.module.params["lease"] and os.path.isdir(self.directory):
+            self.write("lease", "%.2f\n" % uptime())
+
+    def start(self):
+        params = self.module.params
+        if not os.path.isdir(os.path.dirname(self.log)):
+            os.makedirs(os.path.dirname(self.log), 0o755)
+        os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640))
+        if not os.path.isdir(self.directory):
+            os.makedirs(self.directory, 0o700)
+        for name in ("result", "reported", "lapsed"):
+            if os.path.exists(self.path(name)):
+                os.unlink(self.path(name))
+        self.write("start", start_script(self.name, self.directory, params["command"], self.environment, params["working_directory"], params["lease"]))
+        self.write("stop", stop_script(self.directory, self.environment, params["stop_command"], STOP_TIMEOUT))
+        self.renew()
+        status = os.stat(self.log)
+        state = {"digest": self.digest(), "started": uptime(), "inode": status.st_ino, "offset": status.st_size,
+                 "timeout": params["timeout"], "lease": params["lease"]}
+        self.write("state", json.dumps(state))
+        properties = [
+            "Type=exec", "KillMode=control-group", "StandardOutput=append:" + self.log, "StandardError=append:" + self.log,
+            "ExecStopPost=/bin/sh " + self.path("stop"), "TimeoutStopSec=%d" % (STOP_TIMEOUT + 30),
+        ]
+        if params["timeout"]:
+            properties.append("RuntimeMaxSec=%d" % params["timeout"])
+        command = ["systemd-run", "--quiet", "--collect", "--unit=" + self.name, "--description=" + self.name]
+        command += ["--property=" + each for each in properties] + ["/bin/sh", self.path("start")]
+        rc, out, err = self.module.run_command(command)
+        if rc:
+            self.module.fail_json(msg="systemd-run cannot start %s: %s" % (self.service, (err or out).strip()), log=self.log, unit=self.service)
+        return "%d:%d" % (state["inode"], state["offset"])
+
+    def end(self):
+        """How the unit ended, or None while it runs."""
+        text = self.read("result")
+        if text is None:
+            return None
+        end = parse_result(text)
+        if os.path.exists(self.path("lapsed")):
+            end["result"] = "lapsed"
+        return end
+
+    def open_log(self, cursor):
+        inode, offset = (int(part) for part in cursor.split(":"))
+        stream = open(self.log, "rb")
+        status = os.fstat(stream.fileno())
+        if status.st_ino != inode or status.st_size < offset:
+            # Rotated or truncated: what is there now is all new.
+            offset = 0
+        stream.seek(offset)
+        return stream, status.st_ino, offset
+
+    def new_lines(self, cursor, final):
+        stream, inode, offset = self.open_log(cursor)
+        with stream:
+            skipped = os.fstat(stream.fileno()).st_size - offset - BYTES_PER_CALL
+            if skipped > 0:
+                offset = stream.seek(offset + skipped)
+            data = stream.read(BYTES_PER_CALL)
+        lines, consumed = take_lines(data, final)
+        lines = abridge(lines, LINES_PER_CALL, self.log)
+        if skipped > 0:
+            lines.insert(0, "... %d bytes left out here; all are in %s" % (skipped, self.log))
+        return lines, "%d:%d" % (inode, offset + consumed)
+
+    def tail(self):
+        stream, dummy, offset = self.open_log("%(inode)d:%(offset)d" % self.state())
+        with stream:
+            stream.seek(max(offset, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
+            return take_lines(stream.read(), True)[0][-TAIL_LINES:]
+
+    def follow(self, cursor):
+        """Wait a moment for output or the end; the answer of one call."""
+        self.renew()
+        stop_at = time.monotonic() + WAIT_SECONDS
+        checked = time.monotonic()
+        end = self.end()
+        while end is None and time.monotonic() < stop_at:
+            time.sleep(0.1)
+            end = self.end()
+            if end is None and time.monotonic() - checked > 2:
+                checked = time.monotonic()
+                if not self.running():
+                    # It may have written its result between the two questions.
+                    end = self.end() or {"rc": 255, "result": "lost", "signal": None, "uptime": uptime()}
+        lines, cursor = self.new_lines(cursor, end is not None)
+        answer = {"lines": lines, "cursor": cursor, "finished": end is not None}
+        if end is not None:
+            state = self.state()
+            answer.update(rc=end["rc"], result=end["result"], seconds=round(max(end["uptime"] - state.get("started", end["uptime"]), 0.0), 1),
+                          how=describe_end(end, state.get("timeout", 0), state.get("lease", 0)), tail=self.tail() if state else [])
+        return answer
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "command": {"type": "list", "elements": "str"},
+            "environment": {"type": "dict", "default": {}},
+            "secret_environment": {"type": "dict", "default": {}, "no_log": True},
+            "working_directory": {"type": "path"},
+            "log": {"type": "path", "required": True},
+            "stop_command": {"type": "list", "elements": "str", "default": []},
+            "timeout": {"type": "int", "default": 0},
+            "lease": {"type": "int", "default": 0},
+            "detach": {"type": "bool", "default": False},
+            "replace": {"type": "bool", "default": False},
+            "cursor": {"type": "str"},
+        },
+        required_one_of=[("command", "cursor")],
+        supports_check_mode=True,
+    )
+    params = module.params
+    if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,199}\Z", params["name"]):
+        module.fail_json(msg="name: %r is no unit name: letters, digits, _ . : @ - without the suffix .service" % params["name"])
+    if not os.path.isabs(params["log"]):
+        module.fail_json(msg="log: %r must be an absolute path" % params["log"])
+    if params["timeout"] < 0:
+        module.fail_json(msg="timeout: %d must be 0 (never) or a number of seconds" % params["timeout"])
+    if params["lease"] < 0 or 0 < params["lease"] < 10:
+        module.fail_json(msg="lease: %d must be 0 (none) or at least 10 seconds" % params["lease"])
+    if params["detach"] and params["lease"]:
+        module.fail_json(msg="lease: %d and detach exclude each other: nobody would renew the lease" % params["lease"])
+    unit = Unit(module)
+    for key in unit.environment:
+        if not re.match(r"[A-Za-z_][A-Za-z0-9_]*\Z", key):
+            module.fail_json(msg="environment: %r is no name of an environment variable" % key)
+
+    answer = {"changed": False, "unit": unit.service, "log": unit.log, "attached": True, "finished": False}
+    if params["cursor"] == "reported":
+        # A call of its own: this process may have outlived the play, and then nobody has read the answer before.
+        unit.write("reported", "")
+        module.exit_json(**answer)
+    if params["cursor"]:
+        answer.update(unit.follow(params["cursor"]))
+        module.exit_json(**answer)
+
+    running = unit.running()
+    state = unit.state()
+    same = state.get("digest") == unit.digest()
+    if running and not same:
+        if not params["replace"]:
+            module.fail_json(msg="%s is running with another command or environment. Wait for its end, or stop it: systemctl stop %s"
+                                 % (unit.service, unit.service), **answer)
+        if not module.check_mode:
+            rc, out, err = unit.systemctl("stop", unit.service)
+            if rc:
+                module.fail_json(msg="systemctl cannot stop %s: %s" % (unit.service, err.strip()), **answer)
+        running = False
+    end = None if running else unit.end()
+    # A failure is not taken over: who runs the play again wants another try. Nor is what lives on a lease: no play is gone when that ends well.
+    adopt = end is not None and same and end["rc"] == 0 and not params["lease"] and unit.read("reported") is None
+    if running or adopt:
+        cursor = "%(inode)d:%(offset)d" % state
+    else:
+        answer["attached"] = False
+        answer["changed"] = True
+        if not module.check_mode:
+            cursor = unit.start()
+    if module.check_mode or params["detach"]:
+        module.exit_json(**answer)
+    answer.update(unit.follow(cursor))
+    module.exit_json(**answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils import _transient_unit as unit
+
+
+@pytest.mark.parametrize(
+    ("data", "final", "lines", "consumed"),
+    [
+        pytest.param(b"", False, [], 0, id="nothing"),
+        pytest.param(b"half a li", False, [], 0, id="half a line waits"),
+        pytest.param(b"half a li", True, ["half a li"], 9, id="half a line at the end is shown"),
+        pytest.param(b"one\ntwo\nthr", False, ["one", "two"], 8, id="whole lines first"),
+        pytest.param(b"one\r\ntwo\r\n", False, ["one", "two"], 10, id="CRLF"),
+        pytest.param(b"one\r", False, [], 0, id="a carriage return may be half of a CRLF"),
+        pytest.param(b" 10%\r 20%\r 30%", False, [" 20%"], 10, id="a growing progress bar shows its last whole state"),
+        pytest.param(b" 10%\r 20%\rdone\n", False, ["done"], 15, id="a finished progress bar shows its end"),
+        pytest.param(b"caf\xe9\n", False, ["caf\ufffd"], 5, id="not UTF-8"),
+        pytest.param(b"\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07x\n", False, ["red x"], 25, id="terminal escapes"),
+        pytest.param(b"a\tb\n\n", False, ["a\tb", ""], 5, id="tab and empty line stay"),
+        pytest.param("größer\n".encode("utf-8"), False, ["größer"], 9, id="UTF-8 stays"),
+    ],
+)
+def test_take_lines(data, final, lines, consumed):
+    assert unit.take_lines(data, final) == (lines, consumed)
+
+
+def test_take_lines_cuts_what_never_ends():
+    data = b"x" * (unit.LONGEST_LINE * 2 + 1)
+    lines, consumed = unit.take_lines(data)
+    assert [len(line) for line in lines] == [unit.LONGEST_LINE, unit.LONGEST_LINE, 1]
+    assert consumed == len(data)
+
+
+def test_abridge_counts_what_it_leaves_out():
+    lines = [str(number) for number in range(1000)]
+    short = unit.abridge(lines, 40, "/var/log/x.log")
+    assert len(short) == 40
+    assert short[:10] == lines[:10]
+    assert short[10] == "... 961 lines left out here; all are in /var/log/x.log"
+    assert short[11:] == lines[-29:]
+    assert unit.abridge(lines, 1000, "x") == lines
+
+
+def test_start_script_passes_values_as_they_are(tmp_path):
+    value = "a b$HOME 'x' \"y\" `id` %h\nsecond line"
+    script = unit.start_script("u", str(tmp_path), ["sh", "-c", 'printf %s "$VALUE$1"', "sh", value], {"VALUE": value}, "/", 0)
+    assert subprocess.run(["sh", "-c", script], check=True, stdout=subprocess.PIPE).stdout.decode() == value * 2
+
+
+def test_start_script_without_its_directory(tmp_path):
+    script = unit.start_script("u", str(tmp_path), ["true"], {}, str(tmp_path / "absent"), 0)
+    assert subprocess.run(["sh", "-c", script], check=False, stderr=subprocess.PIPE).returncode == 200
+
+
+def test_stop_script_writes_the_result_after_the_stop_command(tmp_path):
+    script = unit.stop_script(str(tmp_path), {"WHO": "me"}, ["sh", "-c", "echo $WHO; ls %s" % tmp_path], 5)
+    out = subprocess.run(["sh", "-c", script], check=True, stdout=subprocess.PIPE,
+                         env={"SERVICE_RESULT": "exit-code", "EXIT_CODE": "exited", "EXIT_STATUS": "7", "PATH": "/usr/bin:/bin"}).stdout
+    assert out == b"me\n"
+    end = unit.parse_result((tmp_path / "result").read_text())
+    assert (end["rc"], end["result"], end["signal"]) == (7, "exit-code", None)
+    assert end["uptime"] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "rc", "result", "words"),
+    [
+        ("success exited 0 12.5\n", 0, "success", "ended with exit code 0"),
+        ("exit-code exited 3 12.5\n", 3, "exit-code", "ended with exit code 3"),
+        ("signal killed KILL 12.5\n", 137, "signal", "was ended by SIGKILL"),
+        ("timeout killed TERM 12.5\n", 143, "timeout", "was stopped after its timeout of 60 s"),
+        ("success killed TERM 12.5\n", 143, "stopped", "was stopped by someone on the host"),
+        ("core-dump dumped SEGV 12.5\n", 139, "core-dump", "was ended by SIGSEGV"),
+        ("oom-kill killed KILL 12.5\n", 137, "oom-kill", "was ended by the kernel for lack of memory"),
+    ],
+)
+def test_results(text, rc, result, words):
+    end = unit.parse_result(text)
+    assert (end["rc"], end["result"]) == (rc, result)
+    assert unit.describe_end(end, 60, 15) == words
