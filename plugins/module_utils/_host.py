@@ -1,0 +1,123 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a Linux host says about itself, as data: text of /proc, /etc and ``ip`` in, dictionaries out.
+
+Nothing here touches the host, so every function is tested with text alone.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+
+__all__ = [
+    "ParseError",
+    "container_ids",
+    "default_interface",
+    "is_virtual_interface",
+    "listening_sockets",
+    "memory_mib",
+    "parse_ip_addresses",
+    "parse_os_release",
+]
+
+# Made by container engines, libvirt and overlay networks. Docker gives docker0 the same address on every host,
+# so a job that picks such an interface hangs.
+_VIRTUAL_INTERFACE = re.compile(r"^(lo|docker\d+|docker_gwbridge|br-[0-9a-f]{12}|veth.*|virbr\d.*|cni.*|flannel.*|cali.*|kube-.*|podman\d+|lxcbr\d+)$")
+_TCP_LISTEN = "0A"
+
+
+class ParseError(ValueError):
+    """Text that isn't what its tool writes; the message names the line."""
+
+
+def parse_os_release(text):
+    """Return id, version_id, codename and id_like of an os-release file."""
+    values = {}
+    for line in text.splitlines():
+        match = re.match(r"""^([A-Z0-9_]+)=(?:"([^"]*)"|'([^']*)'|(\S*))\s*$""", line.strip())
+        if match:
+            values[match.group(1)] = next((g for g in match.groups()[1:] if g is not None), "")
+    return {
+        "id": values.get("ID", "linux"),
+        "version_id": values.get("VERSION_ID", ""),
+        "codename": values.get("VERSION_CODENAME", ""),
+        "id_like": values.get("ID_LIKE", "").split(),
+    }
+
+
+def is_virtual_interface(name):
+    """Tell whether an interface belongs to a container engine or the like, or is the loopback."""
+    return bool(_VIRTUAL_INTERFACE.match(name))
+
+
+def parse_ip_addresses(text):
+    """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up."""
+    try:
+        links = json.loads(text or "[]")
+    except ValueError as error:
+        raise ParseError("ip -j addr gave no JSON: %s: %.80r" % (error, text))
+    return [
+        {
+            # A veth pair is listed as «eth0@if12»: the part behind @ is the other end, not the name.
+            "name": link["ifname"].split("@")[0],
+            "addresses": [{"address": entry["local"], "prefix": entry["prefixlen"]} for entry in link.get("addr_info", []) if "local" in entry],
+            "up": "UP" in link.get("flags", []),
+        }
+        for link in links
+        if "ifname" in link
+    ]
+
+
+def default_interface(route, ipv6_route=""):
+    """Return the interface of the default route in /proc/net/route (else /proc/net/ipv6_route); '' where there is none."""
+    candidates = []
+    for line in route.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) >= 8 and fields[1] == "00000000" and fields[7] == "00000000":
+            candidates.append((int(fields[6]), fields[0]))
+    if not candidates:
+        for line in ipv6_route.splitlines():
+            fields = line.split()
+            if len(fields) >= 10 and fields[0] == "0" * 32 and fields[1] == "00" and fields[9] != "lo":
+                candidates.append((int(fields[5], 16), fields[9]))
+    return min(candidates)[1] if candidates else ""
+
+
+def memory_mib(meminfo):
+    """Return MemTotal of /proc/meminfo in MiB."""
+    match = re.search(r"^MemTotal:\s+(\d+) kB", meminfo, re.M)
+    if not match:
+        raise ParseError("no MemTotal in /proc/meminfo: %.80r" % meminfo)
+    return int(match.group(1)) // 1024
+
+
+def _proc_address(text):
+    """Turn the kernel's hexadecimal address (host byte order by 32-bit word) into the usual form."""
+    raw = bytes.fromhex(text)
+    words = b"".join(raw[i:i + 4][::-1] for i in range(0, len(raw), 4))
+    address = ipaddress.ip_address(words)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
+
+
+def listening_sockets(tcp, ports):
+    """Return address, port and inode of the listening sockets of /proc/net/tcp or tcp6 on the given ports."""
+    found = []
+    for line in tcp.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 10 or fields[3] != _TCP_LISTEN:
+            continue
+        address, dummy, port = fields[1].rpartition(":")
+        if int(port, 16) in ports:
+            found.append({"address": _proc_address(address), "port": int(port, 16), "inode": fields[9]})
+    return found
+
+
+def container_ids(cgroup):
+    """Return the container ids in a /proc/PID/cgroup, outermost first, each once."""
+    return list(dict.fromkeys(re.findall(r"\b[0-9a-f]{64}\b", cgroup)))

@@ -1,0 +1,96 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: cluster_members
+short_description: Work out address, interface and slots of every host of the cluster
+version_added: "0.1.0"
+description:
+  - Puts together what M(trainyard.gpu.host_info) has answered on each host with what the inventory says
+    (C(cluster_address), C(cluster_interface), C(cluster_slots), C(ansible_host)), in the order of group C(cluster).
+  - Runs on the controller only, and needs no connection. Role C(trainyard.gpu.cluster) is where it is used.
+  - Interfaces of container engines (C(docker0), C(br-...), C(veth...)) are taken only where the inventory names them, or their address.
+options:
+  answers:
+    description: Results of M(trainyard.gpu.host_info), each with the host's inventory name in C(item). A host without an answer counts as not reachable.
+    type: list
+    elements: dict
+    required: true
+  head:
+    description: Inventory name of the head, whose network is the cluster's where O(network) is empty.
+    type: str
+    required: true
+  network:
+    description: Cluster network as CIDR. Empty means the network that carries the head's inventory address, else its default route.
+    type: str
+    default: ''
+  fabric_network:
+    description: Network of the fast fabric as CIDR. Empty means the cluster network.
+    type: str
+    default: ''
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Ask the host
+  trainyard.gpu.host_info:
+  register: asked
+
+- name: Work out the cluster
+  trainyard.gpu.cluster_members:
+    head: server-a
+    answers: "{{ ansible_play_hosts | map('extract', hostvars, 'asked') | zip(ansible_play_hosts | map('community.general.dict_kv', 'item')) | map('combine') }}"
+  run_once: true
+  register: worked_out
+"""
+
+RETURN = r"""
+network:
+  description: The cluster network as CIDR; empty where it could not be told.
+  returned: success
+  type: str
+  sample: 10.0.0.0/24
+members:
+  description: Every host of group C(cluster), in rank order.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Inventory name.
+      type: str
+    address:
+      description: Address on the cluster network; empty where the host has none.
+      type: str
+    interface:
+      description: Interface that carries the address; empty where it could not be told.
+      type: str
+    fabric_address:
+      description: Address on the fabric network; empty where the host has none.
+      type: str
+    fabric_interface:
+      description: Interface that carries the fabric address; empty where it could not be told.
+      type: str
+    slots:
+      description: Number of ranks the host takes; 0 where it could not be asked and the inventory doesn't say.
+      type: int
+    reachable:
+      description: Whether the host has answered.
+      type: bool
+    in_play:
+      description: Whether the play still runs on the host.
+      type: bool
+hosts:
+  description: What each host that was reached has answered, by inventory name.
+  returned: success
+  type: dict
+"""

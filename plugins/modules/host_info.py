@@ -1,0 +1,455 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_info
+short_description: Ask a host everything that the cluster needs to know, at once
+version_added: "0.1.0"
+description:
+  - Reads what the roles decide on from C(/proc), C(/sys), C(/etc) and C(ip), in one module run, instead of gathering facts.
+  - Optionally also looks up names, connects to other hosts, and tells who listens on a port and how much disk space is free.
+  - Runs as root where possible; without root the owner of a listening socket cannot be told.
+options:
+  names:
+    description: Host names to look up with the host's own resolver.
+    type: list
+    elements: str
+    default: []
+  own_name:
+    description: Whether to look up the host's own name, too. RV(hostname) tells which it is.
+    type: bool
+    default: false
+  connect:
+    description: Hosts to open a TCP connection to, all at the same time. Nothing is sent.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name of the host, given back in RV(connections[].name).
+        type: str
+        required: true
+      address:
+        description: Address to connect to.
+        type: str
+        required: true
+      port:
+        description: TCP port to connect to. A port on which nothing listens still proves that the host is there.
+        type: int
+        required: true
+  ports:
+    description: TCP ports whose listeners are asked for.
+    type: list
+    elements: int
+    default: []
+  paths:
+    description: Absolute paths whose free disk space is asked for. A path that doesn't exist stands for its nearest existing parent.
+    type: list
+    elements: path
+    default: []
+  image_label:
+    description: Name of a label. RV(labelled_images) lists the images of the host's Docker engine that carry it.
+    type: str
+    default: ''
+  timeout:
+    description: Longest time in seconds that looking up names and connecting may take altogether.
+    type: float
+    default: 3.0
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Ask the host
+  trainyard.gpu.host_info:
+  register: asked
+
+- name: Ask the host about its peers, port 12345 and the space for images
+  trainyard.gpu.host_info:
+    names: [server-b]
+    connect:
+      - {name: server-b, address: 10.0.0.12, port: 12345}
+    ports: [12345]
+    paths: [/var/lib/docker]
+    image_label: trainyard.recipe
+  register: asked
+"""
+
+RETURN = r"""
+os:
+  description: The operating system, from os-release.
+  returned: always
+  type: dict
+  contains:
+    id:
+      description: Lower-case identifier, such as V(debian).
+      type: str
+    version_id:
+      description: Version, such as V(12) or V(24.04); empty on a rolling system.
+      type: str
+    codename:
+      description: Code name of the version, such as V(bookworm).
+      type: str
+    id_like:
+      description: Identifiers of the systems that this one is derived from.
+      type: list
+      elements: str
+python_version:
+  description: Version of the Python that ran the module.
+  returned: always
+  type: str
+  sample: 3.11.2
+architecture:
+  description: Machine architecture as C(uname -m) names it.
+  returned: always
+  type: str
+  sample: x86_64
+kernel:
+  description: Release of the running kernel.
+  returned: always
+  type: str
+  sample: 6.1.0-28-amd64
+cpus:
+  description: Number of CPUs that this host's processes may run on.
+  returned: always
+  type: int
+memory_mib:
+  description: Memory in MiB.
+  returned: always
+  type: int
+hostname:
+  description: The host's own name as C(gethostname) gives it.
+  returned: always
+  type: str
+interfaces:
+  description: Network interfaces in the kernel's order.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name of the interface.
+      type: str
+    addresses:
+      description: Its addresses.
+      type: list
+      elements: dict
+      contains:
+        address:
+          description: IPv4 or IPv6 address.
+          type: str
+        prefix:
+          description: Length of the network prefix in bits.
+          type: int
+    up:
+      description: Whether the interface is up.
+      type: bool
+default_interface:
+  description: Interface of the default route; empty where there is none.
+  returned: always
+  type: str
+gpus:
+  description: Number of GPUs that the loaded NVIDIA driver knows; 0 without a driver.
+  returned: always
+  type: int
+boot_id:
+  description: Identifier of the current boot of the kernel.
+  returned: always
+  type: str
+container:
+  description: Whether the host itself is a container and shares its kernel.
+  returned: always
+  type: bool
+resolved:
+  description: For each of O(names), and for the host's own name with O(own_name), the addresses that the host's resolver gives.
+  returned: always
+  type: dict
+  contains:
+    addresses:
+      description: Addresses, each once; empty where the name is not known.
+      type: list
+      elements: str
+    error:
+      description: Why there are none; empty where there are.
+      type: str
+connections:
+  description: One entry for each of O(connect), in its order.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name as given.
+      type: str
+    address:
+      description: Address as given.
+      type: str
+    port:
+      description: Port as given.
+      type: int
+    state:
+      description: V(open) and V(refused) both prove that the host is there; V(timeout) means no answer; V(unreachable) any other failure.
+      type: str
+    error:
+      description: What the operating system said; empty for V(open).
+      type: str
+listeners:
+  description: Sockets that listen on O(ports).
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    address:
+      description: Address that the socket is bound to; V(0.0.0.0) or V(::) for all.
+      type: str
+    port:
+      description: Port.
+      type: int
+    pid:
+      description: Process that owns the socket; 0 where it could not be told.
+      type: int
+    process:
+      description: Name of that process.
+      type: str
+    container_id:
+      description: Id of the container that the process runs in; empty outside containers.
+      type: str
+    container_name:
+      description: Name of that container as the Docker engine knows it; empty where the engine doesn't.
+      type: str
+disk_free_mib:
+  description: For each of O(paths), the space that an unprivileged user may still use in MiB.
+  returned: always
+  type: dict
+labelled_images:
+  description: Names of the images that carry O(image_label); empty where there is no Docker engine.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import errno
+import fcntl
+import glob
+import os
+import platform
+import socket
+import struct
+import threading
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
+    ParseError,
+    container_ids,
+    default_interface,
+    listening_sockets,
+    memory_mib,
+    parse_ip_addresses,
+    parse_os_release,
+)
+
+SIOCGIFFLAGS = 0x8913
+SIOCGIFADDR = 0x8915
+SIOCGIFNETMASK = 0x891B
+
+
+def read(path):
+    """Return a file's text, '' where it isn't there or may not be read: the kernel omits what it doesn't have."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def interfaces_by_ioctl():
+    """Return interfaces with their first IPv4 address, for hosts without iproute2."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        def ask(request, name):
+            return fcntl.ioctl(sock.fileno(), request, struct.pack("256s", name.encode()))
+
+        for dummy, name in socket.if_nameindex():
+            addresses = []
+            try:
+                netmask = struct.unpack("!I", ask(SIOCGIFNETMASK, name)[20:24])[0]
+                addresses.append({"address": socket.inet_ntoa(ask(SIOCGIFADDR, name)[20:24]), "prefix": bin(netmask).count("1")})
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+            found.append({"name": name, "addresses": addresses, "up": bool(struct.unpack("H", ask(SIOCGIFFLAGS, name)[16:18])[0] & 1)})
+    return found
+
+
+def interfaces(module):
+    ip = module.get_bin_path("ip", opt_dirs=["/usr/sbin", "/sbin"])
+    if ip:
+        rc, out, dummy = module.run_command([ip, "-j", "addr"])
+        if rc == 0:
+            return parse_ip_addresses(out)
+    return interfaces_by_ioctl()
+
+
+def resolve(name):
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return {"addresses": [], "error": str(error)}
+    return {"addresses": list(dict.fromkeys(answer[4][0] for answer in answers)), "error": ""}
+
+
+def connect(target, timeout):
+    try:
+        socket.create_connection((target["address"], target["port"]), timeout).close()
+        state, reason = "open", ""
+    except socket.timeout:
+        state, reason = "timeout", "no answer within %g s" % timeout
+    except ConnectionRefusedError as error:
+        state, reason = "refused", error.strerror
+    except OSError as error:
+        state, reason = "unreachable", error.strerror or str(error)
+    return dict(target, state=state, error=reason)
+
+
+def ask_network(names, targets, timeout):
+    """Look names up and connect, all at once: one silent host or name server costs its timeout only once."""
+    resolved = {name: {"addresses": [], "error": "no answer within %g s" % timeout} for name in names}
+    connections = [dict(target, state="timeout", error="no answer within %g s" % timeout) for target in targets]
+
+    def look_up(name):
+        resolved[name] = resolve(name)
+
+    def try_connect(index):
+        connections[index] = connect(targets[index], timeout)
+
+    threads = [threading.Thread(target=look_up, args=(name,), daemon=True) for name in names]
+    threads += [threading.Thread(target=try_connect, args=(index,), daemon=True) for index in range(len(targets))]
+    for thread in threads:
+        thread.start()
+    # A little more than the connections' own limit, so that they can say what happened.
+    deadline = time.monotonic() + timeout + 0.5
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return dict(resolved), list(connections)
+
+
+def owners(inodes):
+    """Return the process that holds each of the sockets."""
+    found = {}
+    wanted = {"socket:[%s]" % inode: inode for inode in inodes}
+    for link in glob.iglob("/proc/[0-9]*/fd/*") if wanted else ():
+        try:
+            inode = wanted.get(os.readlink(link))
+        except OSError:
+            # The process or its file has just gone, or isn't ours to see.
+            continue
+        if inode:
+            found[inode] = int(link.split("/")[2])
+            if len(found) == len(wanted):
+                break
+    return found
+
+
+def listeners(module, docker):
+    ports = module.params["ports"]
+    sockets = [entry for name in ("tcp", "tcp6") for entry in listening_sockets(read("/proc/net/" + name), ports)] if ports else []
+    pids = owners([entry["inode"] for entry in sockets])
+    # Where the host is itself a container, all its processes carry the host's own id.
+    own_ids = container_ids(read("/proc/1/cgroup"))
+    names = {}
+    for entry in sockets:
+        pid = pids.get(entry.pop("inode"), 0)
+        inner = [name for name in container_ids(read("/proc/%d/cgroup" % pid)) if name not in own_ids] if pid else []
+        identifier = inner[-1] if inner else ""
+        if identifier and docker and identifier not in names:
+            rc, out, dummy = module.run_command([docker, "inspect", "--type", "container", "--format", "{{.Name}}", identifier])
+            names[identifier] = out.strip().lstrip("/") if rc == 0 else ""
+        entry.update(
+            pid=pid,
+            process=read("/proc/%d/comm" % pid).strip() if pid else "",
+            container_id=identifier,
+            container_name=names.get(identifier, ""),
+        )
+    return sockets
+
+
+def free_mib(path):
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    stat = os.statvfs(path)
+    return stat.f_bavail * stat.f_frsize // (1024 * 1024)
+
+
+def labelled_images(module, docker):
+    label = module.params["image_label"]
+    if not (label and docker):
+        return []
+    rc, out, dummy = module.run_command([docker, "image", "ls", "--filter", "label=" + label, "--format", "{{.Repository}}:{{.Tag}}"])
+    return out.split() if rc == 0 else []
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "names": {"type": "list", "elements": "str", "default": []},
+            "own_name": {"type": "bool", "default": False},
+            "connect": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "address": {"type": "str", "required": True},
+                    "port": {"type": "int", "required": True},
+                },
+            },
+            "ports": {"type": "list", "elements": "int", "default": []},
+            "paths": {"type": "list", "elements": "path", "default": []},
+            "image_label": {"type": "str", "default": ""},
+            "timeout": {"type": "float", "default": 3.0},
+        },
+        supports_check_mode=True,
+    )
+    relative = [path for path in module.params["paths"] if not os.path.isabs(path)]
+    if relative:
+        module.fail_json(msg="paths: %s is not absolute; give paths that begin with /" % ", ".join(relative))
+    docker = module.get_bin_path("docker")
+    hostname = socket.gethostname()
+    names = dict.fromkeys(module.params["names"] + ([hostname] if module.params["own_name"] else []))
+    resolved, connections = ask_network(list(names), module.params["connect"], module.params["timeout"])
+    try:
+        module.exit_json(
+            changed=False,
+            os=parse_os_release(read("/etc/os-release") or read("/usr/lib/os-release")),
+            python_version=platform.python_version(),
+            architecture=platform.machine(),
+            kernel=platform.release(),
+            cpus=len(os.sched_getaffinity(0)),
+            memory_mib=memory_mib(read("/proc/meminfo")),
+            hostname=hostname,
+            interfaces=interfaces(module),
+            default_interface=default_interface(read("/proc/net/route"), read("/proc/net/ipv6_route")),
+            gpus=len(glob.glob("/proc/driver/nvidia/gpus/*")),
+            boot_id=read("/proc/sys/kernel/random/boot_id").strip(),
+            container=os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or os.path.exists("/run/systemd/container"),
+            resolved=resolved,
+            connections=connections,
+            listeners=listeners(module, docker),
+            disk_free_mib={path: free_mib(path) for path in module.params["paths"]},
+            labelled_images=labelled_images(module, docker),
+        )
+    except ParseError as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()
