@@ -1,0 +1,57 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The one shape that checks have, in preflight as in the evidence report, and how they read on a terminal."""
+
+from __future__ import annotations
+
+__all__ = ["blocks", "finding", "render"]
+
+VERDICTS = ("pass", "warn", "fail", "skipped", "not_evaluated")
+
+
+def finding(check_id, host, verdict, expected="", found="", source="", fix="", seconds=0.0):
+    """Return one finding.
+
+    C(source) is what was asked: a variable's name for input, a tool or a file for what a host says.
+    """
+    if verdict not in VERDICTS:
+        raise ValueError("%s: verdict %r is none of %s" % (check_id, verdict, ", ".join(VERDICTS)))
+    return {
+        "id": check_id,
+        "host": host,
+        "verdict": verdict,
+        "expected": expected,
+        "found": found,
+        "source": source,
+        "seconds": seconds,
+        "fix": fix,
+    }
+
+
+def blocks(findings, fail_on="block"):
+    """Return the findings that stop the run: failed ones, and warnings too where C(fail_on) is warn."""
+    stopping = ("fail", "warn") if fail_on == "warn" else ("fail",)
+    return [entry for entry in findings if entry["verdict"] in stopping]
+
+
+def render(findings):
+    """Return the failed and warning findings as text, failed first; what is the same on several hosts is said once."""
+    merged = {}
+    for entry in findings:
+        if entry["verdict"] in ("fail", "warn"):
+            key = tuple(entry[name] for name in ("verdict", "id", "source", "found", "expected", "fix"))
+            merged.setdefault(key, []).append(entry["host"])
+    paragraphs = []
+    for verdict, word in (("fail", "BLOCK"), ("warn", "WARN")):
+        for (its_verdict, check_id, source, found, expected, fix), hosts in merged.items():
+            if its_verdict != verdict:
+                continue
+            lines = ["%s %s: %s" % (word, check_id, ", ".join(dict.fromkeys(hosts)))]
+            for label, text in ((source, found), ("expected", expected), ("fix", fix)):
+                if text:
+                    lines.append("  %s: %s" % (label or "found", text))
+            paragraphs.append("\n".join(lines))
+    return "\n".join(paragraphs)
