@@ -1,0 +1,54 @@
+# HOSTS=3       a lab of three hosts
+# LAB_IMAGE=    an image of yours with systemd for the lab's hosts (default: built from this machine's package sources)
+# KEEP=1        lab-down keeps what is slow to make (host image, base archive, wheels); test keeps its hosts
+HOSTS ?= 2
+LAB_IMAGE ?=
+KEEP ?=
+HOST ?= lab-a
+export KEEP
+
+lab := python3 -u lab/lab.py
+venv := .venv/complete
+
+.DEFAULT_GOAL := help
+.PHONY: help lab lab-down lab-shell test acceptance lint bench clean
+
+help:
+	@echo 'make lab         two hosts on this machine, site.yml, a training run over both (HOSTS=3, LAB_IMAGE=)'
+	@echo 'make lab-shell   a shell on a host of the lab (HOST=lab-b)'
+	@echo 'make lab-down    removes the lab (KEEP=1 keeps images and wheels)'
+	@echo 'make test        what CI runs: lint, unit tests, Molecule scenarios'
+	@echo 'make acceptance  test, and what is too heavy for CI'
+	@echo 'make lint        style and documentation only'
+	@echo 'make bench       what site.yml and train.yml cost on the lab'
+	@echo 'make clean       lab-down, and everything else that make has made here'
+
+$(venv): requirements.txt requirements-collections.txt galaxy.yml lab/setup
+	@lab/setup
+
+lab: $(venv)
+	@$(lab) run --hosts $(HOSTS) --image '$(LAB_IMAGE)'
+
+lab-down:
+	@$(lab) down $(if $(KEEP),--keep)
+
+lab-shell:
+	@$(lab) shell $(HOST)
+
+test: $(venv)
+	@$(lab) prepare
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -m 'not acceptance'
+
+acceptance: $(venv)
+	@$(lab) prepare
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest
+
+lint: $(venv)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest tests/lint
+
+bench: $(venv)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python tests/bench.py
+
+clean: lab-down
+	@rm -rf .venv .cache .lab .ansible bench.json trainyard-gpu-*.tar.gz inventories/lab_*
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

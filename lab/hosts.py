@@ -1,0 +1,238 @@
+"""The lab's hosts: systemd containers with addresses and names on a private bridge, one volume that all mount, ssh by key."""
+
+import hashlib
+import ipaddress
+import json
+import os
+import pathlib
+import shutil
+import string
+import time
+
+import machine
+from process import LabError, run, say
+
+LABEL = "trainyard.lab"
+SHARE = "/data1/share"
+# A Docker engine inside a host needs a real file system below its layers (overlay does not lie on overlay).
+VOLUMES = {"docker": "/var/lib/docker", "containerd": "/var/lib/containerd"}
+
+# Before systemd: ssh keys of its own; with a private cgroup namespace (cgroup v2) the mount is read-only until told otherwise.
+START = """
+if command -v ssh-keygen > /dev/null; then ssh-keygen -A > /dev/null; fi
+{remount}
+exec /sbin/init
+"""
+
+# The user is not root, so that a missing `become` is seen. Nothing is written that is there already: a second run changes nothing.
+PROVISION = """
+missing=""
+command -v python3 > /dev/null || missing="$missing python3"
+command -v sudo > /dev/null || missing="$missing sudo"
+test -x /usr/sbin/sshd || missing="$missing openssh-server"
+if [ -n "$missing" ]; then
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing
+fi
+id ops > /dev/null 2>&1 || useradd --create-home --shell /bin/bash ops
+[ -e /etc/sudoers.d/ops ] || { umask 0337; echo 'ops ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/ops; umask 0022; }
+install -d -m 0700 -o ops -g ops /home/ops/.ssh
+keys=/home/ops/.ssh/authorized_keys
+grep -qxF "$1" "$keys" 2> /dev/null || echo "$1" >> "$keys"
+chown ops: "$keys"
+chmod 0600 "$keys"
+systemctl is-active --quiet ssh || systemctl enable --now --quiet ssh
+cat /etc/ssh/ssh_host_*_key.pub
+"""
+
+# A host's own containers go first: their cgroups would outlive a host that is removed over their heads.
+EMPTY = """
+command -v docker > /dev/null || exit 0
+systemctl stop trainyard-training.service 2> /dev/null
+docker ps --all --quiet | xargs --no-run-if-empty docker rm --force
+systemctl stop docker.socket docker.service containerd.service
+"""
+
+
+class Lab:
+    """One lab: `name` prefixes its Docker objects, `state` is the folder of its keys and logs."""
+
+    def __init__(self, engine, name, subnet, state, count=2):
+        self.engine = engine
+        self.name = name
+        self.subnet = ipaddress.ip_network(subnet)
+        self.state = state
+        self.network = f"trainyard-{name}"
+        self.share = f"trainyard-{name}-share"
+        self.hosts = {f"{name}-{letter}": str(self.subnet[11 + rank]) for rank, letter in enumerate(string.ascii_lowercase[:count])}
+        self.key = state / "ssh" / "id_ed25519"
+        self.known_hosts = state / "ssh" / "known_hosts"
+
+    # What Docker has of this lab
+
+    def _objects(self, kind, template):
+        arguments = [kind, "ls", "--filter", f"label={LABEL}={self.name}", "--format", template]
+        return self.engine.docker(*arguments[:2], *(["--all"] if kind == "container" else []), *arguments[2:]).stdout.split()
+
+    def containers(self):
+        return self._objects("container", "{{.Names}}")
+
+    def _inspect(self, kind, name):
+        found = self.engine.docker(kind, "inspect", name, check=False)
+        return json.loads(found.stdout)[0] if found.returncode == 0 else None
+
+    def check_owner(self):
+        """Refuse to touch a lab of the same name that another checkout has brought up and still has."""
+        network = self._inspect("network", self.network)
+        owner = (network or {}).get("Labels", {}).get(f"{LABEL}.state")
+        if network and owner != str(self.state) and (owner is None or pathlib.Path(owner).exists()):
+            whose = f"that {owner} holds: run make lab-down there" if owner else "that the lab has not made: remove or rename it"
+            raise LabError(f"this machine has a Docker network {self.network} already, {whose}")
+
+    # Up
+
+    def up(self, image):
+        self._make_key()
+        self._make_network()
+        self._make_volume(self.share)
+        for host in sorted(set(self.containers()) - set(self.hosts)):
+            self.remove_host(host)
+        image_id = self.engine.docker("image", "inspect", "--format", "{{.Id}}", image).stdout.strip()
+        for host, address in self.hosts.items():
+            self._make_host(host, address, image_id)
+        keys = []
+        for host, address in self.hosts.items():
+            self._wait_for(host)
+            keys += [f"{host},{address} {key}" for key in self._provision(host)]
+        _write(self.known_hosts, "\n".join(keys) + "\n")
+        say(f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}")
+
+    def _make_key(self):
+        if self.key.exists() and self.key.with_suffix(".pub").exists():
+            return
+        shutil.rmtree(self.key.parent, ignore_errors=True)
+        unfinished = self.key.parent.with_name("ssh.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(mode=0o700, parents=True)
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"operator of {self.network}", "-f", str(unfinished / self.key.name))
+        unfinished.rename(self.key.parent)
+
+    def _labels(self, **more):
+        labels = {LABEL: self.name, f"{LABEL}.state": str(self.state), **{f"{LABEL}.{key}": value for key, value in more.items()}}
+        return [word for key, value in labels.items() for word in ("--label", f"{key}={value}")]
+
+    def _make_network(self):
+        network = self._inspect("network", self.network)
+        if network and network["IPAM"]["Config"][0]["Subnet"] == str(self.subnet):
+            return
+        if network:
+            for host in self.containers():
+                self.remove_host(host)
+            self.engine.docker("network", "rm", self.network)
+        made = self.engine.docker("network", "create", "--driver", "bridge", "--subnet", str(self.subnet), *self._labels(), self.network, check=False)
+        if made.returncode != 0:
+            raise LabError(f"step: network {self.network} with addresses {self.subnet}: {made.stderr.strip()}\nDoes another network (docker network ls) use them?")
+
+    def _make_volume(self, name):
+        if self._inspect("volume", name) is None:
+            self.engine.docker("volume", "create", *self._labels(), name)
+
+    def _make_host(self, host, address, image_id):
+        private = self.engine.info(".CgroupVersion") == "2"
+        cgroup = ["--cgroupns=private"] if private else ["--cgroupns=host", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup:rw"]
+        start = START.format(remount="mount -o remount,rw /sys/fs/cgroup" if private else "").strip()
+        options = [
+            *("--hostname", host, "--network", self.network, "--ip", address),
+            *(word for capability in machine.capabilities() for word in ("--cap-add", capability)),
+            *("--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined", *cgroup),
+            *("--tmpfs", "/run", "--tmpfs", "/run/lock", "--env", "container=docker", "--stop-signal", "SIGRTMIN+3"),
+            *(word for volume, path in VOLUMES.items() for word in ("--volume", f"{self.network}-{host}-{volume}:{path}")),
+            *("--volume", f"{self.share}:{SHARE}"),
+        ]
+        command = [image_id, "/bin/sh", "-ec", start]
+        made_as = hashlib.sha256(repr((options, command)).encode()).hexdigest()[:12]
+        found = self._inspect("container", host)
+        if found and found["Config"]["Labels"].get(LABEL) != self.name:
+            raise LabError(f"this machine has a container {host} that is not of this lab: remove or rename it")
+        if found and found["Config"]["Labels"].get(f"{LABEL}.made-as") == made_as:
+            if not found["State"]["Running"]:
+                say(f"starting {host}")
+                self.engine.docker("start", host)
+            return
+        if found:
+            self.remove_host(host)
+        say(f"making {host} {address}")
+        for volume in VOLUMES:
+            self._make_volume(f"{self.network}-{host}-{volume}")
+        self.engine.docker("run", "--detach", "--name", host, *self._labels(**{"made-as": made_as}), *options, *command)
+
+    def _wait_for(self, host):
+        # A host is ready when systemd has finished its start: before, systemd-tmpfiles may empty /tmp under a running module.
+        deadline = time.monotonic() + 180
+        state = ""
+        while time.monotonic() < deadline:
+            asked = self.engine.docker("exec", host, "systemctl", "is-system-running", "--wait", check=False, timeout=180)
+            state = asked.stdout.strip()
+            if state in ("running", "degraded"):
+                break
+            if not self._inspect("container", host)["State"]["Running"]:
+                break
+            time.sleep(0.5)
+        if state == "degraded":
+            failed = self.engine.docker("exec", host, "systemctl", "--failed", "--plain", "--no-legend", "--no-pager").stdout.split("\n")
+            say(f"{host} has failed units: {', '.join(line.split()[0] for line in failed if line)}")
+        elif state != "running":
+            output = self.engine.docker("logs", "--tail", "20", host, check=False)
+            raise LabError(
+                f"host: {host}\nstep: start of systemd, state '{state}'. The image must have systemd as /sbin/init. The host's last lines:\n"
+                f"{output.stdout}{output.stderr}"
+            )
+
+    def _provision(self, host):
+        public = self.key.with_suffix(".pub").read_text().strip()
+        done = self.engine.docker("exec", host, "sh", "-euc", PROVISION, "sh", public, check=False)
+        if done.returncode != 0:
+            raise LabError(f"host: {host}\nstep: ssh user ops: {done.stderr.strip() or done.stdout.strip()}")
+        return [" ".join(line.split()[:2]) for line in done.stdout.splitlines() if line.startswith(("ssh-", "ecdsa-"))]
+
+    # Down
+
+    def remove_host(self, host):
+        say(f"removing {host}")
+        details = self._inspect("container", host)
+        if details["State"]["Running"]:
+            self.engine.docker("exec", host, "sh", "-c", EMPTY, check=False, timeout=120)
+        self.engine.docker("rm", "--force", "--volumes", host)
+        for volume in VOLUMES:
+            self.engine.docker("volume", "rm", "--force", f"{self.network}-{host}-{volume}")
+        remove_cgroups(details["Id"])
+
+    def down(self):
+        for host in self.containers():
+            self.remove_host(host)
+        for volume in self._objects("volume", "{{.Name}}"):
+            self.engine.docker("volume", "rm", "--force", volume)
+        for network in self._objects("network", "{{.Name}}"):
+            self.engine.docker("network", "rm", network)
+
+
+def other_labs(engine, name):
+    """Names of labs that still have a host on this engine."""
+    arguments = ["container", "ls", "--all", "--filter", f"label={LABEL}", "--format", '{{.Label "%s"}}' % LABEL]
+    return sorted(set(engine.docker(*arguments).stdout.split()) - {name})
+
+
+def remove_cgroups(container):
+    """Remove the empty cgroups that a host on cgroup v1 leaves: it makes them in the machine's own tree."""
+    for controller in pathlib.Path("/sys/fs/cgroup").glob(f"*/docker/{container}"):
+        for folder, _, _ in os.walk(controller, topdown=False):
+            try:
+                os.rmdir(folder)
+            except OSError as error:
+                say(f"the cgroup {folder} stays: {error.strerror}")
+
+
+def _write(path, text):
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text)
+    unfinished.rename(path)

@@ -1,0 +1,148 @@
+"""What is slow to make and is made once: the hosts' image, the base archive of the training image, the folder of wheels."""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+
+import machine
+from process import LabError, run, say, stream
+
+REPOSITORY = "trainyard-lab"
+HOST_PACKAGES = (
+    "ca-certificates dbus iproute2 kmod openssh-server procps python3 python3-apt sudo systemd systemd-sysv udev"
+).split()
+BASE_PACKAGES = (
+    "ca-certificates g++ iproute2 make openssh-client openssh-server procps python3 python3-dev python3-pip sudo"
+).split()
+# Every host makes its own ssh keys and machine id at its first start; apt's proxy belongs to this machine, not to a training image.
+HOST_HOOKS = ['rm -f "$1"/etc/ssh/ssh_host_*', ': > "$1"/etc/machine-id']
+# The Python of a training image is the job's own: pip may install into it.
+BASE_HOOKS = [*HOST_HOOKS, 'rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED "$1"/etc/apt/apt.conf.d/99mmdebstrap']
+PYTHON_OF = {"bookworm": "3.11", "trixie": "3.13", "jammy": "3.10", "noble": "3.12"}
+
+
+def release():
+    """The codename of the distribution that images are made of: the machine's own, whose package sources are at hand."""
+    codename = machine.os_release().get("VERSION_CODENAME", "")
+    if codename not in PYTHON_OF:
+        raise LabError(
+            f"the lab makes its images from this machine's package sources, and knows Debian and Ubuntu releases {', '.join(PYTHON_OF)}; "
+            f"this machine is {machine.os_release().get('PRETTY_NAME')}"
+        )
+    return codename
+
+
+class Recipe:
+    """A file system made by mmdebstrap, named by a hash of all that goes into it."""
+
+    def __init__(self, name, packages, hooks):
+        self.name = name
+        self.codename = release()
+        self.sources = machine.read_apt_sources(self.codename)
+        self.options = [
+            "--variant=minbase",
+            "--include=" + ",".join(packages),
+            "--dpkgopt=path-exclude=/usr/share/doc/*",
+            "--dpkgopt=path-exclude=/usr/share/man/*",
+            *(f"--aptopt={proxy}" for proxy in machine.apt_proxies()),
+            *(f"--customize-hook={hook}" for hook in hooks),
+        ]
+        digest = hashlib.sha256(repr((self.codename, self.sources, self.options)).encode()).hexdigest()
+        self.image = f"{REPOSITORY}/{name}:{digest[:12]}"
+
+    def make(self, target, log):
+        """Write the file system to target, a tar file; target exists only when it is complete."""
+        if target.exists():
+            return
+        machine.install("mmdebstrap")
+        scratch = target.parent / "tmp"
+        remove_scratch(scratch)
+        scratch.mkdir(parents=True)
+        mirrors = []
+        for number, (is_deb822, entry) in enumerate(self.sources):
+            mirror = scratch / f"{number}.{'sources' if is_deb822 else 'list'}"
+            mirror.write_text(entry + "\n")
+            mirrors.append(str(mirror))
+        unfinished = scratch / "root.tar"
+        say(f"building {self.image} with mmdebstrap ({self.codename})")
+        status = stream(["mmdebstrap", *self.options, self.codename, str(unfinished), *mirrors], log, env={"TMPDIR": str(scratch)})
+        if status != 0:
+            raise LabError(f"step: mmdebstrap of {self.image} ended with {status}\nlog: {log}")
+        unfinished.rename(target)
+        remove_scratch(scratch)
+
+
+def remove_scratch(scratch):
+    """Remove what a killed mmdebstrap may have left, mounts first: removing files through a mounted /proc or /dev is no joke."""
+    prefix = str(scratch.resolve()) + "/"
+    mounts = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
+    for mount in sorted((mount for mount in mounts if mount.startswith(prefix)), reverse=True):
+        run("umount", "--lazy", mount)
+    if scratch.exists():
+        shutil.rmtree(scratch)
+
+
+def exists(engine, image):
+    return bool(engine.docker("images", "--quiet", image).stdout.strip())
+
+
+def host_image(engine, cache, log):
+    """The image of the lab's hosts: a bare distribution with systemd, sshd and Python, as a server is after its installation."""
+    recipe = Recipe("host", HOST_PACKAGES, HOST_HOOKS)
+    if not exists(engine, recipe.image):
+        archive = cache / "host.tar"
+        recipe.make(archive, log)
+        engine.docker("import", "--change", "ENV LANG=C.UTF-8", str(archive), recipe.image)
+        archive.unlink()
+    engine.docker("tag", recipe.image, f"{REPOSITORY}/host:latest")
+    return recipe.image
+
+
+def training_base(engine, cache, log):
+    """The base of the training image as a Docker archive, (image name, path): a site without a registry has such a file."""
+    recipe = Recipe("training-base", BASE_PACKAGES, BASE_HOOKS)
+    target = cache / f"training-base-{recipe.image.rpartition(':')[2]}.tar"
+    if not target.exists():
+        for stale in cache.glob("training-base*.tar"):
+            stale.unlink()
+        archive = cache / "training-base.root.tar"
+        recipe.make(archive, log)
+        engine.docker("import", "--change", "ENV LANG=C.UTF-8", "--change", 'CMD ["bash"]', str(archive), recipe.image)
+        unfinished = target.with_suffix(".unfinished")
+        engine.docker("save", "--output", str(unfinished), recipe.image)
+        unfinished.rename(target)
+        engine.docker("rmi", recipe.image)
+        archive.unlink()
+    return recipe.image, target
+
+
+def wheels(root, cache, log):
+    """The folder of wheels named in lab/wheels.txt, got with this machine's own pip settings."""
+    requirements = root / "lab" / "wheels.txt"
+    target = cache / f"wheels-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
+    if target.exists():
+        return target
+    unfinished = cache / "wheels.unfinished"
+    for stale in (unfinished, *cache.glob("wheels-*")):
+        shutil.rmtree(stale, ignore_errors=True)
+    say(f"getting the wheels of {requirements.relative_to(root)}")
+    pip = [str(root / ".venv/bin/pip"), "download", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+    pip += ["--python-version", PYTHON_OF[release()], "--dest", str(unfinished), "--requirement", str(requirements)]
+    if stream(pip, log) != 0:
+        raise LabError(
+            f"step: a wheel of {requirements} can't be had: the package index of this machine has no CPU build of that version. "
+            "Set PIP_EXTRA_INDEX_URL to an index of CPU wheels (PyTorch's own, or your site's mirror of it), "
+            f"or PIP_FIND_LINKS to a folder that holds the wheel for Python {PYTHON_OF[release()]}, and run make lab again.\nlog: {log}"
+        )
+    unfinished.rename(target)
+    return target
+
+
+def remove_images(engine):
+    """Remove the images that the lab has made."""
+    names = engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"{REPOSITORY}/*").stdout.split()
+    if names:
+        say(f"removing images {' '.join(names)}")
+        engine.docker("rmi", "--force", *names)

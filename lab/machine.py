@@ -1,0 +1,206 @@
+"""The machine that the lab runs on: its packages, its Docker engine, what its kernel permits, where it gets packages from."""
+
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import time
+
+from process import LabError, run, say
+
+# What systemd and a nested Docker engine need. Named one by one because a machine may lack some of them, and then
+# --privileged and --cap-add ALL are refused. The numbers are the kernel's (linux/capability.h).
+CAPABILITIES = {
+    "AUDIT_CONTROL": 30,
+    "AUDIT_WRITE": 29,
+    "DAC_READ_SEARCH": 2,
+    "IPC_LOCK": 14,
+    "LINUX_IMMUTABLE": 9,
+    "MKNOD": 27,
+    "NET_ADMIN": 12,
+    "NET_RAW": 13,
+    "SYSLOG": 34,
+    "SYS_ADMIN": 21,
+    "SYS_BOOT": 22,
+    "SYS_NICE": 23,
+    "SYS_PTRACE": 19,
+    "SYS_RESOURCE": 24,
+}
+# The training image is about 2 GB and lies in three places: head, registry and the other host; the build's cache comes on top.
+FREE_GIB = 12
+
+
+def is_root():
+    return os.geteuid() == 0
+
+
+def os_release():
+    return platform.freedesktop_os_release()
+
+
+def runs_systemd():
+    return os.path.isdir("/run/systemd/system")
+
+
+def granted(bounding_set):
+    """Names of CAPABILITIES that a bounding set (hexadecimal, as in /proc/self/status) holds."""
+    bits = int(bounding_set, 16)
+    return sorted(name for name, bit in CAPABILITIES.items() if bits >> bit & 1)
+
+
+def capabilities():
+    status = pathlib.Path("/proc/self/status").read_text()
+    return granted(re.search(r"^CapBnd:\s*(\w+)", status, re.MULTILINE).group(1))
+
+
+def install(*packages):
+    """Install the Debian packages that are missing."""
+    missing = []
+    for package in packages:
+        state = run("dpkg-query", "--show", "--showformat=${db:Status-Status}", package, check=False)
+        if state.stdout != "installed":
+            missing.append(package)
+    if not missing:
+        return
+    if not is_root():
+        raise LabError(f"packages are missing: {' '.join(missing)}. Install them, or run make lab as root once.")
+    say(f"installing {' '.join(missing)}")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for argv in (["apt-get", "update", "-qq"], ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing]):
+        if subprocess.run(argv, env=environment).returncode != 0:
+            raise LabError(f"{' '.join(argv)} failed: see its message above")
+
+
+def apt_sources(texts, codename):
+    """The entries for one release among the machine's apt sources, (text, is_deb822) each; third parties' suites are left out."""
+
+    def belongs(suite):
+        return suite == codename or suite.startswith((codename + "-", codename + "/"))
+
+    kept = []
+    for text, is_deb822 in texts:
+        if is_deb822:
+            for stanza in re.split(r"\n\s*\n", text):
+                lines = [line for line in stanza.splitlines() if line.strip() and not line.startswith("#")]
+                fields = {key.lower(): value.split() for key, _, value in (line.partition(":") for line in lines if not line[0].isspace())}
+                if fields.get("enabled") != ["no"] and "deb" in fields.get("types", []) and any(map(belongs, fields.get("suites", []))):
+                    kept.append((True, "\n".join(lines)))
+        else:
+            for line in text.splitlines():
+                words = re.sub(r"\[.*?\]", "", line).split()
+                if len(words) > 2 and words[0] == "deb" and belongs(words[2]):
+                    kept.append((False, line.strip()))
+    return kept
+
+
+def read_apt_sources(codename):
+    files = [pathlib.Path("/etc/apt/sources.list"), *sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*"))]
+    return apt_sources([(file.read_text(), file.suffix == ".sources") for file in files if file.is_file() and file.suffix in (".list", ".sources")], codename)
+
+
+def apt_proxies():
+    """apt's own proxy settings, as options: they are not in the environment."""
+    dump = run("apt-config", "dump", "Acquire").stdout
+    return [line.rstrip(";") + ";" for line in dump.splitlines() if re.match(r'Acquire::https?::Proxy "[^"]+"', line)]
+
+
+class Engine:
+    """The machine's Docker engine: the running one, or one that the lab installs and starts (and then stops again)."""
+
+    def __init__(self, cache):
+        self.record = cache / "engine.json"
+        self.log = cache / "dockerd.log"
+        self.client = None
+
+    def _find_client(self):
+        """The first docker on PATH that can talk to the engine: a client may be too new for it, or too old."""
+        for folder in os.get_exec_path():
+            candidate = os.path.join(folder, "docker")
+            if os.access(candidate, os.X_OK) and run(candidate, "info", "--format", "{{.ServerVersion}}", check=False).stdout.strip():
+                return candidate
+        return None
+
+    def reachable(self):
+        self.client = self.client or self._find_client()
+        return self.client is not None
+
+    def docker(self, *arguments, **options):
+        return run(self.client, *arguments, **options)
+
+    def info(self, field):
+        return self.docker("info", "--format", "{{%s}}" % field).stdout.strip()
+
+    def ensure(self):
+        """Have a running engine that can carry the lab's hosts."""
+        if not self.reachable():
+            self._start()
+        if "rootless" in self.info(".SecurityOptions"):
+            raise LabError("the Docker engine runs rootless: the lab's hosts need one that runs as root (DOCKER_HOST says which one is used)")
+        root = self.info(".DockerRootDir")
+        if os.path.isdir(root):
+            free = shutil.disk_usage(root).free / 2**30
+            if free < FREE_GIB:
+                raise LabError(f"{root} has {free:.1f} GiB free, the lab needs {FREE_GIB}: make room, or give the Docker engine another data-root")
+
+    def _start(self):
+        if os.environ.get("DOCKER_HOST"):
+            raise LabError(f"no Docker engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}: unset it, or start that engine")
+        if not is_root():
+            raise LabError("no Docker engine answers. Start one that this user may use, or run make lab as root: it installs and starts one.")
+        if not shutil.which("dockerd"):
+            install("docker.io", "iptables")
+            if self.reachable():
+                self._remember(systemd=True)
+                return
+        self.record.parent.mkdir(parents=True, exist_ok=True)
+        if runs_systemd():
+            say("starting the Docker engine (systemctl start docker)")
+            self._remember(systemd=True)
+            run("systemctl", "start", "docker")
+        else:
+            say(f"starting a Docker engine (no systemd here: dockerd in the background, log {self.log})")
+            with open(self.log, "ab") as log:
+                daemon = subprocess.Popen(["dockerd"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            self._remember(pid=daemon.pid)
+        for _ in range(120):
+            if self.reachable():
+                return
+            time.sleep(0.5)
+        raise LabError(f"the Docker engine did not answer within 60 s: see {self.log if not runs_systemd() else 'journalctl -u docker'}")
+
+    def _remember(self, **how):
+        self.record.parent.mkdir(parents=True, exist_ok=True)
+        self.record.write_text(json.dumps(how))
+
+    def started_by_lab(self):
+        return self.record.exists()
+
+    def stop(self):
+        """Stop the engine if the lab has started it; the packages stay."""
+        if not self.started_by_lab():
+            return
+        how = json.loads(self.record.read_text())
+        say("stopping the Docker engine that the lab started (its packages stay: apt-get purge docker.io removes them)")
+        if how.get("systemd"):
+            run("systemctl", "stop", "docker.socket", "docker.service", "containerd.service", check=False)
+        elif _command_of(how["pid"]) == "dockerd":
+            os.kill(how["pid"], 15)
+            for _ in range(60):
+                if _command_of(how["pid"]) != "dockerd":
+                    break
+                time.sleep(0.5)
+        self.record.unlink()
+        self.client = None
+
+
+def _command_of(pid):
+    """The name of a living process; a zombie is none."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    name, state = re.search(r"^Name:\s*(.*)\n(?:.*\n)*?State:\s*(\w)", status).groups()
+    return None if state == "Z" else name

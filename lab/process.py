@@ -1,0 +1,59 @@
+"""Commands: run quietly, or stream to the terminal and a log at once."""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class LabError(Exception):
+    """What went wrong, in words for the person at the terminal."""
+
+
+def _die_with_parent():
+    # After a SIGKILL of this program no build goes on behind the back of the next run.
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def run(*argv, check=True, timeout=None):
+    """Run a command and return its completed process with text output; `check` turns a failure into a LabError."""
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, preexec_fn=_die_with_parent)
+    except FileNotFoundError:
+        raise LabError(f"{argv[0]} is not installed on this machine")
+    except subprocess.TimeoutExpired:
+        raise LabError(f"no answer after {timeout} s: {' '.join(argv)}")
+    if check and done.returncode != 0:
+        raise LabError(f"{' '.join(argv)}\n  ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+    return done
+
+
+def stream(argv, log, env=None):
+    """Run a command with its output on the terminal as it comes and, without colours, in the log; return its exit code."""
+    with open(log, "ab", buffering=0) as record:
+        child = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}, preexec_fn=_die_with_parent
+        )
+        try:
+            while True:
+                chunk = os.read(child.stdout.fileno(), 65536)
+                if not chunk:
+                    break
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+                record.write(_COLOUR.sub(b"", chunk))
+        except KeyboardInterrupt:
+            # Ctrl-C has reached the child too: let it finish what it does about it, then pass the interrupt on.
+            child.wait()
+            raise
+        return child.wait()
+
+
+def say(text):
+    print(f"lab: {text}", flush=True)

@@ -1,0 +1,42 @@
+"""What a run says at its end: the summary, or where it failed."""
+
+import re
+
+_TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(.*?)\] \**$")
+_FAILED = re.compile(r"^(?:fatal|failed): \[([^\]]+?)(?: -> [^\]]*)?\]: ?(UNREACHABLE!|FAILED!)?")
+
+
+def failures(log):
+    """(host, step) of every failure in ansible-playbook's output that was not rescued later; each once, in order."""
+    found, task = [], "start of the playbook"
+    for line in log.splitlines():
+        begun = _TASK.match(line)
+        failed = _FAILED.match(line)
+        if begun:
+            task = begun.group(1)
+        elif failed:
+            step = f"{task} (unreachable)" if failed.group(2) == "UNREACHABLE!" else task
+            if (failed.group(1), step) not in found:
+                found.append((failed.group(1), step))
+        elif line == "...ignoring" and found:
+            found.pop()
+    return found
+
+
+def failure_text(stage, status, log_text, log):
+    places = failures(log_text)
+    lines = [f"host: {host}\nstep: {step}" for host, step in places] or [f"step: {stage}: no host failed; see the last lines above"]
+    return "\n".join([*lines, f"{stage} ended with exit code {status}", f"log: {log}"])
+
+
+def summary(hosts, image, build_table, result, seconds):
+    """The summary's lines, and the last line, of a finished run."""
+    metrics = result["metrics"]
+    lines = ["", f"image   {image}", "", build_table.strip(), "", "rank  host      slot  exit code  parameters"]
+    for rank in sorted(result["ranks"], key=lambda rank: rank["rank"]):
+        lines.append(f"{rank['rank']:>4}  {rank['host']:<8}  {rank['slot']:>4}  {rank['exit_code']:>9}  {rank['checksum']}")
+    lines += ["", *(f"{name:<10}{metrics[name]:.4f}" for name in ("loss", "accuracy")), ""]
+    lines += ["stage       seconds", *(f"{stage:<10}{spent:>9.0f}" for stage, spent in seconds.items())]
+    lines += [f"  {stage:<18}{spent:>7.1f}" for stage, spent in result["seconds"].items()]
+    last = f"lab: ok hosts={len(hosts)} ranks={result['world_size']} accuracy={metrics['accuracy']:.2f} seconds={sum(seconds.values()):.0f}"
+    return "\n".join([f"hosts   {', '.join(f'{host} {address}' for host, address in hosts.items())}", *lines[1:], "", last])
