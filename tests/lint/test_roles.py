@@ -1,0 +1,87 @@
+"""The shape of a role: what its user reads is what it does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir())
+FILES = ["README.md", "defaults/main.yml", "meta/argument_specs.yml", "meta/main.yml", "tasks/main.yml", "tasks/remove.yml"]
+
+# Roles that need a whole cluster, or that others exercise in each of their runs, are proved in scenario `cluster`.
+IN_SCENARIO_CLUSTER = {"cluster", "preflight", "train", "verify"}
+
+pytestmark = pytest.mark.parametrize("role", ROLES)
+
+
+def load(role, path):
+    with open(ROOT / "roles" / role / path, encoding="utf-8") as opened:
+        return yaml.safe_load(opened) or {}
+
+
+def yaml_files(role):
+    return sorted(path for folder in ("tasks", "handlers", "vars") for path in (ROOT / "roles" / role / folder).glob("**/*.yml"))
+
+
+def tasks_of(document):
+    for task in document or []:
+        yield task
+        for section in ("block", "rescue", "always"):
+            yield from tasks_of(task.get(section))
+
+
+def public(role):
+    return {name for name in load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {})}
+
+
+def test_has_its_files(role):
+    missing = [name for name in FILES if not (ROOT / "roles" / role / name).is_file()]
+    assert not missing
+    unwanted = [path.name for path in (ROOT / "roles" / role).glob("**/*.yaml")]
+    assert not unwanted
+
+
+def test_argument_specs_equal_defaults(role):
+    options = load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {})
+    specified = {name: option.get("default") for name, option in options.items() if not option.get("required")}
+    assert load(role, "defaults/main.yml") == specified
+    undescribed = [name for name, option in options.items() if not option.get("description") or not option.get("type")]
+    assert not undescribed, "without description or type"
+
+
+def test_readme_lists_the_variables(role):
+    readme = (ROOT / "roles" / role / "README.md").read_text(encoding="utf-8")
+    rows = {match.group(1) for match in re.finditer(r"^\| *`([a-z0-9_]+)`", readme, re.MULTILINE)}
+    assert public(role) - rows == set(), "missing in the README's table"
+    known = public(role) | set(re.findall(r"\b%s_[a-z0-9_]+\b" % role, "".join(path.read_text(encoding="utf-8") for path in yaml_files(role))))
+    assert {name for name in rows if name.startswith(role + "_")} - known == set(), "in the README's table, but not in the role"
+
+
+def test_names_are_prefixed(role):
+    options = public(role)
+    assert [name for name in options if not name.startswith(role + "_")] == []
+    if (ROOT / "roles" / role / "vars").is_dir():
+        for path in (ROOT / "roles" / role / "vars").glob("*.yml"):
+            names = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            assert [name for name in names if not name.startswith("__%s_" % role)] == [], path
+    readme = (ROOT / "roles" / role / "README.md").read_text(encoding="utf-8")
+    for path in (ROOT / "roles" / role / "tasks").glob("**/*.yml"):
+        for task in tasks_of(yaml.safe_load(path.read_text(encoding="utf-8"))):
+            where = "%s: %s" % (path, task.get("name"))
+            registered = task.get("register")
+            assert registered is None or registered.startswith("__%s_" % role), where
+            loop_variable = (task.get("loop_control") or {}).get("loop_var", "__%s_item" % role)
+            assert loop_variable.startswith("__%s_" % role), where
+            for fact in task.get("ansible.builtin.set_fact") or {}:
+                # A public fact is part of the interface, so it is documented.
+                assert fact in ("cacheable",) or fact.startswith("__%s_" % role) or (fact.startswith(role + "_") and fact in readme), where
+
+
+def test_is_exercised_by_a_scenario(role):
+    if role not in IN_SCENARIO_CLUSTER:
+        assert (ROOT / "molecule" / role / "molecule.yml").is_file()
+        assert list((ROOT / "molecule" / role / "tests").glob("test_*.py")), "a scenario without a test proves nothing"

@@ -1,0 +1,90 @@
+"""The linters of the trade, each as one test. None has a skip or an ignore file."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+# ansible-test gets its pip from a script that it downloads from a host of its own. A stand-in with the pip that comes
+# with Python needs only a package index.
+GET_PIP = '''\
+import subprocess
+import sys
+
+subprocess.check_call([sys.executable, "-m", "ensurepip"])
+packages = [argument for argument in sys.argv[1:] if argument not in ("--no-setuptools", "--no-wheel")]
+subprocess.check_call([sys.executable, "-m", "pip", "install", *packages])
+'''
+
+
+def run(*command, cwd=ROOT, env=None):
+    done = subprocess.run([str(part) for part in command], cwd=cwd, env=env, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        pytest.fail("%s: exit code %d\n%s" % (command[0], done.returncode, done.stdout[-12000:]), pytrace=False)
+    return done.stdout
+
+
+def files_of_checkout():
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ":!.dev")
+    return [name for name in listed.split("\0") if name and (ROOT / name).exists()]
+
+
+def test_yamllint():
+    run(BIN / "yamllint", "--strict", ".")
+
+
+def test_ansible_lint():
+    run(BIN / "ansible-lint", "--offline", "--strict", "--nocolor", "--profile", "production")
+
+
+def test_changelog():
+    run(BIN / "antsibull-changelog", "lint")
+
+
+def pip_settings():
+    """ansible-test drops PIP_* variables and, with a home of its own, the user's pip.conf: say the same in a file."""
+    settings = configparser.RawConfigParser()
+    settings["global"] = {}
+    for line in run(sys.executable, "-m", "pip", "config", "list").splitlines():
+        name, _equals, value = line.partition("=")
+        settings["global"][name.rpartition(".")[2]] = ast.literal_eval(value)
+    return settings
+
+
+def test_ansible_test_sanity(tmp_path):
+    # A copy outside of this repository: ansible-test wants .../ansible_collections/<namespace>/<name> and no .dev link.
+    copy = tmp_path / "ansible_collections/trainyard/gpu"
+    copy.mkdir(parents=True)
+    packed = subprocess.run(["tar", "--create", "--null", "--files-from=-"], cwd=ROOT, check=True, stdout=subprocess.PIPE,
+                            input="\0".join(files_of_checkout()).encode()).stdout
+    subprocess.run(["tar", "--extract"], cwd=copy, input=packed, check=True)
+
+    # Its virtual environments are slow to make; they live with what else the tests keep.
+    home = ROOT / ".cache/ansible-test"
+    (home / ".config/pip").mkdir(parents=True, exist_ok=True)
+    with open(home / ".config/pip/pip.conf", "w", encoding="utf-8") as pip_conf:
+        pip_settings().write(pip_conf)
+    cache = home / ".ansible/test/cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    source = run(sys.executable, "-c", "import ansible_test; print(ansible_test.__path__[0])").strip()
+    wanted = re.findall(r"\bpip='([0-9.]+)'", Path(source, "_internal/python_requirements.py").read_text(encoding="utf-8"))
+    assert wanted, "this ansible-test names its pip elsewhere"
+    for version in wanted:
+        (cache / ("get_pip_%s.py" % version.replace(".", "_"))).write_text(GET_PIP, encoding="utf-8")
+
+    python = "%d.%d" % sys.version_info[:2]
+    environment = dict(os.environ, HOME=str(home), PATH="%s:%s" % (BIN, os.environ["PATH"]))
+    output = run(BIN / "ansible-test", "sanity", "--local", "--python", python, "--color", "no", cwd=copy, env=environment)
+    assert "All targets skipped" not in output
+    assert not (ROOT / "tests/sanity").exists(), "an ignore file buys nothing: mend the finding"

@@ -1,0 +1,52 @@
+"""The judge of the scenarios sees what Molecule passes over."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+SPEC = importlib.util.spec_from_file_location("scenario_judge", Path(__file__).with_name("test_scenarios.py"))
+judge = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(judge)
+
+STEPS = "".join("INFO     [x > %s] Executed: Successful\n" % step for step in ("create", "converge", "verify"))
+RECAP = "SCENARIO RECAP\nx                     : actions=3  successful=3  disabled=0  skipped=0  missing=0  failed=0\n"
+
+
+def test_good_run():
+    assert judge.complaints(STEPS + RECAP, ["create", "converge", "verify"]) == []
+
+
+def test_step_that_did_not_run():
+    assert judge.complaints(STEPS + RECAP, ["create", "check", "converge", "verify"]) == ["step check did not run"]
+
+
+def test_missing_playbook():
+    assert judge.complaints(STEPS + RECAP.replace("missing=0", "missing=1"), ["create"]) == ["missing=1"]
+
+
+def test_no_tests_and_no_recap():
+    assert len(judge.complaints(STEPS + "WARNING  Skipping, no tests found.\n" + RECAP, [])) == 1
+    assert judge.complaints(STEPS, []) == ["no scenario recap"]
+
+
+def test_skipped_testinfra_test():
+    assert judge.complaints(STEPS + "===== 3 passed, 1 skipped in 2 s =====\n" + RECAP, []) != []
+
+
+def runs(told, done):
+    return [{"playbook": "converge.yml", "check": True, "changed": {"a": told}}, {"playbook": "converge.yml", "check": False, "changed": {"a": done}}]
+
+
+def test_check_mode_tells_the_truth():
+    assert judge.check_mode_differences(runs(["install"], ["install"]), []) == ([], set())
+
+
+def test_check_mode_that_lies():
+    found, _unused = judge.check_mode_differences(runs(["install", "never"], ["install", "start"]), [])
+    assert [line.rpartition(": ")[2] for line in found] == ["never", "start"]
+
+
+def test_exceptions_have_to_happen():
+    exceptions = [{"task": "start", "reason": "the unit is not there yet"}, {"task": "gone", "reason": "was so once"}]
+    assert judge.check_mode_differences(runs([], ["start"]), exceptions) == ([], {"gone"})
