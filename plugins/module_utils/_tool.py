@@ -68,7 +68,8 @@ def run_tool(module, command, timeout, container=None, image=None, ssh_host=None
     inside = list(command)
     if ssh_host:
         exports = " ".join(f"{key}={shlex.quote(value)}" for key, value in ENVIRONMENT.items())
-        remote = f"cd {DIRECTORY} && {exports} exec " + " ".join(shlex.quote(word) for word in command)
+        # With its own timeout: what ssh has started over there outlives ssh.
+        remote = f"cd {DIRECTORY} && {exports} exec timeout --kill-after=2 {timeout} " + " ".join(shlex.quote(word) for word in command)
         inside = ["ssh", "-o", "BatchMode=yes", "-p", str(ssh_port), "--", ssh_host, remote]
     run = _run(module, [docker, "exec", *options, f"--env=TRAINYARD_CHECK={token}", container, *inside], timeout)
     if run.cause == "timeout":
@@ -83,7 +84,8 @@ def _run(module, argv, timeout):
     # timeout(1) ends the whole process group, which run_command can't.
     rc, stdout, stderr = module.run_command([module.get_bin_path("timeout", required=True), "--kill-after=2", str(timeout), *argv],
                                             environ_update=ENVIRONMENT, cwd=DIRECTORY)
-    if rc in (124, 137) and time.monotonic() - began >= timeout:
+    # 124, or what a kill that had to follow looks like.
+    if rc in (124, 137, -9) and time.monotonic() - began >= timeout:
         return Run(rc, stdout, stderr, "timeout", f"no end after {timeout} s")
     return Run(rc, stdout, stderr)
 
