@@ -23,7 +23,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _transient_un
         pytest.param(b" 10%\r 20%\r 30%", False, [" 20%"], 10, id="a growing progress bar shows its last whole state"),
         pytest.param(b" 10%\r 20%\rdone\n", False, ["done"], 15, id="a finished progress bar shows its end"),
         pytest.param(b"caf\xe9\n", False, ["caf\ufffd"], 5, id="not UTF-8"),
-        pytest.param(b"\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07x\n", False, ["red x"], 25, id="terminal escapes"),
+        pytest.param(b"\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07x\n", False, ["red x"], 26, id="terminal escapes"),
         pytest.param(b"a\tb\n\n", False, ["a\tb", ""], 5, id="tab and empty line stay"),
         pytest.param("größer\n".encode("utf-8"), False, ["größer"], 9, id="UTF-8 stays"),
     ],

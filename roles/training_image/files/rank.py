@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs one rank's command and leaves behind where it ran, how it ended and what it printed.
+
+Every rank of a job is started through this file, whichever launcher starts it. In TRAINYARD_JOB_DIR it keeps
+rank.N.log (the output as it was) and rank.N.json (written at the start and again at the end, so that a rank that
+was killed is known too). The command may report a checksum and metrics by writing a JSON object to the path in
+TRAINYARD_RANK_REPORT. Python 3.6: old training images have nothing newer.
+"""
+
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+LONGEST_LINE = 65536
+
+
+def first_of(environment, *names):
+    for name in names:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return None
+
+
+def place(environment):
+    """(rank, slot on this host, world size) as torchrun, Horovod, Open MPI or MPICH tell it."""
+    return (
+        first_of(environment, "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"),
+        first_of(environment, "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK"),
+        first_of(environment, "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE"),
+    )
+
+
+def container_id(mountinfo):
+    """Docker mounts a container's own hosts, hostname and resolv.conf from a folder that has its id as name; the host network hides it elsewhere."""
+    found = re.search(r"/containers/([0-9a-f]{64})/", mountinfo)
+    return found.group(1) if found else None
+
+
+def local_addresses(fib_trie):
+    """IPv4 addresses of this machine: the proof of where a rank ran, independent of what the launcher was told."""
+    addresses = set()
+    last = None
+    for line in fib_trie.splitlines():
+        words = line.split()
+        if words[:1] == ["|--"]:
+            last = words[1]
+        elif words[:2] == ["/32", "host"] and words[2:] == ["LOCAL"] and last:
+            addresses.add(last)
+    return sorted(addresses)
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def write_json(path, value):
+    with open(path + ".new", "w", encoding="utf-8") as stream:
+        json.dump(value, stream, indent=1, sort_keys=True)
+        stream.write("\n")
+    os.rename(path + ".new", path)
+
+
+def die_with_parent():
+    """The command must not outlive this process, even when that is killed by SIGKILL."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def copy_output(source, log, prefix):
+    """The output as it is to the log at once; whole lines, each with the rank before it, to the launcher."""
+    pending = b""
+    while True:
+        chunk = os.read(source, LONGEST_LINE)
+        log.write(chunk)
+        pending += chunk
+        end = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
+        if not chunk or len(pending) > LONGEST_LINE:
+            end = len(pending)
+        if end:
+            lines = pending[:end].replace(b"\r\n", b"\n").replace(b"\r", b"\n").splitlines()
+            pending = pending[end:]
+            sys.stdout.buffer.write(b"".join(prefix + line + b"\n" for line in lines))
+            sys.stdout.buffer.flush()
+        if not chunk:
+            return
+
+
+def main():
+    command = sys.argv[1:]
+    job = os.environ.get("TRAINYARD_JOB_DIR")
+    rank, slot, world_size = place(os.environ)
+    if not command or not job or rank is None:
+        sys.exit("usage: rank COMMAND..., started by a launcher that sets the rank, with TRAINYARD_JOB_DIR set")
+    base = os.path.join(job, "rank.%d" % rank)
+    report = base + ".report"
+    if os.path.exists(report):
+        os.unlink(report)
+    facts = {
+        "rank": rank,
+        "slot": slot,
+        "world_size": world_size,
+        "hostname": socket.gethostname(),
+        "container_id": container_id(read("/proc/self/mountinfo")),
+        "addresses": local_addresses(read("/proc/net/fib_trie")),
+        "started": time.time(),
+        "exit_code": None,
+        "report": None,
+    }
+    write_json(base + ".json", facts)
+    with open(base + ".log", "wb", buffering=0) as log:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=dict(os.environ, TRAINYARD_RANK_REPORT=report), preexec_fn=die_with_parent)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda received, frame: child.send_signal(received))
+        copy_output(child.stdout.fileno(), log, ("[%d %s] " % (rank, facts["hostname"])).encode())
+    code = child.wait()
+    facts["exit_code"] = code if code >= 0 else 128 - code
+    facts["seconds"] = round(time.time() - facts["started"], 2)
+    try:
+        facts["report"] = json.loads(read(report) or "null")
+    except ValueError:
+        facts["report"] = None
+    write_json(base + ".json", facts)
+    sys.exit(facts["exit_code"])
+
+
+if __name__ == "__main__":
+    main()
