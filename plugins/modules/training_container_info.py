@@ -1,0 +1,213 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: training_container_info
+short_description: Ask Docker and systemd about the training container at once
+version_added: "0.1.0"
+description:
+  - Tells whether the engine answers, whether the image is there, what state container and systemd unit are in, and which of some paths exist on the host.
+  - A missing engine, image, container or unit is a result, not a failure.
+  - Values of the container's environment are not returned, as there may be a proxy's password among them.
+options:
+  name:
+    description: Name of the container. Its unit is O(name) with C(.service).
+    type: str
+    required: true
+  image:
+    description: Name of the image that is to be run. Empty means that none is asked for.
+    type: str
+    default: ''
+  paths:
+    description: Paths of the host whose existence is asked for.
+    type: list
+    elements: path
+    default: []
+  wait:
+    description: Longest time in seconds to wait for the container to run under its unit, and still to do so a second later. V(0) asks once.
+    type: int
+    default: 0
+  executable:
+    description: Docker's client.
+    type: path
+    default: docker
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Ask Docker and systemd about the container
+  trainyard.gpu.training_container_info:
+    name: trainyard-training
+    image: trainyard/training:0123456789ab
+    paths: [/dev/infiniband]
+  register: asked
+"""
+
+RETURN = r"""
+available:
+  description: Whether the Docker engine answers.
+  returned: always
+  type: bool
+cause:
+  description: Why it doesn't. V(not_installed) or V(engine_unavailable), empty where it does.
+  returned: always
+  type: str
+fix:
+  description: What to do about it, empty where there is nothing to do.
+  returned: always
+  type: str
+image:
+  description: The image.
+  returned: always
+  type: dict
+  contains:
+    exists:
+      description: Whether the engine has it.
+      type: bool
+    id:
+      description: Its id, empty where there is none.
+      type: str
+container:
+  description: The container.
+  returned: always
+  type: dict
+  contains:
+    exists:
+      description: Whether there is one of that name.
+      type: bool
+    running:
+      description: Whether it runs.
+      type: bool
+    id:
+      description: Its id, empty where there is none.
+      type: str
+    image_id:
+      description: Id of the image that it was made of, empty where there is none.
+      type: str
+    started_at:
+      description: When it was started last (RFC 3339), empty where there is none.
+      type: str
+    managed:
+      description: Whether it carries the label C(trainyard.managed=true), which is to say that this collection made it.
+      type: bool
+unit:
+  description: The systemd unit.
+  returned: always
+  type: dict
+  contains:
+    loaded:
+      description: Whether systemd knows it.
+      type: bool
+    active:
+      description: Whether it runs.
+      type: bool
+    state:
+      description: What systemd calls C(ActiveState), such as V(active), V(activating) or V(failed).
+      type: str
+    enabled:
+      description: Whether it starts at boot.
+      type: bool
+    reload_needed:
+      description: Whether its file was changed after systemd has read it.
+      type: bool
+    log:
+      description: Its last lines of the journal; empty where it runs.
+      type: list
+      elements: str
+paths:
+  description: For each of O(paths), whether it exists.
+  returned: always
+  type: dict
+"""
+
+import json
+import os
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+
+PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload")
+
+
+def ask_docker(module, result):
+    name, image = module.params["name"], module.params["image"]
+    docker = module.get_bin_path(module.params["executable"])
+    result["image"] = {"exists": False, "id": ""}
+    result["container"] = {"exists": False, "running": False, "id": "", "image_id": "", "started_at": "", "managed": False}
+    if not docker:
+        return result.update(available=False, cause="not_installed", fix="run role docker_engine")
+    rc, out, err = module.run_command([docker, "inspect", name] + ([image] if image else []))
+    if rc != 0 and "no such object" not in err.lower():
+        return result.update(available=False, cause="engine_unavailable", fix="see `systemctl status docker`: %s" % (err.strip() or out.strip()))
+    result.update(available=True, cause="", fix="")
+    # What isn't there is left out of the list.
+    for found in json.loads(out or "[]"):
+        if "RootFS" in found:
+            result["image"] = {"exists": True, "id": found["Id"]}
+        elif found.get("Name") == "/" + name:
+            result["container"] = {
+                "exists": True,
+                "running": found["State"]["Running"],
+                "id": found["Id"],
+                "image_id": found["Image"],
+                "started_at": found["State"]["StartedAt"],
+                "managed": (found["Config"].get("Labels") or {}).get("trainyard.managed") == "true",
+            }
+    return None
+
+
+def ask_systemd(module, result):
+    unit = module.params["name"] + ".service"
+    systemctl = module.get_bin_path("systemctl", required=True)
+    rc, out, err = module.run_command([systemctl, "show", "--property=" + ",".join(PROPERTIES), unit])
+    if rc != 0:
+        module.fail_json(msg="systemctl show %s failed: %s" % (unit, err.strip() or out.strip()), rc=rc)
+    found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+    result["unit"] = {
+        "loaded": found["LoadState"] == "loaded",
+        "active": found["ActiveState"] == "active",
+        "state": found["ActiveState"],
+        "enabled": found["UnitFileState"] == "enabled",
+        "reload_needed": found["NeedDaemonReload"] == "yes",
+        "log": [],
+    }
+    if result["unit"]["loaded"] and not result["unit"]["active"]:
+        rc, out, err = module.run_command([module.get_bin_path("journalctl", required=True), "--unit", unit, "--lines=15", "--output=cat", "--no-pager"])
+        result["unit"]["log"] = out.splitlines() if rc == 0 else err.splitlines()
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "image": {"type": "str", "default": ""},
+            "paths": {"type": "list", "elements": "path", "default": []},
+            "wait": {"type": "int", "default": 0},
+            "executable": {"type": "path", "default": "docker"},
+        },
+        supports_check_mode=True,
+    )
+    result = {"changed": False, "paths": {path: os.path.exists(path) for path in module.params["paths"]}}
+    deadline = time.monotonic() + module.params["wait"]
+    started_before = ""
+    while True:
+        ask_docker(module, result)
+        ask_systemd(module, result)
+        runs = result["container"]["running"] and result["unit"]["active"]
+        # One that dies at once and is started again runs whenever it is looked at; so it is looked at twice.
+        if (runs and result["container"]["started_at"] == started_before) or time.monotonic() >= deadline:
+            module.exit_json(**result)
+        started_before = result["container"]["started_at"] if runs else ""
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    main()
