@@ -1,0 +1,51 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The controller's half of synced_folder: checksums here, and the files that the host lacks are carried over."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible.utils.hashing import secure_hash
+from hashlib import sha256
+
+
+class ActionModule(ActionBase):
+    _supports_check_mode = True
+
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        sources = {}
+        if arguments.get("src") and arguments.get("state") != "absent":
+            sources = self.sources(arguments["src"], arguments.get("patterns") or ["*"])
+            arguments["files"] = {name: secure_hash(path, hash_func=sha256) for name, path in sources.items()}
+
+        result = self._execute_module(module_args=arguments, task_vars=task_vars)
+        if result.get("wanted"):
+            arguments["uploads"] = {name: self.upload(sources[name], number) for number, name in enumerate(result["wanted"])}
+            result = self._execute_module(module_args=arguments, task_vars=task_vars)
+        return result
+
+    def upload(self, path, number):
+        # Made only now: a temporary folder costs a round trip that a run without a difference does not need.
+        if self._connection._shell.tmpdir is None:
+            self._make_tmp_path()
+        remote = self._connection._shell.join_path(self._connection._shell.tmpdir, f"upload-{number}")
+        self._transfer_file(path, remote)
+        self._fixup_perms2((self._connection._shell.tmpdir, remote))
+        return remote
+
+    def sources(self, src, patterns):
+        """{name: path} of what is taken from the controller's folder."""
+        folder = src if os.path.isabs(src) else self._find_needle("files", src)
+        if not os.path.isdir(folder):
+            raise AnsibleActionFail(f"src: {folder} is no folder on the controller")
+        paths = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
+        return {name: path for name, path in paths.items()
+                if os.path.isfile(path) and any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}

@@ -1,0 +1,173 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: synced_folder
+short_description: Keep a folder of files on a host the same as one on the controller
+version_added: "0.1.0"
+description:
+  - Compares the files of a folder by their SHA-256 checksums in one module run, then moves only those that differ. Where
+    nothing differs no byte of them is moved.
+  - Takes the files that lie directly in the folder; folders in it are not entered.
+  - Files on the host that the controller's folder does not have are removed, so the folder must be for this alone.
+author:
+  - trainyard maintainers (@trainyard)
+options:
+  src:
+    description:
+      - Folder on the controller. A relative path is looked for as M(ansible.builtin.copy) does.
+      - Required if O(state=present).
+    type: path
+  dest:
+    description: Folder on the host. It is made where it is missing; its parent must exist.
+    type: path
+    required: true
+  patterns:
+    description: Shell patterns of the names that are taken.
+    type: list
+    elements: str
+    default: ["*"]
+  state:
+    description: V(absent) removes the folder and the files in it.
+    type: str
+    choices: [present, absent]
+    default: present
+  files:
+    description: Filled by the action plugin. Name and checksum of every file of the controller's folder.
+    type: dict
+  uploads:
+    description: Filled by the action plugin. Name of a file, and where on the host its bytes lie now.
+    type: dict
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+seealso:
+  - module: ansible.builtin.copy
+  - module: ansible.posix.synchronize
+"""
+
+EXAMPLES = r"""
+- name: Bring the folder of wheels to the head
+  trainyard.gpu.synced_folder:
+    src: /srv/wheels
+    dest: /var/lib/trainyard/wheels
+    patterns: ["*.whl", "*.tar.gz"]
+"""
+
+RETURN = r"""
+copied:
+  description: Names of the files that were, or in check mode would be, brought to the host.
+  returned: success
+  type: list
+  elements: str
+  sample: [torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl]
+removed:
+  description: Names of the files that were, or in check mode would be, removed from the host.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+wanted:
+  description: Names of the files whose bytes the action plugin has to bring before anything is changed. Empty in the final answer.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+"""
+
+import hashlib
+import os
+import stat
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def checksum(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def held_in(module, folder):
+    """{name: SHA-256} of the files of a folder on this host."""
+    if not os.path.isdir(folder):
+        return {}
+    held = {}
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            module.fail_json(msg=f"{path} is no ordinary file, and this folder is for files from the controller alone: remove it")
+        held[name] = checksum(path)
+    return held
+
+
+def shown(files):
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(files.items()))
+
+
+def apply(module, dest, asked, uploads, removed):
+    if module.params["state"] == "present" and not os.path.isdir(dest):
+        os.mkdir(dest, 0o755)
+    for name, path in sorted(uploads.items()):
+        if checksum(path) != asked[name]:
+            module.fail_json(msg=f"{name} arrived on this host with another checksum than it has on the controller: run again")
+        os.chmod(path, 0o644)
+        # It was brought by the ssh user; what lies in the folder is root's.
+        os.chown(path, os.geteuid(), os.getegid())
+        module.atomic_move(path, os.path.join(dest, name))
+    for name in removed:
+        os.unlink(os.path.join(dest, name))
+    if module.params["state"] == "absent":
+        os.rmdir(dest)
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "src": {"type": "path"},
+            "dest": {"type": "path", "required": True},
+            "patterns": {"type": "list", "elements": "str", "default": ["*"]},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "files": {"type": "dict"},
+            "uploads": {"type": "dict"},
+        },
+        required_if=[("state", "present", ["src"])],
+        supports_check_mode=True,
+    )
+    dest, asked = module.params["dest"], module.params["files"] or {}
+    uploads = module.params["uploads"] or {}
+    held = held_in(module, dest)
+    copied = sorted(name for name, digest in asked.items() if held.get(name) != digest)
+    removed = sorted(name for name in held if name not in asked)
+    present = module.params["state"] == "present"
+    changed = bool(copied or removed) or present != os.path.isdir(dest)
+    # Nothing is changed before everything has arrived: a file is never missing between its removal and its arrival.
+    wanted = [] if module.check_mode else [name for name in copied if name not in uploads]
+
+    if changed and not wanted and not module.check_mode:
+        try:
+            apply(module, dest, asked, uploads, removed)
+        except OSError as error:
+            module.fail_json(msg=f"{error.filename}: {error.strerror}")
+
+    module.exit_json(
+        changed=changed,
+        copied=copied,
+        removed=removed,
+        wanted=wanted,
+        diff={"before_header": dest, "after_header": dest, "before": shown(held), "after": shown(asked)},
+    )
+
+
+if __name__ == "__main__":
+    main()

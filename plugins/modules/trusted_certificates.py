@@ -1,0 +1,207 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: trusted_certificates
+short_description: Make a host trust a site's own certificate authorities
+version_added: "0.1.0"
+description:
+  - Places certificates in the folder of local authorities, one file each, and runs C(update-ca-certificates) if the
+    system's bundle lacks one of them or holds one that is no longer wanted.
+  - A certificate that the system's bundle has from elsewhere is not placed a second time.
+  - Keeps a copy of the resulting bundle, for containers and image builds, which do not see the host's.
+author:
+  - trainyard maintainers (@trainyard)
+options:
+  certificates:
+    description:
+      - PEM texts. One text may hold several certificates.
+      - Certificates that this module placed before and that are no longer here are withdrawn. An empty list withdraws all.
+    type: list
+    elements: str
+    required: true
+  bundle:
+    description: Where the copy of the bundle lies. With no O(certificates) the copy is removed.
+    type: path
+  prefix:
+    description: What the names of the placed files begin with. Only such files are ever removed.
+    type: str
+    default: trainyard-
+  directory:
+    description: The system's folder of local authorities.
+    type: path
+    default: /usr/local/share/ca-certificates
+  system_bundle:
+    description: The bundle that C(update-ca-certificates) writes.
+    type: path
+    default: /etc/ssl/certs/ca-certificates.crt
+  executable:
+    description: The program that brings the system's bundle up to date.
+    type: path
+    default: update-ca-certificates
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+seealso:
+  - module: trainyard.gpu.managed_files
+"""
+
+EXAMPLES = r"""
+- name: Trust the site's certificate authority
+  trainyard.gpu.trusted_certificates:
+    certificates:
+      - "{{ lookup('ansible.builtin.file', 'site-ca.pem') }}"
+    bundle: /etc/trainyard/site/ca-bundle.crt
+
+- name: Trust it no longer
+  trainyard.gpu.trusted_certificates:
+    certificates: []
+    bundle: /etc/trainyard/site/ca-bundle.crt
+"""
+
+RETURN = r"""
+placed:
+  description: SHA-256 fingerprints of the certificates that this run placed.
+  returned: success
+  type: list
+  elements: str
+  sample: [9f1c8a6d2be4f0375c11e2ab8d6f7f55c1f1c04b8d0d1e8f0a7b6c5d4e3f2a10]
+removed:
+  description: Names of the files that this run removed.
+  returned: success
+  type: list
+  elements: str
+  sample: [trainyard-9f1c8a6d2be4.crt]
+updated:
+  description: Whether the system's bundle was, or in check mode would be, brought up to date.
+  returned: success
+  type: bool
+  sample: true
+"""
+
+import os
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._pem import ParseError, certificates, check
+
+
+def read(path):
+    """Text of a file, empty where there is none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return ""
+
+
+def write(module, path, text):
+    handle, temporary = tempfile.mkstemp(dir=module.tmpdir)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    os.chmod(temporary, 0o644)
+    module.atomic_move(temporary, path)
+
+
+def asked_for(module):
+    """{fingerprint: PEM} of all texts."""
+    asked = {}
+    for number, text in enumerate(module.params["certificates"], start=1):
+        try:
+            found = certificates(text)
+            for pem in found.values():
+                check(pem)
+        except ParseError as error:
+            module.fail_json(msg=f"certificates, entry {number}: {error}")
+        asked.update(found)
+    return asked
+
+
+def held_by(path):
+    text = read(path)
+    return certificates(text) if text.strip() else {}
+
+
+def update_store(module, files, placed, removed):
+    """Place and remove files, bring the system's bundle up to date, and see that it holds what it shall."""
+    directory, executable = module.params["directory"], module.get_bin_path(module.params["executable"])
+    if executable is None:
+        module.fail_json(msg=f"{module.params['executable']} is missing on this host: install the package ca-certificates")
+    if module.check_mode:
+        return
+    os.makedirs(directory, exist_ok=True)
+    for name in placed:
+        write(module, os.path.join(directory, name), files[name][1])
+    for name in removed:
+        os.unlink(os.path.join(directory, name))
+    # Without --fresh the links to withdrawn certificates stay in /etc/ssl/certs.
+    rc, out, err = module.run_command([executable] + (["--fresh"] if removed else []))
+    held = held_by(module.params["system_bundle"])
+    missing = [name for name, (fingerprint, unused) in files.items() if fingerprint not in held]
+    if rc != 0 or missing:
+        module.fail_json(msg=f"{executable} (exit status {rc}) did not bring into {module.params['system_bundle']}: "
+                             f"{', '.join(missing) or 'nothing is missing'}. It said: {(err or out).strip()}")
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "certificates": {"type": "list", "elements": "str", "required": True},
+            "bundle": {"type": "path"},
+            "prefix": {"type": "str", "default": "trainyard-"},
+            "directory": {"type": "path", "default": "/usr/local/share/ca-certificates"},
+            "system_bundle": {"type": "path", "default": "/etc/ssl/certs/ca-certificates.crt"},
+            "executable": {"type": "path", "default": "update-ca-certificates"},
+        },
+        supports_check_mode=True,
+    )
+    prefix, directory, bundle = (module.params[name] for name in ("prefix", "directory", "bundle"))
+    asked = asked_for(module)
+    held = held_by(module.params["system_bundle"])
+    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    ours = {name: read(os.path.join(directory, name)) for name in names if name.startswith(prefix) and name.endswith(".crt")}
+
+    files = {}
+    for fingerprint, pem in asked.items():
+        name = f"{prefix}{fingerprint[:12]}.crt"
+        # What the system trusts anyway is left to it; but where the file is ours, that trust is our own doing.
+        if fingerprint not in held or name in ours:
+            files[name] = (fingerprint, pem)
+    placed = [name for name, (unused, pem) in files.items() if ours.get(name) != pem]
+    removed = [name for name in ours if name not in files]
+    # Judged by what the bundle holds as well, so that the next run makes up for one that was cut short.
+    updated = bool(placed or removed) or any(fingerprint not in held for fingerprint, unused in files.values())
+    if updated:
+        update_store(module, files, placed, removed)
+
+    copied = False
+    if bundle is not None:
+        text = read(module.params["system_bundle"]) if asked else ""
+        # In check mode the system's bundle is still the old one.
+        copied = text != read(bundle) or (updated and module.check_mode and bool(asked))
+        if copied and not module.check_mode:
+            if asked:
+                write(module, bundle, text)
+            else:
+                os.unlink(bundle)
+
+    module.exit_json(
+        changed=updated or copied,
+        placed=[files[name][0] for name in placed],
+        removed=removed,
+        updated=updated,
+        diff={"before_header": directory, "after_header": directory,
+              "before": "".join(f"{name}\n" for name in sorted(ours)), "after": "".join(f"{name}\n" for name in sorted(files))},
+    )
+
+
+if __name__ == "__main__":
+    main()
