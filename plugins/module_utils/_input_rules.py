@@ -52,7 +52,7 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 
-__all__ = ["KINDS", "RuleError", "check_inventory", "judge_rules", "parse_rules", "select", "show", "unknown_variables"]
+__all__ = ["KINDS", "RuleError", "check_inventory", "describe", "judge_rules", "parse_rules", "select", "show", "unknown_variables"]
 
 KINDS = ("range", "pattern", "path", "network", "address", "unique", "same", "that")
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
@@ -69,6 +69,28 @@ def show(value):
     text = value if isinstance(value, str) and value else repr(value)
     text = " ".join(text.split())
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+
+
+def describe(spec):
+    """Return in words what an option of argument_specs takes."""
+    if "choices" in spec:
+        return "one of %s" % ", ".join(str(choice) for choice in spec["choices"])
+    kind = spec.get("type", "str")
+    words = {
+        "str": "text",
+        "int": "an integer",
+        "float": "a number",
+        "bool": "true or false",
+        "path": "a path",
+        "raw": "any value",
+        "dict": "a dictionary",
+        "list": "a list",
+    }.get(kind, kind)
+    if kind == "list" and "elements" in spec:
+        words += " of %s" % {"str": "texts", "int": "integers", "dict": "dictionaries", "path": "paths"}.get(spec["elements"], spec["elements"])
+    if "options" in spec:
+        words += " with the keys %s" % ", ".join(sorted(spec["options"]))
+    return words
 
 
 def parse_rules(data, role, options):
