@@ -232,7 +232,7 @@ def test_timeout_removes_the_throwaway_container(script, tmp_path):
         ("container", "Error response from daemon: Container t is paused, unpause the container before exec", 1, "container_not_running"),
         ("container", "Error response from daemon: Container t is restarting, wait until the container is running", 1, "container_not_running"),
         ("container", 'OCI runtime exec failed: exec failed: exec: "horovodrun": executable file not found in $PATH: unknown', 126, "not_installed"),
-        ("container", 'OCI runtime exec failed: exec failed: exec: "/x/horovodrun": stat /x/horovodrun: no such file or directory: unknown', 127, "not_installed"),
+        ("container", 'OCI runtime exec failed: exec failed: exec: "/x/hvd": stat /x/hvd: no such file or directory: unknown', 127, "not_installed"),
         ("container", 'rpc error: code = 2 desc = oci runtime error: exec failed: exec: "horovodrun": executable file not found in $PATH', 1, "not_installed"),
         ("container", "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?", 1, "engine_unavailable"),
         ("container", "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock", 1, "engine_unavailable"),
