@@ -1,0 +1,422 @@
+#!/usr/bin/env python3
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs one training job from the head: launches it, watches it, ends every rank of it on every host, and writes result.json.
+
+    trainyard-job run JOB_DIR      run the job that JOB_DIR/spec.json describes
+    trainyard-job finish JOB_DIR   what is left to do when «run» could not end by itself (systemd calls this)
+    trainyard-job sweep JOB_ID     end whatever carries this job's id, on every host of the cluster
+"""
+
+import concurrent.futures
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+CLUSTER = "/etc/trainyard/cluster.json"
+SSH_CONFIG = "/etc/trainyard/ssh/ssh_config"
+RANK = "/usr/local/lib/trainyard/rank"
+# A host that answers no keep-alive for this long is lost; a connection that takes longer than this to come up will not come.
+SSH = ["ssh", "-F", SSH_CONFIG, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=5",
+       "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]
+SWEEP_SECONDS = 25
+# A network file system may show another host's last file a moment later.
+REPORT_SECONDS = 5
+TIMED_OUT = 124
+STOPPED = 143
+
+# Ends everything whose environment carries the job's id. Runs in the training containers too, so it is Python 3.6.
+SWEEP = r"""
+import os, signal, sys, time
+mark = b"TRAINYARD_JOB_ID=" + sys.argv[1].encode()
+def marked():
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/environ" % name, "rb") as stream:
+                    if mark in stream.read().split(b"\0"):
+                        found.append(int(name))
+            except OSError:
+                pass
+    return found
+asked = set()
+begin = time.time()
+while True:
+    alive = marked()
+    if not alive or time.time() - begin > 15:
+        break
+    for pid in alive:
+        if pid not in asked or time.time() - begin > 2:
+            try:
+                os.kill(pid, signal.SIGTERM if pid not in asked else signal.SIGKILL)
+            except OSError:
+                pass
+            asked.add(pid)
+    time.sleep(0.1)
+print(len(asked))
+sys.exit(1 if alive else 0)
+"""
+
+
+class JobError(Exception):
+    """The job can't be started as asked; the text is for a person."""
+
+
+# --- pure: from the specification to commands, from the ranks' records to a verdict ---
+
+def resolve(spec, cluster):
+    """The job's hosts in rank order: name, slots from the specification, address and interface from the cluster's file."""
+    known = {host["name"]: host for host in cluster["hosts"]}
+    hosts = []
+    for asked in spec["hosts"]:
+        if asked["name"] not in known:
+            raise JobError("host %s is not in %s: run site.yml first" % (asked["name"], CLUSTER))
+        member = known[asked["name"]]
+        hosts.append({"name": asked["name"], "slots": asked["slots"], "address": member["address"], "interface": member["interface"]})
+    if not any(host["slots"] for host in hosts):
+        raise JobError("no host of the job has a slot")
+    return [host for host in hosts if host["slots"]]
+
+
+def placement(hosts):
+    """Where each rank belongs: [{rank, host, slot}]."""
+    places = [(host["name"], slot) for host in hosts for slot in range(host["slots"])]
+    return [{"rank": rank, "host": host, "slot": slot} for rank, (host, slot) in enumerate(places)]
+
+
+def common_interface(hosts):
+    """horovodrun takes one interface name for all ranks."""
+    names = {host["interface"] for host in hosts}
+    if len(names) > 1:
+        raise JobError("horovodrun takes one interface name for all hosts, but the cluster network's interface is %s. Rename them, or use the launcher torchrun"
+                       % ", ".join("%s on %s" % (host["interface"], host["name"]) for host in hosts))
+    return names.pop()
+
+
+def own_environment(spec, job_dir):
+    return {"TRAINYARD_JOB_ID": spec["job_id"], "TRAINYARD_JOB_DIR": job_dir, "PYTHONUNBUFFERED": "1"}
+
+
+def assignments(environment):
+    return ["%s=%s" % item for item in sorted(environment.items())]
+
+
+def horovodrun(spec, hosts, port, container, image_environment, job_dir):
+    """The command on the head host. The environment is the container's own: docker exec would add the head's host name, and horovodrun send it to all."""
+    interface = common_interface(hosts)
+    environment = {"HOME": "/root"}
+    environment.update(pair.split("=", 1) for pair in image_environment)
+    # docker0 has the same address on every host: whoever looks for a common interface by himself may find that one.
+    environment.update(HOROVOD_GLOO_IFACE=interface, GLOO_SOCKET_IFNAME=interface, OMPI_MCA_oob_tcp_if_include=interface)
+    environment.update(own_environment(spec, job_dir))
+    environment.update(spec["environment"])
+    command = ["docker", "exec", "--workdir", spec["workdir"], container, "env", "-i"] + assignments(environment)
+    command += ["horovodrun", "-np", str(sum(host["slots"] for host in hosts)),
+                "-H", ",".join("%s:%d" % (host["address"], host["slots"]) for host in hosts),
+                "-p", str(port), "--disable-cache", "--network-interface", interface, "--start-timeout", str(spec["start_timeout"])]
+    if spec["controller"] != "auto":
+        command.append("--" + spec["controller"])
+    if spec["environment"]:
+        # Once more behind horovodrun, which sets NCCL_SOCKET_IFNAME and others after the environment that it is given.
+        command += ["env"] + assignments(spec["environment"])
+    return command + [RANK] + spec["command"]
+
+
+def torchrun(spec, hosts, index, master_port, job_dir):
+    """The command on host number `index`, run in its container through ssh: there each host may have its own interface name."""
+    environment = {"GLOO_SOCKET_IFNAME": hosts[index]["interface"], "NCCL_SOCKET_IFNAME": "=" + hosts[index]["interface"]}
+    environment.update(own_environment(spec, job_dir))
+    environment.update(spec["environment"])
+    # Underscores: every torchrun since 1.9 takes them, dashes only newer ones.
+    command = ["env"] + assignments(environment) + [
+        "torchrun", "--nnodes", str(len(hosts)), "--node_rank", str(index), "--nproc_per_node", str(hosts[index]["slots"]),
+        "--master_addr", hosts[0]["address"], "--master_port", str(master_port), "--rdzv_conf", "timeout=%d" % spec["start_timeout"],
+        "--no_python", RANK] + spec["command"]
+    inner = "cd %s && exec %s" % (shlex.quote(spec["workdir"]), " ".join(shlex.quote(word) for word in command))
+    return SSH + [hosts[index]["address"], inner]
+
+
+def strip_prefix(line):
+    """A rank's line names the rank and its host already; horovodrun's own mark before it says less."""
+    return re.sub(rb"^\[\d+(?:,\d+)?\]<std(?:out|err)>: ?(?=\[\d+ )", b"", line)
+
+
+def rank_rows(places, hosts, records):
+    """result.json's ranks. `host` is where the rank was: the host that owns the cluster address which the rank found on its machine."""
+    owner = {host["address"]: host["name"] for host in hosts}
+    rows = []
+    for place in places:
+        record = records.get(place["rank"])
+        row = {"rank": place["rank"], "host": None, "slot": place["slot"], "exit_code": None, "checksum": None, "hostname": None, "container_id": None}
+        if record:
+            found = [owner[address] for address in record["addresses"] if address in owner]
+            report = record["report"] if isinstance(record["report"], dict) else {}
+            row.update(host=found[0] if found else None, slot=record["slot"], exit_code=record["exit_code"], checksum=report.get("checksum"),
+                       hostname=record["hostname"], container_id=record["container_id"])
+        rows.append(row)
+    return rows
+
+
+def judge(places, rows, job_dir):
+    """What is wrong with how the ranks ran; empty when nothing is."""
+    problems = []
+    for place, row in zip(places, rows):
+        log = os.path.join(job_dir, "rank.%d.log" % place["rank"])
+        if row["hostname"] is None:
+            problems.append("rank %d never started; it belongs on host %s" % (place["rank"], place["host"]))
+        elif row["host"] != place["host"]:
+            problems.append("rank %d belongs on host %s, but ran on %s" % (
+                place["rank"], place["host"], row["host"] or "%s, which has no address of the cluster" % row["hostname"]))
+        if row["hostname"] is not None and row["exit_code"] is None:
+            problems.append("rank %d on host %s was killed and left no exit code; its log: %s" % (place["rank"], place["host"], log))
+        elif row["exit_code"]:
+            problems.append("rank %d on host %s ended with exit code %d; its log: %s" % (place["rank"], place["host"], row["exit_code"], log))
+    checksums = {row["checksum"] for row in rows}
+    if checksums != {None} and len(checksums) > 1:
+        problems.append("the ranks do not have the same parameters after training: %s" % ", ".join(
+            "rank %d has %s" % (row["rank"], (row["checksum"] or "none")[:12]) for row in rows))
+    return problems
+
+
+def exit_code(launcher_code, rows, problems):
+    """The job's exit code: of the rank that failed by itself, before those that were ended because of it."""
+    codes = [row["exit_code"] for row in rows if row["exit_code"]]
+    own = [code for code in codes if code not in (128 + signal.SIGTERM, 128 + signal.SIGKILL)]
+    if launcher_code in (TIMED_OUT, STOPPED):
+        return launcher_code
+    return (own or codes or ([launcher_code] if launcher_code else []) or ([1] if problems else []) or [0])[0]
+
+
+def summary(result):
+    """The result as lines for the operator's terminal, the problems last."""
+    lines = ["job %s: %d ranks by %s in %.1f s" % (result["job_id"], result["world_size"], result["launcher"], result["seconds"]["total"])]
+    for row in result["ranks"]:
+        lines.append("rank %d  host %s  slot %s  exit code %s  container %s  checksum %s" % (
+            row["rank"], row["host"], row["slot"], row["exit_code"], (row["container_id"] or "?")[:12], (row["checksum"] or "none")[:12]))
+    if result["metrics"]:
+        lines.append("  ".join("%s %s" % item for item in sorted(result["metrics"].items())))
+    lines.extend("failed: " + problem for problem in result["problems"])
+    return lines
+
+
+# --- what touches the world ---
+
+def say(text):
+    sys.stdout.write("trainyard: %s\n" % text)
+    sys.stdout.flush()
+
+
+def read_json(path):
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)
+    except (OSError, ValueError):
+        return None
+
+
+def write_json(path, value):
+    with open(path + ".new", "w", encoding="utf-8") as stream:
+        json.dump(value, stream, indent=2)
+        stream.write("\n")
+    os.chmod(path + ".new", 0o644)
+    os.rename(path + ".new", path)
+
+
+def read_cluster():
+    cluster = read_json(CLUSTER)
+    if cluster is None:
+        raise JobError("%s cannot be read on this host: run site.yml first" % CLUSTER)
+    return cluster
+
+
+def sweep_host(job_id, host, is_head):
+    """None when nothing of the job is alive on the host, else why that can't be said."""
+    # The head's own processes are in sight from here, whatever state its container is in.
+    command = [sys.executable, "-", job_id] if is_head else SSH + [host["address"], "python3", "-", shlex.quote(job_id)]
+    try:
+        done = subprocess.run(command, input=SWEEP.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SWEEP_SECONDS)
+    except subprocess.TimeoutExpired:
+        return "no answer in %d s" % SWEEP_SECONDS
+    if done.returncode == 1 and done.stdout.strip().isdigit():
+        return "processes are left that SIGKILL does not end"
+    if done.returncode:
+        return (done.stderr.decode(errors="replace").strip().splitlines() or ["exit code %d" % done.returncode])[-1]
+    return None
+
+
+def sweep(job_id, cluster, names=None):
+    """End the job's processes on its hosts, all at once; the head is always among them, the launcher ran there. Returns the problems."""
+    hosts = [host for host in cluster["hosts"] if names is None or host["name"] in names or host["name"] == cluster["head"]]
+    with concurrent.futures.ThreadPoolExecutor(len(hosts)) as pool:
+        answers = list(pool.map(lambda host: sweep_host(job_id, host, host["name"] == cluster["head"]), hosts))
+    return ["it is not known whether ranks are left on host %s: %s" % (host["name"], answer)
+            for host, answer in zip(hosts, answers) if answer]
+
+
+class Job(object):
+    def __init__(self, job_dir):
+        self.job_dir = os.path.abspath(job_dir)
+        self.spec = read_json(os.path.join(self.job_dir, "spec.json"))
+        if self.spec is None:
+            raise JobError("%s/spec.json cannot be read" % self.job_dir)
+        self.result_path = os.path.join(self.job_dir, "result.json")
+        self.cluster = read_cluster()
+        self.hosts = resolve(self.spec, self.cluster)
+        self.places = placement(self.hosts)
+        self.began = time.monotonic()
+        self.stopped = False
+        self.output_lock = threading.Lock()
+
+    def records(self):
+        found = {}
+        for place in self.places:
+            record = read_json(os.path.join(self.job_dir, "rank.%d.json" % place["rank"]))
+            if record:
+                found[place["rank"]] = record
+        return found
+
+    def forget_former_run(self):
+        for name in os.listdir(self.job_dir):
+            if name == "result.json" or re.match(r"rank\.\d+\.(json|log|report)(\.new)?$", name):
+                os.unlink(os.path.join(self.job_dir, name))
+
+    def container_environment(self):
+        name = self.cluster["container"]
+        done = subprocess.run(["docker", "inspect", "--format", "{{.State.Running}} {{json .Config.Env}}", name],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        running, dummy, environment = done.stdout.decode().partition(" ")
+        if done.returncode or running != "true":
+            raise JobError("container %s does not run on host %s: run site.yml. %s" % (name, self.cluster["head"], done.stderr.decode().strip()))
+        return json.loads(environment)
+
+    def commands(self):
+        if self.spec["launcher"] == "horovodrun":
+            return [horovodrun(self.spec, self.hosts, self.cluster["port"], self.cluster["container"], self.container_environment(), self.job_dir)]
+        # A port that is free now, on the network that the ranks meet on; jobs beside each other get different ones.
+        with socket.socket() as probe:
+            probe.bind((self.hosts[0]["address"] if self.hosts[0]["name"] == self.cluster["head"] else "", 0))
+            port = probe.getsockname()[1]
+        return [torchrun(self.spec, self.hosts, index, port, self.job_dir) for index in range(len(self.hosts))]
+
+    def copy_output(self, stream):
+        for line in stream:
+            with self.output_lock:
+                sys.stdout.buffer.write(strip_prefix(line))
+                sys.stdout.buffer.flush()
+
+    def launch(self):
+        """The launcher's exit code: the first bad one, where there are several. Returns as soon as one fails."""
+        children = []
+        for command in self.commands():
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            threading.Thread(target=self.copy_output, args=(child.stdout,), daemon=True).start()
+            children.append(child)
+        deadline = self.began + self.spec["timeout"] if self.spec["timeout"] else None
+        code = None
+        while code is None:
+            time.sleep(0.05)
+            codes = [child.poll() for child in children]
+            bad = [each for each in codes if each]
+            if self.stopped:
+                code = STOPPED
+            elif bad:
+                code = bad[0] if bad[0] > 0 else 128 - bad[0]
+            elif all(each == 0 for each in codes):
+                code = 0
+            elif deadline and time.monotonic() > deadline:
+                code = TIMED_OUT
+        if code and any(child.poll() is None for child in children):
+            # The others print why they lost their peer; a moment for that.
+            time.sleep(0.5)
+        for child in children:
+            if child.poll() is None:
+                child.terminate()
+        return code
+
+    def finish(self, code, problems):
+        """Sweep, collect, judge, write. Returns the exit code."""
+        ran = time.monotonic()
+        problems = problems + sweep(self.spec["job_id"], self.cluster, {host["name"] for host in self.hosts})
+        swept = time.monotonic()
+        records = self.records()
+        while code == 0 and time.monotonic() - swept < REPORT_SECONDS and (
+                len(records) < len(self.places) or any(record["exit_code"] is None for record in records.values())):
+            time.sleep(0.2)
+            records = self.records()
+        rows = rank_rows(self.places, self.hosts, records)
+        problems += judge(self.places, rows, self.job_dir)
+        if code and not problems:
+            problems.append("%s ended with exit code %d, though every rank ended well" % (self.spec["launcher"], code))
+        report = (records.get(0) or {}).get("report")
+        longest = max([record.get("seconds", 0.0) for record in records.values()] or [0.0])
+        result = {
+            "job_id": self.spec["job_id"],
+            "launcher": self.spec["launcher"],
+            "command": self.spec["command"],
+            "world_size": len(self.places),
+            "ranks": rows,
+            "metrics": report.get("metrics", {}) if isinstance(report, dict) else {},
+            "seconds": {"launch": round(max(ran - self.began - longest, 0.0), 2), "ranks": longest, "sweep": round(swept - ran, 2),
+                        "total": round(time.monotonic() - self.began, 2)},
+            "exit_code": exit_code(code, rows, problems),
+            "problems": problems,
+        }
+        write_json(self.result_path, result)
+        for line in summary(result):
+            say(line)
+        say("result: %s" % self.result_path)
+        return result["exit_code"]
+
+    def run(self):
+        def stop(number, frame):
+            self.stopped = True
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        self.forget_former_run()
+        say("job %s: %d ranks on %s by %s" % (self.spec["job_id"], len(self.places), ", ".join(host["name"] for host in self.hosts), self.spec["launcher"]))
+        problems = []
+        try:
+            code = self.launch()
+        except JobError as error:
+            code, problems = 1, [str(error)]
+        except OSError as error:
+            code, problems = 127, ["%s cannot be started on host %s: %s" % (self.spec["launcher"], self.cluster["head"], error)]
+        if code == STOPPED and self.stopped:
+            problems.append("the job was stopped before its end")
+        elif code == TIMED_OUT:
+            problems.append("the job was stopped after its timeout of %d s" % self.spec["timeout"])
+        return self.finish(code, problems)
+
+
+def main(arguments):
+    if len(arguments) != 2 or arguments[0] not in ("run", "finish", "sweep"):
+        sys.exit(__doc__)
+    action, target = arguments
+    try:
+        if action == "sweep":
+            problems = sweep(target, read_cluster())
+            for problem in problems:
+                say(problem)
+            return 1 if problems else 0
+        job = Job(target)
+        if action == "run":
+            return job.run()
+        if os.path.exists(job.result_path):
+            return 0
+        return job.finish(STOPPED, ["the job's runner was killed"])
+    except JobError as error:
+        say("failed: %s" % error)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
