@@ -69,12 +69,17 @@ class HostInput:
         """Tell whether the text of a variable names something that is only known during the run."""
         return any(fact in repr(self._variables[name]) for fact in RUNTIME_FACTS)
 
+    def _with(self, extra):
+        return self._parent.copy_with_new_env(available_variables=dict(self._variables, **extra)) if extra else self._templar
+
     def evaluate(self, expression, **extra):
         """Return the value of a Jinja expression without braces."""
-        templar = self._templar
-        if extra:
-            templar = self._parent.copy_with_new_env(available_variables=dict(self._variables, **extra))
+        templar = self._with(extra)
         if hasattr(templar, "evaluate_expression"):
             return templar.evaluate_expression(expression)
         # ansible-core before 2.19
         return templar.template("{{ %s }}" % expression)
+
+    def template(self, text, **extra):
+        """Return a text of the collection's own files with its expressions filled in."""
+        return self._with(extra).template(text)

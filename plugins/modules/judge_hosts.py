@@ -1,0 +1,98 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: judge_hosts
+short_description: Judge what all hosts of the cluster have answered, by rules that are data
+version_added: "0.1.0"
+description:
+  - Fails once, with all problems of all hosts in one message, or passes with every check and its verdict.
+  - A host of the play that no longer takes part did not answer, which is a finding of its own.
+  - Runs on the controller only, and needs no connection. Use it with C(run_once), after role C(trainyard.gpu.cluster).
+options:
+  rules:
+    description:
+      - Path of a YAML file with a list C(host_rules) and, where rules need it, a dictionary C(data).
+      - A rule has C(id) (published, never renamed), C(severity) (V(block) or V(warn)), C(stage) (V(host) is judged for every host, V(cluster) once),
+        C(that) (a Jinja expression without braces, true is good), and the texts C(expected), C(found), C(source) and C(fix), which are templates.
+      - C(for_each), an expression, judges each entry of a list as C(item). C(hosts), an expression, names the hosts that a finding is about.
+      - Expressions see the variables of all roles and what the run has worked out for the host, C(data), C(answer) (the variable that O(answers) names),
+        C(self) (the host in C(cluster_members)) and C(answering) (C(cluster_host) of every host that answered, with its C(name)).
+    type: path
+    required: true
+  answers:
+    description: Name of the variable that holds, on every host, what M(trainyard.gpu.host_info) has answered.
+    type: str
+    required: true
+  findings:
+    description: Findings of an earlier judgement, which belong into the same message.
+    type: list
+    elements: dict
+    default: []
+  fail_on:
+    description: V(block) fails for findings that block, V(warn) for warnings too.
+    type: str
+    choices: [block, warn]
+    default: block
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Ask the host about its peers
+  trainyard.gpu.host_info:
+    own_name: true
+  register: asked
+
+- name: Judge what all hosts have said
+  trainyard.gpu.judge_hosts:
+    rules: "{{ playbook_dir }}/our_rules.yml"
+    answers: asked
+  run_once: true
+"""
+
+RETURN = r"""
+msg:
+  description: All problems as text, or how much was checked.
+  returned: always
+  type: str
+findings:
+  description: Every check with its verdict, after those given with O(findings).
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    id:
+      description: Identifier of the check, never renamed.
+      type: str
+      sample: ssh-port-taken
+    host:
+      description: Inventory name of the host, several where the finding is about several.
+      type: str
+    verdict:
+      description: V(pass), V(warn) or V(fail).
+      type: str
+    expected:
+      description: What is needed; empty for V(pass).
+      type: str
+    found:
+      description: What the host says; empty for V(pass).
+      type: str
+    source:
+      description: Tool, file or variable that told it.
+      type: str
+    seconds:
+      description: Always V(0.0), as the hosts have been asked before.
+      type: float
+    fix:
+      description: What to do; empty for V(pass).
+      type: str
+"""
