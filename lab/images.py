@@ -1,10 +1,9 @@
 """What is slow to make and is made once: the hosts' image, the base archive of the training image, the folder of wheels."""
 
 import hashlib
-import os
 import pathlib
 import shutil
-import subprocess
+import time
 
 import machine
 from process import LabError, run, say, stream
@@ -75,13 +74,17 @@ class Recipe:
 
 
 def remove_scratch(scratch):
-    """Remove what a killed mmdebstrap may have left, mounts first: removing files through a mounted /proc or /dev is no joke."""
-    prefix = str(scratch.resolve()) + "/"
-    mounts = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
-    for mount in sorted((mount for mount in mounts if mount.startswith(prefix)), reverse=True):
-        run("umount", "--lazy", mount)
-    if scratch.exists():
-        shutil.rmtree(scratch)
+    """Remove what a killed mmdebstrap has left; it may take some seconds to end, and writes until then."""
+    for _ in range(30):
+        # Mounts first: nothing is removed through a mounted /proc or /dev.
+        mounts = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
+        for mount in sorted((mount for mount in mounts if mount.startswith(f"{scratch.resolve()}/")), reverse=True):
+            run("umount", "--lazy", mount)
+        shutil.rmtree(scratch, ignore_errors=True)
+        if not scratch.exists():
+            return
+        time.sleep(1)
+    raise LabError(f"{scratch} can't be removed: is a mmdebstrap still at work on it?")
 
 
 def exists(engine, image):

@@ -34,7 +34,7 @@ def package_sources(environment, pip):
     for name in ("http_proxy", "https_proxy", "no_proxy"):
         value = environment.get(name) or environment.get(name.upper())
         if value:
-            variables[f"package_sources_{name}"] = value
+            variables[f"package_sources_{name}"] = value.split(",") if name == "no_proxy" else value
     # A file:// index lies on this machine only: what the hosts need of it is in the folder of wheels.
     remote = [url for url in pip.get("extra-index-url", "").replace("\\n", " ").split() if url.startswith("http")]
     if pip.get("index-url", "").startswith("http"):

@@ -3,7 +3,7 @@
 import re
 
 _TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(.*?)\] \**$")
-_FAILED = re.compile(r"^(?:fatal|failed): \[([^\]]+?)(?: -> [^\]]*)?\]: ?(UNREACHABLE!|FAILED!)?")
+_FAILED = re.compile(r"^(?:fatal|failed): \[([^\]]+?)(?: -> [^\]]*)?\](?:: (UNREACHABLE!))?")
 
 
 def failures(log):
