@@ -1,0 +1,68 @@
+"""A picture of a host, as JSON: packages, /etc, units, Docker objects, packet filter. Two pictures are compared to prove that
+teardown.yml removed what was placed and nothing else."""
+
+import hashlib
+import json
+import os
+import re
+import stat
+import subprocess
+
+# Rewritten by the system itself, whoever asks: caches, backups of account files, the list of mounts.
+VOLATILE = {"/etc/ld.so.cache", "/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-", "/etc/subuid-", "/etc/subgid-", "/etc/mtab"}
+
+
+def output(*command):
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, check=False)
+    except FileNotFoundError:
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def files(*roots):
+    found = {}
+    for root in roots:
+        for folder, folders, names in os.walk(root):
+            for name in folders + names:
+                path = os.path.join(folder, name)
+                state = os.lstat(path)
+                what = "%04o %d:%d" % (stat.S_IMODE(state.st_mode), state.st_uid, state.st_gid)
+                if stat.S_ISLNK(state.st_mode):
+                    what = "-> " + os.readlink(path)
+                elif stat.S_ISREG(state.st_mode):
+                    with open(path, "rb") as opened:
+                        what += " " + hashlib.sha256(opened.read()).hexdigest()[:16]
+                if path not in VOLATILE:
+                    found[path] = what
+    return found
+
+
+def docker():
+    found = {}
+    for kind, template in (("image", "{{.Repository}}:{{.Tag}} {{.ID}}"), ("volume", "{{.Name}}"), ("network", "{{.Name}} {{.Driver}}")):
+        for line in output("docker", kind, "ls", "--format", template):
+            found["%s %s" % (kind, line)] = "present"
+    for line in output("docker", "container", "ls", "--all", "--format", "{{.Names}} {{.Image}} {{.ID}}|{{.State}}"):
+        name, _bar, state = line.partition("|")
+        found["container " + name] = state
+    return found
+
+
+def lines(name, found):
+    return {"%s %s" % (name, line): "present" for line in found}
+
+
+print(json.dumps({
+    "packages": lines("package", output("dpkg-query", "--show", "--showformat", "${Package}:${Architecture} ${Version} ${db:Status-Abbrev}\n")),
+    "marks": lines("manually installed", output("apt-mark", "showmanual")),
+    "files": files("/etc", "/root", "/home", "/usr/local", "/opt", "/srv"),
+    "state": {path: "present" for folder in ("/var/lib", "/var/log", "/data1", "/var/cache")
+              for path in (os.path.join(folder, name) for name in os.listdir(folder))},
+    "accounts": lines("account", output("getent", "passwd") + output("getent", "group")),
+    "units": lines("unit", [" ".join(line.split()[:2]) for line in output("systemctl", "list-unit-files", "--no-legend", "--no-pager", "--plain")]),
+    "running": lines("running", [line.split()[0] for line in output("systemctl", "list-units", "--type=service,socket,timer,mount", "--state=active",
+                                                                     "--no-legend", "--no-pager", "--plain") if "session" not in line]),
+    "docker": docker(),
+    "iptables": lines("rule", [re.sub(r"\[\d+:\d+\]", "", line).strip() for line in output("iptables-save") if not line.startswith("#")]),
+}, sort_keys=True, indent=1))

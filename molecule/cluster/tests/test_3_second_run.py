@@ -1,0 +1,51 @@
+"""What a run costs that finds everything as asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sysconfig
+from pathlib import Path
+
+SECONDS = 12
+MODULE_RUNS = 28
+
+
+def transmitted(cluster):
+    """Bytes that each host has sent on the cluster network."""
+    return {host: int(cluster.on(host, "cat /sys/class/net/eth0/statistics/tx_bytes").out) for host in cluster.hosts}
+
+
+def test_second_run_is_cheap(cluster):
+    before, sent = [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts], transmitted(cluster)
+    run = cluster.site()
+    assert run.code == 0
+    assert run.changed == {}
+    assert {host: count for host, count in run.runs.items() if count > MODULE_RUNS} == {}
+    assert run.seconds <= SECONDS
+    assert before == [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
+    # No byte of an image: ssh's own traffic is a few hundred kB.
+    assert {host: count - sent[host] for host, count in transmitted(cluster).items() if count - sent[host] > 5e6} == {}
+
+
+def test_one_host_alone(cluster):
+    """--limit: the other host is not touched and nothing of it is forgotten."""
+    run = cluster.site("--limit", cluster.peer)
+    assert run.code == 0
+    assert run.changed == {}
+    for source in cluster.hosts:
+        for target in cluster.hosts:
+            assert cluster.login(source, target).code == 0
+
+
+def test_the_artifact_does_the_same_from_an_empty_folder(cluster, tmp_path):
+    """What a user has after ansible-galaxy collection install, on the cluster that the checkout made: nothing to do."""
+    collections, empty = tmp_path / "collections", tmp_path / "empty"
+    empty.mkdir()
+    for command in (["build", "--output-path", str(tmp_path)], ["install", "--no-deps", "--collections-path", str(collections)]):
+        if command[0] == "install":
+            command.append(str(next(tmp_path.glob("*.tar.gz"))))
+        subprocess.run([str(Path(sysconfig.get_path("scripts")) / "ansible-galaxy"), "collection", *command], cwd=cluster.root, check=True)
+    run = cluster.playbook("trainyard.gpu.site", cwd=empty, environment={
+        "ANSIBLE_COLLECTIONS_PATH": "%s:%s" % (collections, sysconfig.get_path("purelib"))})
+    assert run.code == 0
+    assert run.changed == {}

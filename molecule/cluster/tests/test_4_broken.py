@@ -1,0 +1,93 @@
+"""Broken on purpose: each is healed by a run of site.yml, or named by it, and never passed over."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+
+@pytest.fixture
+def healed(cluster):
+    """Whatever the test has broken, the cluster is whole after it; a second run finds nothing to do."""
+    yield
+    for source in cluster.hosts:
+        for target in cluster.hosts:
+            assert cluster.login(source, target).code == 0
+    assert cluster.layers(cluster.head) == cluster.layers(cluster.peer)
+    again = cluster.site()
+    assert (again.code, again.changed) == (0, {})
+
+
+def test_container_deleted(cluster, healed):
+    cluster.on(cluster.peer, "docker rm --force %s" % cluster.container)
+    run = cluster.site()
+    assert run.code == 0
+    assert set(run.changed) == {cluster.peer}
+    assert cluster.inspect(cluster.peer)["State"]["Running"]
+
+
+def test_sshd_killed(cluster):
+    """Its supervisor starts it again: no run is needed, and none happens."""
+    started = cluster.inspect(cluster.peer)["State"]["StartedAt"]
+    cluster.on(cluster.peer, "pkill --full -KILL 'sshd.*-f /etc/trainyard/ssh/sshd_config|sshd: .*trainyard' ; ! ss -Htln | grep -q ':12345 '")
+    cluster.wait("sshd on port 12345", 10, lambda: cluster.login(cluster.head, cluster.peer).code == 0)
+    assert cluster.inspect(cluster.peer)["State"]["StartedAt"] == started
+
+
+def test_host_key_of_a_peer_changed(cluster):
+    """As after a break-in, or a host that someone has installed anew: no job runs, and site.yml says which host it is."""
+    key = "/etc/trainyard/ssh/ssh_host_ed25519_key"
+    cluster.on(cluster.peer, "mkdir /root/kept && mv %s %s.pub /root/kept && ssh-keygen -q -t ed25519 -N '' -f %s && systemctl restart %s" % (
+        key, key, key, cluster.container))
+    cluster.wait("sshd on port 12345", 15, lambda: "12345" in cluster.on(cluster.peer, "ss -Htln").out)
+    try:
+        job = cluster.playbook("playbooks/train.yml")
+        assert job.code == 2
+        named = cluster.site()
+        assert named.code == 2
+        blamed = [line for line in named.text.splitlines() if "host key" in line.lower()]
+        assert blamed and any(cluster.peer in line for line in blamed)
+    finally:
+        cluster.on(cluster.peer, "mv -f /root/kept/* /etc/trainyard/ssh/ && rmdir /root/kept && systemctl restart %s" % cluster.container)
+    cluster.wait("sshd on port 12345", 15, lambda: cluster.login(cluster.head, cluster.peer).code == 0)
+    again = cluster.site()
+    assert (again.code, again.changed) == (0, {})
+
+
+def test_image_removed_on_one_host(cluster, healed):
+    image = cluster.inspect(cluster.peer)["Config"]["Image"]
+    cluster.on(cluster.peer, "systemctl stop %s; docker rm --force %s; docker rmi --force %s" % (cluster.container, cluster.container, image))
+    run = cluster.site()
+    assert run.code == 0
+    assert cluster.head not in run.changed or not [task for task in run.changed[cluster.head] if "uild" in task and "training_image" in task]
+    assert cluster.inspect(cluster.peer, image)["RootFS"]["Layers"] == cluster.layers(cluster.head)
+
+
+def test_image_edited_on_one_host(cluster, healed):
+    """docker commit over the tag: name and label are those of the recipe, the layers are not."""
+    image = cluster.inspect(cluster.peer)["Config"]["Image"]
+    cluster.inside(cluster.peer, "echo edited > /usr/local/lib/edited")
+    cluster.on(cluster.peer, "docker commit %s %s" % (cluster.container, image))
+    assert cluster.inspect(cluster.peer, image)["RootFS"]["Layers"] != cluster.layers(cluster.head)
+    run = cluster.site()
+    assert run.code == 0
+    assert cluster.inspect(cluster.peer, image)["RootFS"]["Layers"] == cluster.layers(cluster.head)
+    assert cluster.inside(cluster.peer, "test -e /usr/local/lib/edited", check=False).code != 0
+
+
+def test_one_host_down(cluster, healed):
+    """Nothing changes on the others; and a host that comes back is in the cluster again without anyone's help."""
+    cluster.on(cluster.head, "docker rm --force %s" % cluster.container)
+    subprocess.run(["docker", "stop", "--time", "60", cluster.peer], check=True, stdout=subprocess.DEVNULL)
+    try:
+        run = cluster.site()
+        assert run.code == 4
+        assert run.changed == {}
+        assert cluster.peer in run.text
+    finally:
+        subprocess.run(["docker", "start", cluster.peer], check=True, stdout=subprocess.DEVNULL)
+    cluster.wait("the container of the host that came back", 90,
+                 lambda: cluster.on(cluster.peer, "docker inspect --format '{{.State.Running}}' %s" % cluster.container, check=False).out == "true\n")
+    run = cluster.site()
+    assert run.code == 0

@@ -1,0 +1,84 @@
+"""A cluster under test: its playbooks as a user runs them, its hosts as nobody's Ansible sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+CONTAINER = "trainyard-training"
+PORT = 12345
+
+
+class WholeCluster:
+    root, container, port = ROOT, CONTAINER, PORT
+
+    def __init__(self, name, subnet):
+        """Two hosts <name>-a and <name>-b of lab/lab.py, beside those of `make lab`; what they leave lies in .cache/<name>."""
+        self.name, self.subnet, self.state = name, subnet, ROOT / ".cache" / name
+        self.inventory = self.state / "inventory"
+        self.head, self.peer = self.hosts = ("%s-a" % name, "%s-b" % name)
+        network = subnet.rpartition(".")[0]
+        self.address = {self.head: "%s.11" % network, self.peer: "%s.12" % network}
+
+    def lab(self, command, *arguments):
+        subprocess.run([sys.executable, "lab/lab.py", command, "--name", self.name, "--subnet", self.subnet, "--state", str(self.state / "state"), *arguments],
+                       cwd=ROOT, check=True)
+
+    def on(self, host, command, check=True):
+        """A shell command on a host, as root, by the machine's Docker engine: Ansible and ssh play no part."""
+        done = subprocess.run(["docker", "exec", host, "sh", "-c", command], text=True, errors="replace", stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, check=False)
+        if check and done.returncode:
+            raise AssertionError("%s: %s: exit code %d\n%s%s" % (host, command, done.returncode, done.stdout, done.stderr))
+        return SimpleNamespace(code=done.returncode, out=done.stdout, text=done.stdout + done.stderr)
+
+    def inside(self, host, command, check=True):
+        """A shell command in a host's training container."""
+        return self.on(host, "docker exec -i %s sh -c '%s'" % (CONTAINER, command.replace("'", "'\\''")), check)
+
+    def inspect(self, host, name=CONTAINER):
+        return json.loads(self.on(host, "docker inspect %s" % name).out)[0]
+
+    def layers(self, host):
+        return self.inspect(host, self.inspect(host)["Image"])["RootFS"]["Layers"]
+
+    def playbook(self, name, *arguments, cwd=ROOT, environment=None):
+        """ansible-playbook, its lines on the terminal while it runs. Returns code, text, wall seconds and the callback's record."""
+        record = self.state / "runs.jsonl"
+        record.unlink(missing_ok=True)
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "MOLECULE_"))}
+        clean.update(PATH="%s:%s" % (BIN, os.environ["PATH"]), ANSIBLE_NOCOLOR="1", PYTHONUNBUFFERED="1", TRAINYARD_RUNS=str(record),
+                     ANSIBLE_CALLBACK_PLUGINS=str(ROOT / "tests/callback"), ANSIBLE_CALLBACKS_ENABLED="module_runs", **(environment or {}))
+        command = [str(BIN / "ansible-playbook"), name, "-i", str(self.inventory), *arguments]
+        print("\n$ ansible-playbook %s" % " ".join(command[1:]), flush=True)
+        begun, text = time.monotonic(), []
+        with subprocess.Popen(command, cwd=cwd, env=clean, text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT) as process:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                text.append(line)
+        seconds = time.monotonic() - begun
+        records = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
+        changed = {host: tasks for entry in records for host, tasks in entry["changed"].items() if tasks}
+        runs = {host: len(tasks) for entry in records for host, tasks in entry["runs"].items()}
+        return SimpleNamespace(code=process.returncode, text="".join(text), seconds=seconds, changed=changed, runs=runs)
+
+    def site(self, *arguments):
+        return self.playbook("site.yml", *arguments)
+
+    def wait(self, what, seconds, condition):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "not within %d s: %s" % (seconds, what)
+            time.sleep(0.5)
+
+    def login(self, source, target):
+        """ssh from one host's container to another's, as a job does it."""
+        return self.inside(source, "ssh -o BatchMode=yes -p %d %s hostname" % (PORT, target), check=False)
