@@ -49,7 +49,7 @@ class ActionModule(ActionBase):
                 "data": table.get("data", {}),
                 "answer": hostvars[name][args["answers"]],
                 "answering": answering,
-                "self": next(member for member in members if member["name"] == name),
+                "member": next(member for member in members if member["name"] == name),
             }
             hosts[name] = HostInput(self._templar, hostvars, name, defaults, extra)
 
@@ -65,6 +65,8 @@ class ActionModule(ActionBase):
         result.update(changed=False, findings=args["findings"] + findings)
         if stopping:
             result["failed"] = True
+            # Ansible prints all of a failed result: what is good would bury what is not.
+            result["findings"] = [entry for entry in result["findings"] if entry["verdict"] != "pass"]
             result["msg"] = "Preflight found what stops this; nothing has been changed.\n" + render(result["findings"])
         else:
             warnings = render(findings)

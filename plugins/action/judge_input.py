@@ -55,12 +55,16 @@ class ActionModule(ActionBase):
         findings = check_inventory(groups, {host: self._connection_of(inputs) for host, inputs in hosts.items()})
         # Without a cluster there is nothing else to judge: every role's variables are those of its hosts.
         if hosts:
+            values_by_role = {}
             for role in roles:
-                values = {}
+                values = values_by_role[role.name] = {}
                 for host, inputs in hosts.items():
                     values[host], wrong = self._values_of(role, host, inputs)
                     findings += wrong
-                findings += self._judge_rules(rules[role.name], values, hosts, role)
+                    inputs.settle(values[host])
+            # Afterwards, as a rule may speak of other roles' variables.
+            for role in roles:
+                findings += self._judge_rules(rules[role.name], values_by_role[role.name], hosts, role)
             findings += self._unknown(roles, hosts)
 
         fail_on = args["fail_on"] or self._fail_on(hosts)

@@ -22,7 +22,7 @@ options:
         C(that) (a Jinja expression without braces, true is good), and the texts C(expected), C(found), C(source) and C(fix), which are templates.
       - C(for_each), an expression, judges each entry of a list as C(item). C(hosts), an expression, names the hosts that a finding is about.
       - Expressions see the variables of all roles and what the run has worked out for the host, C(data), C(answer) (the variable that O(answers) names),
-        C(self) (the host in C(cluster_members)) and C(answering) (C(cluster_host) of every host that answered, with its C(name)).
+        C(member) (the host in C(cluster_members)) and C(answering) (C(cluster_host) of every host that answered, with its C(name)).
     type: path
     required: true
   answers:
@@ -65,7 +65,7 @@ msg:
   returned: always
   type: str
 findings:
-  description: Every check with its verdict, after those given with O(findings).
+  description: Every check with its verdict, after those given with O(findings). Where this fails, only those that did not pass.
   returned: always
   type: list
   elements: dict

@@ -55,8 +55,16 @@ class HostInput:
         self._variables = dict(defaults, **self.given)
         self._variables["hostvars"] = hostvars
         self._variables.update(extra or {})
-        self._templar = templar.copy_with_new_env(available_variables=self._variables)
         self._parent = templar
+        self._templar = self._with({})
+
+    def _with(self, extra):
+        return self._parent.copy_with_new_env(available_variables=dict(self._variables, **extra))
+
+    def settle(self, values):
+        """Take these values, of the types that the roles ask for, in place of the templates and texts they come from."""
+        self._variables.update(values)
+        self._templar = self._with({})
 
     def __contains__(self, name):
         return name in self._variables
@@ -69,12 +77,9 @@ class HostInput:
         """Tell whether the text of a variable names something that is only known during the run."""
         return any(fact in repr(self._variables[name]) for fact in RUNTIME_FACTS)
 
-    def _with(self, extra):
-        return self._parent.copy_with_new_env(available_variables=dict(self._variables, **extra)) if extra else self._templar
-
     def evaluate(self, expression, **extra):
         """Return the value of a Jinja expression without braces."""
-        templar = self._with(extra)
+        templar = self._with(extra) if extra else self._templar
         if hasattr(templar, "evaluate_expression"):
             return templar.evaluate_expression(expression)
         # ansible-core before 2.19
