@@ -80,7 +80,8 @@ def stop_script(directory, environment, stop_command, stop_timeout):
         lines.append("timeout -k 5 %d %s" % (stop_timeout, " ".join(shlex.quote(word) for word in stop_command)))
     lines.append("read -r now rest < /proc/uptime")
     lines.append('printf "%%s %%s %%s %%s\\n" "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" "$now" > %s/result.new' % shlex.quote(directory))
-    lines.append("mv %(dir)s/result.new %(dir)s/result" % {"dir": shlex.quote(directory)})
+    # The scripts hold the environment, which may be secret: they go with the unit.
+    lines.append("rm -f %(dir)s/start %(dir)s/stop; mv %(dir)s/result.new %(dir)s/result" % {"dir": shlex.quote(directory)})
     return "\n".join(lines) + "\n"
 
 

@@ -159,6 +159,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 import time
 
@@ -241,7 +242,7 @@ class Unit(object):
         os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640))
         if not os.path.isdir(self.directory):
             os.makedirs(self.directory, 0o700)
-        for name in ("result", "reported", "lapsed"):
+        for name in ("result", "lapsed"):
             if os.path.exists(self.path(name)):
                 os.unlink(self.path(name))
         self.write("start", start_script(self.name, self.directory, params["command"], self.environment, params["working_directory"], params["lease"]))
@@ -363,8 +364,8 @@ def main():
 
     answer = {"changed": False, "unit": unit.service, "log": unit.log, "attached": True, "finished": False}
     if params["cursor"] == "reported":
-        # A call of its own: this process may have outlived the play, and then nobody has read the answer before.
-        unit.write("reported", "")
+        # A call of its own: the process that answered before may have outlived the play, and then nobody has read its answer.
+        shutil.rmtree(unit.directory, ignore_errors=True)
         module.exit_json(**answer)
     if params["cursor"]:
         answer.update(unit.follow(params["cursor"]))
@@ -384,7 +385,7 @@ def main():
         running = False
     end = None if running else unit.end()
     # A failure is not taken over: who runs the play again wants another try. Nor is what lives on a lease: no play is gone when that ends well.
-    adopt = end is not None and same and end["rc"] == 0 and not params["lease"] and unit.read("reported") is None
+    adopt = end is not None and same and end["rc"] == 0 and not params["lease"]
     if running or adopt:
         cursor = "%(inode)d:%(offset)d" % state
     else:

@@ -4,9 +4,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs one training job from the head: launches it, watches it, ends every rank of it on every host, and writes result.json.
 
-    trainyard-job run JOB_DIR      run the job that JOB_DIR/spec.json describes
-    trainyard-job finish JOB_DIR   what is left to do when «run» could not end by itself (systemd calls this)
-    trainyard-job sweep JOB_ID     end whatever carries this job's id, on every host of the cluster
+    trainyard-job run            run the job that the environment variable TRAINYARD_JOB describes as JSON
+    trainyard-job finish         what is left to do when «run» could not end by itself (systemd calls this)
+    trainyard-job sweep JOB_ID   end whatever carries this job's id, on every host of the cluster
 """
 
 import concurrent.futures
@@ -263,13 +263,14 @@ def sweep(job_id, cluster, names=None):
 
 
 class Job(object):
-    def __init__(self, job_dir):
-        self.job_dir = os.path.abspath(job_dir)
-        self.spec = read_json(os.path.join(self.job_dir, "spec.json"))
-        if self.spec is None:
-            raise JobError("%s/spec.json cannot be read" % self.job_dir)
-        self.result_path = os.path.join(self.job_dir, "result.json")
+    def __init__(self, spec):
+        try:
+            self.spec = dict(spec, command=shlex.split(spec["command"]))
+        except ValueError as error:
+            raise JobError("train_command: %s cannot be split into words: %s" % (spec["command"], error))
         self.cluster = read_cluster()
+        self.job_dir = os.path.join(self.cluster["share"], ".trainyard", "jobs", spec["job_id"])
+        self.result_path = os.path.join(self.job_dir, "result.json")
         self.hosts = resolve(self.spec, self.cluster)
         self.places = placement(self.hosts)
         self.began = time.monotonic()
@@ -284,10 +285,13 @@ class Job(object):
                 found[place["rank"]] = record
         return found
 
-    def forget_former_run(self):
+    def prepare_directory(self):
+        """A job of the same id may have run before: its results must not be taken for this one's."""
+        os.makedirs(self.job_dir, exist_ok=True)
         for name in os.listdir(self.job_dir):
             if name == "result.json" or re.match(r"rank\.\d+\.(json|log|report)(\.new)?$", name):
                 os.unlink(os.path.join(self.job_dir, name))
+        write_json(os.path.join(self.job_dir, "spec.json"), self.spec)
 
     def container_environment(self):
         name = self.cluster["container"]
@@ -381,7 +385,7 @@ class Job(object):
             self.stopped = True
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        self.forget_former_run()
+        self.prepare_directory()
         say("job %s: %d ranks on %s by %s" % (self.spec["job_id"], len(self.places), ", ".join(host["name"] for host in self.hosts), self.spec["launcher"]))
         problems = []
         try:
@@ -398,17 +402,16 @@ class Job(object):
 
 
 def main(arguments):
-    if len(arguments) != 2 or arguments[0] not in ("run", "finish", "sweep"):
-        sys.exit(__doc__)
-    action, target = arguments
     try:
-        if action == "sweep":
-            problems = sweep(target, read_cluster())
+        if arguments[:1] == ["sweep"] and len(arguments) == 2:
+            problems = sweep(arguments[1], read_cluster())
             for problem in problems:
                 say(problem)
             return 1 if problems else 0
-        job = Job(target)
-        if action == "run":
+        if arguments not in (["run"], ["finish"]) or "TRAINYARD_JOB" not in os.environ:
+            sys.exit(__doc__)
+        job = Job(json.loads(os.environ["TRAINYARD_JOB"]))
+        if arguments == ["run"]:
             return job.run()
         if os.path.exists(job.result_path):
             return 0
