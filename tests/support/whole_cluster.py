@@ -56,7 +56,8 @@ class WholeCluster:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "MOLECULE_"))}
         clean.update(PATH="%s:%s" % (BIN, os.environ["PATH"]), ANSIBLE_NOCOLOR="1", PYTHONUNBUFFERED="1", TRAINYARD_RUNS=str(record),
                      ANSIBLE_CALLBACK_PLUGINS=str(ROOT / "tests/callback"), ANSIBLE_CALLBACKS_ENABLED="module_runs", **(environment or {}))
-        command = [str(BIN / "ansible-playbook"), name, "-i", str(self.inventory), *arguments]
+        command = [str(BIN / "ansible-playbook"), name, "-i", str(self.inventory)]
+        command += [json.dumps(argument) if isinstance(argument, dict) else argument for argument in arguments]
         print("\n$ ansible-playbook %s" % " ".join(command[1:]), flush=True)
         begun, text = time.monotonic(), []
         with subprocess.Popen(command, cwd=cwd, env=clean, text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -68,10 +69,15 @@ class WholeCluster:
         records = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
         changed = {host: tasks for entry in records for host, tasks in entry["changed"].items() if tasks}
         runs = {host: len(tasks) for entry in records for host, tasks in entry["runs"].items()}
-        return SimpleNamespace(code=process.returncode, text="".join(text), seconds=seconds, changed=changed, runs=runs)
+        count = sum(entry["tasks"] for entry in records)
+        return SimpleNamespace(code=process.returncode, text="".join(text), seconds=seconds, changed=changed, runs=runs, tasks=count)
 
     def site(self, *arguments):
         return self.playbook("site.yml", *arguments)
+
+    def last_job(self, name="result.json"):
+        """A file of the newest job on the share."""
+        return json.loads(self.on(self.head, "cat $(ls -td /data1/share/.trainyard/jobs/*/ | head -n 1)%s" % name).out)
 
     def wait(self, what, seconds, condition):
         deadline = time.monotonic() + seconds

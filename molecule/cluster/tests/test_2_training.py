@@ -1,0 +1,74 @@
+"""Real training runs over both hosts, and runs that only look like it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+
+def train(cluster, **variables):
+    return cluster.playbook("playbooks/train.yml", "-e", variables)
+
+
+def left_alive(cluster, job_id):
+    """Processes of a job on any host, found by the mark that each of them carries."""
+    script = "grep --files-with-matches --null-data '^TRAINYARD_JOB_ID=%s$' /proc/[0-9]*/environ 2>/dev/null || true" % job_id
+    return {host: cluster.on(host, script).out.split() for host in cluster.hosts}
+
+
+@pytest.mark.parametrize("launcher", ["horovodrun", "torchrun"])
+def test_two_hosts_train_together(cluster, launcher):
+    run = train(cluster, train_launcher=launcher)
+    assert run.code == 0
+    result = cluster.last_job()
+    assert result["launcher"] == launcher and result["world_size"] == 2
+    assert [(rank["rank"], rank["host"], rank["slot"], rank["exit_code"]) for rank in result["ranks"]] == [(0, cluster.head, 0, 0), (1, cluster.peer, 0, 0)]
+    # Two machines and two containers for real, with the same parameters.
+    assert [rank["hostname"] for rank in result["ranks"]] == list(cluster.hosts)
+    assert [rank["container_id"][:12] for rank in result["ranks"]] == [cluster.inspect(host)["Id"][:12] for host in cluster.hosts]
+    assert len({rank["checksum"] for rank in result["ranks"]}) == 1 and re.fullmatch("[0-9a-f]{64}", result["ranks"][0]["checksum"])
+    assert result["metrics"]["accuracy"] >= 0.95
+    folder = "/data1/share/.trainyard/jobs/%s" % result["job_id"]
+    written = cluster.on(cluster.peer, "ls %s" % folder).out.split()
+    assert {"spec.json", "result.json", "rank.0.log", "rank.1.log", "checkpoint.pt"} <= set(written)
+    # The operator has seen the ranks at work, not only their end.
+    assert "test accuracy" in run.text
+    assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
+
+
+@pytest.mark.parametrize("launcher, example", [("horovodrun", "digits_horovod.py"), ("torchrun", "digits_torchrun.py")])
+def test_ranks_that_do_not_average_are_found_out(cluster, launcher, example):
+    run = train(cluster, train_launcher=launcher, train_command="python3 /data1/share/.trainyard/examples/%s --epochs 2 --no-averaging" % example)
+    assert run.code == 2
+    result = cluster.last_job()
+    assert [rank["exit_code"] for rank in result["ranks"]] == [0, 0]
+    assert len({rank["checksum"] for rank in result["ranks"]}) == 2
+    assert "do not have the same parameters" in run.text
+
+
+def test_both_ranks_on_one_host_are_found_out(cluster):
+    """The head's ssh is led astray: for the peer's address it takes its own. Everything runs, and nothing crosses the network."""
+    config = "/etc/trainyard/ssh/ssh_config"
+    astray = "Host %s\\n  HostName %s\\n" % (cluster.address[cluster.peer], cluster.address[cluster.head])
+    cluster.on(cluster.head, "cp -p %s /root/ssh_config.kept && printf '%s' | cat - /root/ssh_config.kept > %s" % (config, astray, config))
+    try:
+        run = train(cluster, train_command="python3 /data1/share/.trainyard/examples/digits_horovod.py --epochs 2")
+        result = cluster.last_job()
+    finally:
+        cluster.on(cluster.head, "cat /root/ssh_config.kept > %s && rm /root/ssh_config.kept" % config)
+    assert run.code == 2
+    assert [rank["host"] for rank in result["ranks"]] == [cluster.head, cluster.head]
+    assert "rank 1 belongs on host %s, but ran on %s" % (cluster.peer, cluster.head) in run.text
+
+
+@pytest.mark.parametrize("launcher", ["horovodrun", "torchrun"])
+def test_a_failed_rank_fails_the_job_and_leaves_none_alive(cluster, launcher):
+    """Rank 1 dies with an exit code of its own while rank 0 would sleep for ever."""
+    command = "sh -c \"test $FAILS_ON != $(hostname) || exit 7; sleep 1000\""
+    run = train(cluster, train_launcher=launcher, train_command=command, train_environment={"FAILS_ON": cluster.peer})
+    assert run.code == 2
+    result = cluster.last_job()
+    assert result["ranks"][1]["exit_code"] == 7 and result["exit_code"] == 7
+    assert cluster.peer in run.text and "exit code 7" in run.text
+    assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
