@@ -83,7 +83,7 @@ def _run(module, argv, timeout):
     began = time.monotonic()
     # timeout(1) ends the whole process group, which run_command can't.
     rc, stdout, stderr = module.run_command([module.get_bin_path("timeout", required=True), "--kill-after=2", str(timeout), *argv],
-                                            environ_update=ENVIRONMENT, cwd=DIRECTORY)
+                                            environ_update=ENVIRONMENT, cwd=DIRECTORY, expand_user_and_vars=False)
     # 124, or what a kill that had to follow looks like.
     if rc in (124, 137, -9) and time.monotonic() - began >= timeout:
         return Run(rc, stdout, stderr, "timeout", f"no end after {timeout} s")

@@ -1,0 +1,210 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The mesh of sshd and ssh between the training containers: whose key is whose, and what a login says. Pure functions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+
+__all__ = ["ParseError", "fingerprint", "judge_login", "mesh_members", "mesh_problems", "parse_logins", "parse_record", "without_comment"]
+
+KINDS = {"host_key": "host key of the container's sshd", "public_key": "key that the container logs in with"}
+
+
+class ParseError(ValueError):
+    """The text can't be understood; the message says where."""
+
+
+def without_comment(public_key):
+    """Return type and key of a public key: what makes it the same key."""
+    words = public_key.split()
+    if len(words) < 2:
+        raise ParseError("no public key: %r" % public_key)
+    return " ".join(words[:2])
+
+
+def fingerprint(public_key):
+    """Return the fingerprint of a public key as ssh-keygen -l prints it."""
+    try:
+        blob = base64.b64decode(without_comment(public_key).split()[1], validate=True)
+    except binascii.Error as error:
+        raise ParseError("no public key: %r" % public_key) from error
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def parse_record(text):
+    """Return what cluster.json holds; {} where the file is empty."""
+    if not text.strip():
+        return {}
+    try:
+        record = json.loads(text)
+        # Every later step relies on these.
+        {entry["name"]: (entry["host_key"], entry["public_key"]) for entry in record["hosts"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ParseError("not a record of the cluster: %r" % error) from error
+    return record
+
+
+def _recorded(answer, name):
+    for entry in (answer.get("recorded") or {}).get("hosts", []):
+        if entry["name"] == name:
+            return entry
+    return {}
+
+
+def mesh_members(members, answers):
+    """Put the members' keys together.
+
+    C(members) is the cluster in rank order, C(answers) has for each host that was asked what M(ssh_mesh_keys) returned. Returns
+
+    - C(hosts): every member with C(host_key) and C(public_key), None where no host knows them;
+    - C(kept): members that weren't asked and keep the keys that are on record; C(unknown): members without any;
+    - C(changed): keys that aren't those on record although nobody asked to rotate them;
+    - C(behind): hosts that are set up, have answered, don't run in this play, and whose record lacks something that C(hosts) has.
+
+    What a host has on its own record counts; where it has none (it is new, or was replaced), what the others have.
+    """
+    hosts, kept, unknown, changed = [], [], [], []
+    for member in members:
+        name = member["name"]
+        answer = answers.get(name, {})
+        records = [(name, _recorded(answer, name))] + [(other, _recorded(said, name)) for other, said in answers.items() if other != name]
+        known = {}
+        for kind in KINDS:
+            on_record = [(holder, entry[kind]) for holder, entry in records if entry.get(kind)]
+            known[kind] = answer.get(kind) or (on_record[0][1] if on_record else None)
+            if answer.get(kind) and on_record and on_record[0][1] != answer[kind] and not answer.get("rotated"):
+                changed.append({
+                    "name": name,
+                    "kind": kind,
+                    "found": fingerprint(answer[kind]),
+                    "recorded": fingerprint(on_record[0][1]),
+                    "recorded_on": on_record[0][0],
+                })
+        if not known["host_key"]:
+            unknown.append(name)
+        elif not answer.get("host_key"):
+            kept.append(name)
+        # A host that is away can't be asked for its interface, nor for its slots where the inventory doesn't say.
+        earlier = next((entry for dummy, entry in records if entry), {})
+        hosts.append({
+            "name": name,
+            "address": member["address"] or earlier.get("address", ""),
+            "interface": member["interface"] or earlier.get("interface", ""),
+            "slots": member["slots"] or earlier.get("slots", 0),
+            "host_key": known["host_key"],
+            "public_key": known["public_key"],
+        })
+
+    def essence(entries):
+        return [(entry["name"], entry["address"], entry["host_key"], entry["public_key"]) for entry in entries]
+
+    behind = [
+        member["name"]
+        for member in members
+        if not member["in_play"] and answers.get(member["name"], {}).get("recorded")
+        and essence(answers[member["name"]]["recorded"]["hosts"]) != essence(hosts)
+    ]
+    return {"hosts": hosts, "kept": kept, "unknown": unknown, "changed": changed, "behind": behind}
+
+
+# What ssh prints -> cause. The first that is found counts.
+_CAUSES = (
+    ("host_key_changed", r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending \S+ key in"),
+    ("host_key_unknown", r"No \S+ host key is known for|Host key verification failed"),
+    ("login_refused", r"Permission denied|Too many authentication failures"),
+    ("name_unresolved", r"Could not resolve hostname"),
+    ("connection_refused", r"Connection refused"),
+    ("timeout", r"timed out|Timeout, server .* not responding"),
+    ("unreachable", r"No route to host|Network is unreachable|Host is down"),
+    ("connection_closed", r"Connection closed|Connection reset|Broken pipe|kex_exchange_identification|banner"),
+    ("ssh_missing", r"not found|No such file or directory"),
+)
+_FIXES = {
+    "host_key_changed": "find out why {name} answers with another key than the one on record. If it was replaced on purpose: "
+                        "-e training_sshd_rotate_keys=true --limit {name}",
+    "host_key_unknown": "run site.yml without --limit, so that {name} makes its keys known",
+    "login_refused": "look at `docker logs` of the container on {name}: sshd says why; authorized_keys there may lack this host's key",
+    "name_unresolved": "run site.yml: /etc/trainyard/ssh/ssh_config lacks {name}",
+    "connection_refused": "no sshd listens on {name}: look at `systemctl status` and `docker logs` of the container there",
+    "timeout": "look for a firewall between the hosts on the cluster network, and whether {name} is up",
+    "unreachable": "look at the cluster network's interface of both hosts",
+    "connection_closed": "look at `docker logs` of the container on {name}: sshd closed the connection before the login",
+    "ssh_missing": "the image lacks ssh or our wrapper: run role training_image",
+    "unknown": "run the same in the container by hand: ssh -v {name}",
+}
+#: Causes that may pass by themselves: sshd is just being started.
+PASSING = ("connection_refused", "timeout", "unreachable", "connection_closed")
+#: Causes that only say that a host isn't there.
+ABSENT = ("connection_refused", "timeout", "unreachable")
+
+
+def judge_login(name, rc, stderr):
+    """Return (cause, fix, evidence) of a login that ended with rc; empty for one that worked."""
+    if rc == 0:
+        return "", "", ""
+    cause = next((cause for cause, pattern in _CAUSES if re.search(pattern, stderr)), "unknown")
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    evidence = lines[-1] if lines else "exit code %d" % rc
+    if cause == "host_key_changed":
+        presented = re.search(r"SHA256:[A-Za-z0-9+/]+", stderr)
+        evidence = "it answers with %s" % presented.group(0) if presented else evidence
+    return cause, _FIXES[cause].format(name=name), evidence
+
+
+def parse_logins(text, token):
+    """Split what the script in the container printed: for each peer its rc, stdout and stderr.
+
+    Each peer's part is C(<token> <rc>), then its lines, each with C(o ) or C(e ) before it.
+    """
+    logins = []
+    for line in text.splitlines():
+        if line.startswith(token + " "):
+            logins.append({"rc": int(line.split()[1]), "stdout": "", "stderr": ""})
+        elif logins and line[:2] in ("o ", "e "):
+            logins[-1]["stdout" if line[0] == "o" else "stderr"] += line[2:] + "\n"
+        elif line.strip():
+            raise ParseError("unexpected line: %s" % line)
+    return logins
+
+
+def mesh_problems(proofs, members):
+    """Name what keeps the mesh from being complete.
+
+    C(proofs) has for each host in play what M(ssh_mesh_info) returned. Returns C(problems) and C(absent): members that are not in play and
+    don't answer, which --limit allows.
+    """
+    problems, absent = [], []
+    in_play = {member["name"] for member in members if member["in_play"]}
+    for source, proof in proofs.items():
+        if proof["cause"]:
+            problems.append("%s: its container can't be asked (%s): %s" % (source, proof["cause"], proof["fix"]))
+        for login in proof["logins"]:
+            target = login["name"]
+            if login["cause"] in ABSENT and target not in in_play:
+                absent.append(target)
+            elif login["cause"]:
+                problems.append("%s can't log in to %s (%s): %s. Fix: %s" % (source, target, login["cause"], login["evidence"], login["fix"]))
+            elif target in proofs:
+                problems += _differences(source, target, login["session"], proofs[target]["container"])
+    return {"problems": problems, "absent": sorted(set(absent))}
+
+
+def _differences(source, target, session, container):
+    """What a session has, against what Docker says about the container at the other end."""
+    if session["container_id"] != container["id"]:
+        return ["%s logs in to container %s under the name %s, whose container is %s: two hosts share an address, or a second sshd listens there"
+                % (source, session["container_id"][:12] or "(none)", target, container["id"][:12])]
+    found = []
+    if container["memlock"] is not None and session["memlock"] != container["memlock"]:
+        found.append("ulimit -l is %s, the container was given %s" % (session["memlock"], container["memlock"]))
+    for name, value in container["environment"].items():
+        if session["environment"].get(name, "") != value:
+            found.append("%s is %r, in the container %r" % (name, session["environment"].get(name, ""), value))
+    return ["a session from %s on %s lacks what a job needs: %s" % (source, target, "; ".join(found))] if found else []

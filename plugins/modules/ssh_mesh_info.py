@@ -1,0 +1,248 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: ssh_mesh_info
+short_description: Log in from a host's training container to all others, as a job does
+version_added: "0.1.0"
+description:
+  - Logs in to all O(peers) at the same time, from inside the container, by the ssh that jobs use, with host keys checked.
+  - Tells for each what the session has of limits and environment, or why the login failed. A login that fails is a result, not a failure.
+options:
+  container:
+    description: Name of the training container on this host.
+    type: str
+    required: true
+  peers:
+    description: Hosts to log in to, by the names that jobs use. The host itself is one, as a job's launcher may log in there too.
+    type: list
+    elements: str
+    required: true
+  environment:
+    description: Variables of the session's environment to return.
+    type: list
+    elements: str
+    default: [PATH, LD_LIBRARY_PATH]
+  wait:
+    description: Longest time in seconds to try again where sshd is just being started.
+    type: int
+    default: 20
+  timeout:
+    description: Longest time in seconds for one connection.
+    type: int
+    default: 5
+  executable:
+    description: The ssh in the container.
+    type: path
+    default: /usr/local/lib/trainyard/bin/ssh
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Log in to every container from this one
+  trainyard.gpu.ssh_mesh_info:
+    container: trainyard-training
+    peers: [server-a, server-b]
+  register: mesh
+"""
+
+RETURN = r"""
+available:
+  description: Whether the container could be asked.
+  returned: always
+  type: bool
+cause:
+  description: Why it couldn't, such as V(container_not_running) or V(engine_unavailable); empty where it could.
+  returned: always
+  type: str
+fix:
+  description: What to do about it; empty where there is nothing to do.
+  returned: always
+  type: str
+container:
+  description: What Docker says about this host's own container, for comparison with sessions on it.
+  returned: always
+  type: dict
+  contains:
+    id:
+      description: Its id.
+      type: str
+    memlock:
+      description: Limit of locked memory as C(ulimit -l) prints it, in KiB or V(unlimited); null where the container was given none.
+      type: str
+    environment:
+      description: Those of O(environment) that image and container set.
+      type: dict
+logins:
+  description: One for each of O(peers), in their order.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name as given.
+      type: str
+    ok:
+      description: Whether the login worked.
+      type: bool
+    cause:
+      description:
+        - Why it didn't. One of V(host_key_changed), V(host_key_unknown), V(login_refused), V(name_unresolved), V(connection_refused), V(timeout),
+          V(unreachable), V(connection_closed), V(ssh_missing), V(unknown); empty where it did.
+      type: str
+    fix:
+      description: What to do about it; empty where it worked.
+      type: str
+    evidence:
+      description: The line that shows the cause; empty where it worked.
+      type: str
+    session:
+      description: What the session has; empty where there was none.
+      type: dict
+      contains:
+        hostname:
+          description: Name of the host.
+          type: str
+        container_id:
+          description: Id of the container.
+          type: str
+        memlock:
+          description: What C(ulimit -l) prints, in KiB or V(unlimited).
+          type: str
+        environment:
+          description: Those of O(environment) that are set.
+          type: dict
+"""
+
+import json
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import PASSING, ParseError, judge_login, parse_logins
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+
+TOKEN = "trainyard-login"
+
+# One docker exec for all peers: it costs more than a login.
+SCRIPT = r"""
+ssh=$1 timeout=$2 probe=$3
+shift 3
+out=$(mktemp -d) || exit 1
+trap 'rm -rf "$out"' EXIT
+n=0
+for peer; do
+    n=$((n + 1))
+    (
+        "$ssh" -o BatchMode=yes -o ConnectTimeout="$timeout" -o ServerAliveInterval="$timeout" -o ServerAliveCountMax=1 -- "$peer" "$probe" \
+            </dev/null >"$out/$n.out" 2>"$out/$n.err"
+        echo $? >"$out/$n.rc"
+    ) &
+done
+wait
+i=0
+while [ "$i" -lt "$n" ]; do
+    i=$((i + 1))
+    echo "%s $(cat "$out/$i.rc")"
+    sed 's/^/o /' "$out/$i.out"
+    sed 's/^/e /' "$out/$i.err"
+done
+""" % TOKEN
+# The id stands in the paths of the files that Docker mounts into every container, with either version of cgroups.
+PROBE = r"""
+echo "hostname=$(uname -n)"
+echo "container_id=$(sed -n 's|.*/containers/\([0-9a-f]\{64\}\)/.*|\1|p' /proc/self/mountinfo | head -n 1)"
+echo "memlock=$(ulimit -l)"
+""".strip()
+
+
+def own_container(module):
+    """What Docker says about the container, None with the cause where it can't be asked."""
+    run = run_tool(module, ["docker", "inspect", "--type=container", module.params["container"]], module.params["timeout"])
+    if run.cause or run.rc != 0:
+        missing = "no such container" in run.stderr.lower()
+        return None, "container_not_running" if missing else "engine_unavailable", run.evidence or run.stderr.strip()
+    found = json.loads(run.stdout)[0]
+    limits = {limit["Name"]: limit["Hard"] for limit in found["HostConfig"].get("Ulimits") or []}
+    memlock = limits.get("memlock")
+    environment = dict(entry.split("=", 1) for entry in found["Config"]["Env"] or [] if "=" in entry)
+    return {
+        "id": found["Id"],
+        "memlock": None if memlock is None else "unlimited" if memlock == -1 else str(memlock // 1024),
+        "environment": {name: environment[name] for name in module.params["environment"] if name in environment},
+    }, "", ""
+
+
+def session_of(text):
+    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {
+        "hostname": values.pop("hostname", ""),
+        "container_id": values.pop("container_id", ""),
+        "memlock": values.pop("memlock", ""),
+        "environment": {name[1:]: value for name, value in values.items() if name.startswith("$") and value},
+    }
+
+
+def log_in(module, peers):
+    """Try all of them once."""
+    params = module.params
+    probe = "\n".join([PROBE] + ['printf \'$%s=%%s\\n\' "$%s"' % (name, name) for name in params["environment"]])
+    run = run_tool(module, ["/bin/sh", "-c", SCRIPT, "sh", params["executable"], str(params["timeout"]), probe] + peers,
+                   4 * params["timeout"], container=params["container"])
+    if run.cause or run.rc != 0:
+        return None, run
+    logins = []
+    for name, login in zip(peers, parse_logins(run.stdout, TOKEN)):
+        cause, fix, evidence = judge_login(name, login["rc"], login["stderr"])
+        logins.append({
+            "name": name, "ok": not cause, "cause": cause, "fix": fix, "evidence": evidence,
+            "session": {} if cause else session_of(login["stdout"]),
+        })
+    return logins, run
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "container": {"type": "str", "required": True},
+            "peers": {"type": "list", "elements": "str", "required": True},
+            "environment": {"type": "list", "elements": "str", "default": ["PATH", "LD_LIBRARY_PATH"]},
+            "wait": {"type": "int", "default": 20},
+            "timeout": {"type": "int", "default": 5},
+            "executable": {"type": "path", "default": "/usr/local/lib/trainyard/bin/ssh"},
+        },
+        supports_check_mode=True,
+    )
+    result = {"changed": False, "available": False, "container": {}, "logins": []}
+    container, cause, evidence = own_container(module)
+    if cause:
+        module.exit_json(cause=cause, fix="run role training_container: %s" % evidence, **result)
+    result["container"] = container
+
+    deadline = time.monotonic() + module.params["wait"]
+    done, left = {}, module.params["peers"]
+    while left:
+        try:
+            logins, run = log_in(module, left)
+        except ParseError as error:
+            module.fail_json(msg="what the container %s printed can't be understood: %s" % (module.params["container"], error))
+        if logins is None:
+            module.exit_json(cause=run.cause or "unknown", fix="run role training_container: %s" % (run.evidence or run.stderr.strip()), **result)
+        done.update((login["name"], login) for login in logins)
+        left = [login["name"] for login in logins if login["cause"] in PASSING]
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(1 if left else 0)
+    result.update(available=True, logins=[done[name] for name in module.params["peers"]])
+    module.exit_json(cause="", fix="", **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: ssh_mesh_keys
+short_description: Make and read the ssh keys of a host's training container
+version_added: "0.1.0"
+description:
+  - Makes on the host what is missing of two ed25519 key pairs, the one that the container's sshd shows and the one that the container logs in with.
+    Private keys never leave the host.
+  - Returns the public keys, what the host has on record about the cluster's keys, and whether the container's sshd has read its files.
+options:
+  directory:
+    description: Directory of the keys. It is made where it is missing, only for root.
+    type: path
+    default: /etc/trainyard/ssh
+  record:
+    description: The host's record of the cluster, a JSON file with C(hosts[].name), C(hosts[].host_key) and C(hosts[].public_key).
+    type: path
+    default: /etc/trainyard/cluster.json
+  rotate:
+    description: Make both key pairs anew although they exist.
+    type: bool
+    default: false
+  comment:
+    description: Comment of new keys, such as the host's name.
+    type: str
+    default: ''
+  container:
+    description: Name of the container whose sshd is asked for. Empty means that none is.
+    type: str
+    default: ''
+  pid_file:
+    description: File in the container that its sshd writes whenever it has read its files.
+    type: path
+    default: /run/trainyard-sshd.pid
+  executable:
+    description: The program that makes keys.
+    type: path
+    default: ssh-keygen
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Keys that are only going to be made have no public key yet, which is returned empty.
+  diff_mode:
+    support: none
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Make the keys of this host
+  trainyard.gpu.ssh_mesh_keys:
+    comment: "{{ inventory_hostname }}"
+    container: trainyard-training
+  register: keys
+
+- name: Read the keys of a host that is not in the play, without making any
+  trainyard.gpu.ssh_mesh_keys:
+  delegate_to: server-b
+  check_mode: true
+  register: keys_of_b
+"""
+
+RETURN = r"""
+host_key:
+  description: Public key that sshd shows, without comment; empty where there is none yet.
+  returned: success
+  type: str
+  sample: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIExample
+public_key:
+  description: Public key that the container logs in with, without comment; empty where there is none yet.
+  returned: success
+  type: str
+made:
+  description: Key files that were made, or would be in check mode.
+  returned: success
+  type: list
+  elements: str
+rotated:
+  description: Whether keys that existed were replaced, or would be in check mode.
+  returned: success
+  type: bool
+recorded:
+  description: What O(record) holds, empty where there is none.
+  returned: success
+  type: dict
+image_id:
+  description: Id of the image that O(container) was made of; empty where there is none.
+  returned: success
+  type: str
+sshd:
+  description: The container's sshd.
+  returned: success
+  type: dict
+  contains:
+    running:
+      description: Whether it has been started in the running container.
+      type: bool
+    reload_needed:
+      description: Whether C(sshd_config) or the host key is newer than what it has read.
+      type: bool
+"""
+
+import os
+import shutil
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import ParseError, parse_record, without_comment
+
+KEYS = {"host_key": "ssh_host_ed25519_key", "public_key": "id_ed25519"}
+
+
+class Keys:
+    def __init__(self, module):
+        self.module = module
+        self.directory = module.params["directory"]
+        self.keygen = module.get_bin_path(module.params["executable"], required=True)
+        self.result = {"changed": False, "made": [], "rotated": False}
+
+    def run_keygen(self, *arguments):
+        dummy, out, dummy = self.module.run_command([self.keygen] + list(arguments), check_rc=True)
+        return out
+
+    def make(self, path):
+        """A new pair, moved into place when it is whole."""
+        staging = tempfile.mkdtemp(dir=self.directory, prefix=".new-")
+        try:
+            new = os.path.join(staging, "key")
+            self.run_keygen("-q", "-t", "ed25519", "-N", "", "-C", self.module.params["comment"], "-f", new)
+            os.rename(new, path)
+            os.rename(new + ".pub", path + ".pub")
+        finally:
+            shutil.rmtree(staging)
+
+    def ensure(self, path):
+        """Return the public key, '' where there will be one only outside check mode."""
+        exists = os.path.exists(path)
+        if not exists or self.module.params["rotate"]:
+            self.result["changed"] = True
+            self.result["made"].append(path)
+            self.result["rotated"] = self.result["rotated"] or exists
+            if self.module.check_mode:
+                return without_comment(self.run_keygen("-y", "-f", path)) if exists else ""
+            self.make(path)
+        # Asked of the private key: it is what counts, whatever lies beside it.
+        public = without_comment(self.run_keygen("-y", "-f", path))
+        self.ensure_public_file(path, public)
+        return public
+
+    def ensure_public_file(self, path, public):
+        try:
+            with open(path + ".pub", encoding="utf-8") as file:
+                if without_comment(file.read()) == public:
+                    return
+        except (FileNotFoundError, ParseError):
+            pass
+        self.result["changed"] = True
+        if not self.module.check_mode:
+            with open(path + ".pub", "w", encoding="utf-8") as file:
+                file.write("%s %s\n" % (public, self.module.params["comment"]))
+
+    def ensure_private(self, path, mode):
+        if os.path.exists(path):
+            changed = self.module.set_mode_if_different(path, mode, self.result["changed"])
+            changed = self.module.set_owner_if_different(path, "root", changed)
+            self.result["changed"] = self.module.set_group_if_different(path, "root", changed)
+
+    def record(self):
+        path = self.module.params["record"]
+        try:
+            with open(path, encoding="utf-8") as file:
+                return parse_record(file.read())
+        except FileNotFoundError:
+            return {}
+        except ParseError as error:
+            self.module.fail_json(msg="%s is %s. It is what keys are compared with: put it back, or remove it if you trust the keys as they are now"
+                                  % (path, error))
+
+    def container(self):
+        """Return its image and main process, 0 where it doesn't run."""
+        name, docker = self.module.params["container"], self.module.get_bin_path("docker")
+        if name and docker:
+            rc, out, dummy = self.module.run_command([docker, "inspect", "--type=container", "--format={{.Image}} {{.State.Pid}}", name])
+            if rc == 0:
+                image, pid = out.split()
+                return image, int(pid)
+        return "", 0
+
+    def sshd(self, pid):
+        """Asked by the container's files as the host sees them, which takes no docker exec."""
+        asleep = {"running": False, "reload_needed": False}
+        if not pid:
+            return asleep
+        try:
+            read_at = os.stat("/proc/%d/root%s" % (pid, self.module.params["pid_file"])).st_mtime
+        except FileNotFoundError:
+            return asleep
+        files = [os.path.join(self.directory, file) for file in ("sshd_config", KEYS["host_key"])]
+        return {"running": True, "reload_needed": any(os.path.exists(file) and os.stat(file).st_mtime > read_at for file in files)}
+
+    def run(self):
+        if not self.module.check_mode:
+            os.makedirs(os.path.dirname(self.directory), mode=0o755, exist_ok=True)
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        # Before keys are made, so that a record that can't be read stops it.
+        self.result["recorded"] = self.record()
+        self.result["image_id"], pid = self.container()
+        self.result["sshd"] = self.sshd(pid)
+        for name, file in KEYS.items():
+            path = os.path.join(self.directory, file)
+            self.result[name] = self.ensure(path)
+            self.ensure_private(path, "0600")
+        self.ensure_private(self.directory, "0700")
+        self.module.exit_json(**self.result)
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "directory": {"type": "path", "default": "/etc/trainyard/ssh"},
+            "record": {"type": "path", "default": "/etc/trainyard/cluster.json"},
+            "rotate": {"type": "bool", "default": False},
+            "comment": {"type": "str", "default": ""},
+            "container": {"type": "str", "default": ""},
+            "pid_file": {"type": "path", "default": "/run/trainyard-sshd.pid"},
+            "executable": {"type": "path", "default": "ssh-keygen"},
+        },
+        supports_check_mode=True,
+    )
+    Keys(module).run()
+
+
+if __name__ == "__main__":
+    main()
