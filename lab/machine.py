@@ -68,10 +68,8 @@ def install(*packages):
     if not is_root():
         raise LabError(f"packages are missing: {' '.join(missing)}. Install them, or run make lab as root once.")
     say(f"installing {' '.join(missing)}")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for argv in (["apt-get", "update", "-qq"], ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing]):
-        if subprocess.run(argv, env=environment).returncode != 0:
-            raise LabError(f"{' '.join(argv)} failed: see its message above")
+    run("apt-get", "update", "-qq")
+    run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
 
 
 def apt_sources(texts, codename):
