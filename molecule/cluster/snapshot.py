@@ -57,12 +57,11 @@ print(json.dumps({
     "packages": lines("package", output("dpkg-query", "--show", "--showformat", "${Package}:${Architecture} ${Version} ${db:Status-Abbrev}\n")),
     "marks": lines("manually installed", output("apt-mark", "showmanual")),
     "files": files("/etc", "/root", "/home", "/usr/local", "/opt", "/srv"),
-    "state": {path: "present" for folder in ("/var/lib", "/var/log", "/data1", "/var/cache")
-              for path in (os.path.join(folder, name) for name in os.listdir(folder))},
+    "state": lines("path", [os.path.join(folder, name) for folder in ("/var/lib", "/var/log", "/var/cache", "/data1") for name in os.listdir(folder)]),
     "accounts": lines("account", output("getent", "passwd") + output("getent", "group")),
     "units": lines("unit", [" ".join(line.split()[:2]) for line in output("systemctl", "list-unit-files", "--no-legend", "--no-pager", "--plain")]),
-    "running": lines("running", [line.split()[0] for line in output("systemctl", "list-units", "--type=service,socket,timer,mount", "--state=active",
-                                                                     "--no-legend", "--no-pager", "--plain") if "session" not in line]),
+    "running": lines("running", [line.split()[0] for line in output(
+        "systemctl", "list-units", "--type=service,socket,timer", "--state=active", "--no-legend", "--no-pager", "--plain")]),
     "docker": docker(),
     "iptables": lines("rule", [re.sub(r"\[\d+:\d+\]", "", line).strip() for line in output("iptables-save") if not line.startswith("#")]),
 }, sort_keys=True, indent=1))

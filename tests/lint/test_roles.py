@@ -35,7 +35,7 @@ def tasks_of(document):
 
 
 def public(role):
-    return {name for name in load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {})}
+    return set(load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {}))
 
 
 def test_has_its_files(role):
