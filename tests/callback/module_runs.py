@@ -15,6 +15,7 @@ import os
 import time
 
 from ansible.plugins.callback import CallbackBase
+from ansible.plugins.loader import action_loader
 
 DOCUMENTATION = """
 name: module_runs
@@ -24,11 +25,11 @@ description:
   - Prints one line after a run, and appends one JSON line to the file named by the environment variable E(TRAINYARD_RUNS).
 """
 
-# Their work is done on the controller; everything else sends a module.
-CONTROLLER_ONLY = {
-    "add_host", "assert", "debug", "fail", "group_by", "import_role", "import_tasks", "include_role", "include_tasks",
-    "include_vars", "meta", "pause", "set_fact", "set_stats", "validate_argument_spec",
-}
+
+def sends_a_module(action):
+    """False for the actions that work on the controller alone (debug, assert, set_fact and their like, judge_input): they say so themselves."""
+    plugin = action_loader.get(action, class_only=True)
+    return plugin is None or getattr(plugin, "_requires_connection", True)
 
 
 class CallbackModule(CallbackBase):
@@ -74,14 +75,12 @@ class CallbackModule(CallbackBase):
         name = task.get_name().strip()
         if answer.get("changed"):
             self.changed.setdefault(result._host.get_name(), []).append(name)
-        if task.action.rpartition(".")[2] in CONTROLLER_ONLY:
+        if not sends_a_module(task.resolved_action or task.action):
             return
         for item in answer.get("results", [answer]) if task.loop else [answer]:
             if not isinstance(item, dict) or item.get("skipped"):
                 continue
-            delegated = item.get("_ansible_delegated_vars") or {}
-            host = delegated.get("ansible_delegated_host") or result._host.get_name()
-            self.runs.setdefault(host, []).extend([name] * max(1, int(item.get("attempts") or 1)))
+            self.runs.setdefault(task.delegate_to or result._host.get_name(), []).extend([name] * max(1, int(item.get("attempts") or 1)))
 
     def v2_playbook_on_stats(self, stats):
         seconds = round(time.monotonic() - self.started, 1)
