@@ -111,8 +111,8 @@ class ActionModule(ActionBase):
                 where = [name] if "hosts" not in rule else list(inputs.evaluate(rule["hosts"], item=item))
                 texts = {key: str(inputs.template(rule[key], item=item)).strip() for key in ("expected", "found", "source", "fix")}
                 findings.append(finding(rule["id"], ", ".join(where), severity, **texts))
-        except Exception as error:  # pylint: disable=broad-exception-caught
-            # Whatever a template engine raises: a rule that can't be judged must not pass for one that is kept.
+        except AnsibleError as error:
+            # A rule that can't be judged must not pass for one that is kept.
             raise AnsibleError("rule %s cannot be judged for %s: %s" % (rule["id"], name, error)) from error
         if not findings:
             everyone = ", ".join(member["name"] for member in members if member["reachable"])

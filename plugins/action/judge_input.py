@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 
 from ansible import constants as C
@@ -65,6 +66,7 @@ class ActionModule(ActionBase):
             # Afterwards, as a rule may speak of other roles' variables.
             for role in roles:
                 findings += self._judge_rules(rules[role.name], values_by_role[role.name], hosts, role)
+            findings = self._causes(findings, hosts, defaults)
             findings += self._unknown(roles, hosts)
 
         fail_on = args["fail_on"] or self._fail_on(hosts)
@@ -113,8 +115,7 @@ class ActionModule(ActionBase):
             secret = keeps_secrets(spec)
             try:
                 value = inputs.value(name)
-            except Exception as error:  # pylint: disable=broad-exception-caught
-                # Any filter or lookup of a user's template may raise anything.
+            except AnsibleError as error:
                 if name in inputs.given and not inputs.depends_on_the_run(name):
                     wrong.append(finding("input-template", host, "fail", describe(spec), "a template that fails: %s" % show(str(error)), name,
                                          "correct the expression, or what it refers to, where the inventory sets %s" % name))
@@ -135,7 +136,7 @@ class ActionModule(ActionBase):
         def evaluate(host, expression, item):
             try:
                 return bool(hosts[host].evaluate(expression, item=item))
-            except Exception as error:  # pylint: disable=broad-exception-caught
+            except AnsibleError as error:
                 # A rule over a variable that doesn't template: that has been found already, for the variable itself.
                 if wrong_input[host]:
                     return True
@@ -144,6 +145,19 @@ class ActionModule(ActionBase):
         wrong_input = {host: any(name in hosts[host] and name not in values[host] for name in role.options) for host in values}
         hidden = {name for name, spec in role.options.items() if keeps_secrets(spec)}
         return judge_rules(rules, values, evaluate, hidden)
+
+    @staticmethod
+    def _causes(findings, hosts, defaults):
+        """Return the findings without those about a default that is only wrong because it is made of a variable that is."""
+        blamed = {(entry["host"], re.split(r"[.\[]", entry["source"])[0]) for entry in findings}
+
+        def is_consequence(entry):
+            host, name = entry["host"], re.split(r"[.\[]", entry["source"])[0]
+            if host not in hosts or name in hosts[host].given or name not in defaults:
+                return False
+            return any((host, word) in blamed for word in re.findall(r"\w+", repr(defaults[name])) if word != name)
+
+        return [entry for entry in findings if not is_consequence(entry)]
 
     @staticmethod
     def _unknown(roles, hosts):

@@ -1,0 +1,52 @@
+"""The playbook that judges the input: nothing can make it do nothing, and it works once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+GOOD = """\
+---
+cluster:
+  hosts:
+    server-a: {ansible_host: 192.0.2.11}
+    server-b: {ansible_host: 192.0.2.12}
+"""
+
+
+def play(folder, inventory, *arguments, playbook="playbooks/inventory_check.yml"):
+    path = folder / "hosts.yml"
+    path.write_text(inventory, encoding="utf-8")
+    return subprocess.run(
+        [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(path), str(playbook), *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, check=False, env=dict(os.environ, ANSIBLE_NOCOLOR="1"),
+    )
+
+
+@pytest.mark.parametrize("inventory, arguments", [
+    ("---\n{}\n", []),
+    (GOOD.replace("cluster:", "servers:"), []),
+    (GOOD.replace("cluster:", "servers:"), ["--limit", "server-b"]),
+    (GOOD, ["--limit", "server-b", "--extra-vars", "cluster_ssh_port=0"]),
+    (GOOD.replace("192.0.2.11}", "192.0.2.11, cluster_ssh_port: 0}"), ["--limit", "server-b"]),
+    (GOOD, ["--tags", "docker_engine", "--extra-vars", "cluster_ssh_port=0"]),
+    (GOOD, ["--check", "--extra-vars", "cluster_ssh_port=0"]),
+], ids=["empty inventory", "no cluster", "no cluster, limit", "limit", "limit to the other host", "tags", "check mode"])
+def test_nothing_makes_it_do_nothing(tmp_path, inventory, arguments):
+    done = play(tmp_path, inventory, *arguments)
+    assert done.returncode == 2, done.stdout
+    assert "BLOCK input-range" in done.stdout or "BLOCK inventory-no-cluster" in done.stdout
+
+
+def test_it_works_once_for_a_run_of_many_playbooks(tmp_path):
+    playbook = tmp_path / "twice.yml"
+    imported = "- ansible.builtin.import_playbook: %s/playbooks/inventory_check.yml\n" % ROOT
+    playbook.write_text("---\n" + imported * 2, encoding="utf-8")
+    done = play(tmp_path, GOOD, playbook=playbook)
+    assert done.returncode == 0, done.stdout
+    assert "localhost                  : ok=2    changed=0    unreachable=0    failed=0    skipped=2" in done.stdout

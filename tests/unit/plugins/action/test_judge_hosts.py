@@ -1,0 +1,198 @@
+"""Every rule of role preflight: what it lets pass, what it refuses, and what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+
+from ansible_collections.trainyard.gpu.plugins.action import judge_hosts
+
+ROOT = Path(__file__).parents[4]
+RULES = ROOT / "roles/preflight/meta/host_rules.yml"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collections():
+    import ansible.utils.collection_loader as finder
+    from ansible.plugins.loader import init_plugin_loader
+
+    if finder.AnsibleCollectionConfig.collection_finder is None:
+        init_plugin_loader()
+
+
+class Hostvars(dict):
+    raw_get = dict.__getitem__
+
+
+def a_host(name, address, **changes):
+    """Return the variables of a host against which nothing speaks."""
+    facts = {
+        "os": {"id": "debian", "version_id": "12"},
+        "python_version": "3.11.2",
+        "architecture": "x86_64",
+        "cpus": 2,
+        "gpus": 0,
+        "hostname": name,
+        "interfaces": [{"name": "eth0", "up": True, "addresses": [{"address": address, "prefix": 24}]}],
+    }
+    answer = {
+        "labelled_images": [],
+        "disk_free_mib": {"/var/lib/docker": 50000},
+        "listeners": [],
+        "connections": [],
+        "resolved": {name: {"addresses": [address], "error": ""}},
+    }
+    variables = {"inventory_hostname": name, "cluster_host": facts, "asked": answer, "cluster_network": "10.0.0.0/24", "cluster_address": address}
+    for path, value in changes.items():
+        target = {"facts": facts, "answer": answer, "vars": variables}[path.split("_", 1)[0]]
+        target[path.split("_", 1)[1]] = value
+    return variables
+
+
+def judge(*hosts, members=None, play=None, findings=(), fail_on="block"):
+    names = [host["inventory_hostname"] for host in hosts]
+    members = members or [
+        {"name": host["inventory_hostname"], "address": host["cluster_address"], "interface": "eth0", "fabric_address": host["cluster_address"],
+         "slots": host.get("slots", 1), "reachable": True, "in_play": True}
+        for host in hosts
+    ]
+    for host in hosts:
+        host["cluster_members"] = members
+        host["asked"]["resolved"] = dict({name: {"addresses": [], "error": "unknown"} for name in names}, **host["asked"]["resolved"])
+    cluster = [member["name"] for member in members]
+    hostvars = Hostvars({name: {"inventory_hostname": name, "ansible_host": "192.0.2.99"} for name in cluster})
+    hostvars.update({host["inventory_hostname"]: host for host in hosts})
+    task_vars = dict(hosts[0], hostvars=hostvars, groups={"cluster": cluster}, ansible_play_hosts=names, ansible_play_hosts_all=play or cluster)
+    loader = DataLoader()
+    task = SimpleNamespace(
+        args={"rules": str(RULES), "answers": "asked", "findings": list(findings), "fail_on": fail_on},
+        async_val=False, check_mode=True, diff=False, action="trainyard.gpu.judge_hosts", collections=[], environment=[],
+    )
+    connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
+    action = judge_hosts.ActionModule(task, connection, SimpleNamespace(check_mode=True), loader, Templar(loader, task_vars), None)
+    return action.run(task_vars=task_vars)
+
+
+def listener(**changes):
+    return dict({"address": "0.0.0.0", "port": 12345, "pid": 7, "process": "nc", "container_id": "", "container_name": ""}, **changes)
+
+
+GOOD = [
+    {},
+    {"facts_os": {"id": "ubuntu", "version_id": "24.04"}},
+    {"facts_gpus": 8, "vars_slots": 8},
+    {"vars_slots": 2},
+    {"answer_disk_free_mib": {"/var/lib/docker": 100}, "answer_labelled_images": ["trainyard/training:0123"]},
+    {"answer_disk_free_mib": {"/data/docker": 9}, "vars_preflight_image_path": "/data/docker", "vars_preflight_image_disk_mib": "5"},
+    {"answer_listeners": [listener(container_id="f" * 64, container_name="trainyard-training", process="sshd")]},
+    {"answer_listeners": [listener(address="127.0.0.1"), listener(address="192.168.1.1")]},
+    {"answer_connections": [{"name": "b", "address": "10.0.0.12", "port": 12345, "state": "refused", "error": "Connection refused"},
+                            {"name": "c", "address": "10.0.0.13", "port": 12345, "state": "open", "error": ""}]},
+    {"answer_resolved": {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": ["10.0.0.12", "fe80::2"], "error": ""}}},
+    {"answer_resolved": {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": ["192.168.9.9"], "error": ""}}},
+]
+
+BAD = [
+    ({"facts_os": {"id": "ubuntu", "version_id": "18.04"}}, "os-supported", "ubuntu 18.04"),
+    ({"facts_os": {"id": "rocky", "version_id": "9.4"}}, "os-supported", "rocky 9.4"),
+    ({"facts_python_version": "3.7.3"}, "python-version", "Python 3.7.3"),
+    ({"facts_interfaces": [{"name": "eth1", "up": False, "addresses": []}], "vars_cluster_address": ""}, "address-missing", "eth1 none (down)"),
+    ({"vars_cluster_address": "10.0.0.99"}, "address-elsewhere", "10.0.0.99"),
+    ({"vars_slots": 3}, "slots-exceeded", "3 on a host with 0 GPUs and 2 CPUs"),
+    ({"facts_gpus": 4, "facts_cpus": 64, "vars_slots": 5}, "slots-exceeded", "5 on a host with 4 GPUs"),
+    ({"answer_disk_free_mib": {"/var/lib/docker": 40959}}, "image-disk", "40959 MiB free"),
+    ({"answer_listeners": [listener()]}, "ssh-port-taken", "0.0.0.0:12345 is held by nc (pid 7)"),
+    ({"answer_listeners": [listener(address="::", pid=0, process="")]}, "ssh-port-taken", "could not be told"),
+    ({"answer_listeners": [listener(address="10.0.0.11", container_id="e" * 64, container_name="other")]}, "ssh-port-taken", "in container other"),
+    ({"answer_connections": [{"name": "b", "address": "10.0.0.12", "port": 12345, "state": "timeout", "error": "no answer within 3 s"}]},
+     "peer-unreachable", "10.0.0.12 port 12345: no answer within 3 s"),
+    ({"answer_connections": [{"name": "b", "address": "10.0.0.12", "port": 12345, "state": "unreachable", "error": "No route to host"}]},
+     "peer-unreachable", "No route to host"),
+    ({"answer_resolved": {"a": {"addresses": ["127.0.1.1"], "error": ""}}}, "own-name-loopback", "a is 127.0.1.1"),
+    ({"answer_resolved": {"a": {"addresses": ["::1", "10.0.0.11"], "error": ""}}}, "own-name-loopback", "a is ::1"),
+    ({"answer_resolved": {"a": {"addresses": [], "error": "no such name"}}}, "own-name-unknown", "no such name"),
+    ({"answer_resolved": {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": ["127.0.0.1"], "error": ""}}}, "peer-name-wrong", "b is 127.0.0.1"),
+    ({"answer_resolved": {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": ["10.0.0.11"], "error": ""}}}, "peer-name-wrong", "b is 10.0.0.11"),
+]
+
+
+@pytest.mark.parametrize("changes", GOOD)
+def test_what_passes(changes):
+    result = judge(a_host("a", "10.0.0.11", **changes), a_host("b", "10.0.0.12"))
+    assert [entry for entry in result["findings"] if entry["verdict"] != "pass"] == []
+    assert "failed" not in result
+
+
+@pytest.mark.parametrize("changes, check_id, found", BAD)
+def test_what_is_found(changes, check_id, found):
+    rule = next(rule for rule in yaml.safe_load(RULES.read_text(encoding="utf-8"))["host_rules"] if rule["id"] == check_id)
+    result = judge(a_host("a", "10.0.0.11", **changes), a_host("b", "10.0.0.12"))
+    (entry,) = [entry for entry in result["findings"] if entry["verdict"] != "pass"]
+    assert (entry["id"], entry["host"]) == (check_id, "a")
+    assert found in entry["found"] and entry["expected"] and entry["fix"]
+    assert ("failed" in result) == (rule["severity"] == "block")
+    if rule["severity"] == "block":
+        assert entry["found"] in result["msg"] and entry["fix"] in result["msg"]
+
+
+def test_what_is_found_across_hosts():
+    same = judge(a_host("a", "10.0.0.11", facts_hostname="debian", answer_resolved={"debian": {"addresses": ["10.0.0.11"], "error": ""}}),
+                 a_host("b", "10.0.0.12", facts_hostname="debian", answer_resolved={"debian": {"addresses": ["10.0.0.12"], "error": ""}}))
+    assert [(entry["id"], entry["host"]) for entry in same["findings"]] == [("hostname-twice", "a, b")]
+    twice = judge(a_host("a", "10.0.0.11"), a_host("b", "10.0.0.11"))
+    assert ("address-twice", "a, b") in [(entry["id"], entry["host"]) for entry in twice["findings"]]
+    mixed = judge(a_host("a", "10.0.0.11"), a_host("b", "10.0.0.12", facts_architecture="aarch64"))
+    (entry,) = mixed["findings"]
+    assert entry["id"] == "architecture-differs" and entry["found"] == "aarch64 on b; x86_64 on a"
+
+
+def test_a_fabric_network_that_a_host_is_not_in():
+    members = [{"name": "a", "address": "10.0.0.11", "fabric_address": "", "slots": 1, "reachable": True, "in_play": True}]
+    (entry,) = judge(a_host("a", "10.0.0.11", vars_cluster_fabric_network="169.254.0.0/16"), members=members)["findings"]
+    assert entry["id"] == "fabric-address-missing" and "169.254.0.0/16" in entry["expected"]
+
+
+def test_a_host_that_does_not_answer():
+    down = {"name": "b", "address": "10.0.0.12", "fabric_address": "", "slots": 0, "reachable": False, "in_play": False}
+    there = {"name": "a", "address": "10.0.0.11", "fabric_address": "10.0.0.11", "slots": 1, "reachable": True, "in_play": True}
+    resolved = {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": [], "error": "unknown"}}
+    result = judge(a_host("a", "10.0.0.11", answer_resolved=resolved), members=[there, down])
+    (entry,) = result["findings"]
+    assert result["failed"] and (entry["id"], entry["host"]) == ("host-unreachable", "b") and "192.0.2.99" in entry["found"]
+    limited = judge(a_host("a", "10.0.0.11", answer_resolved=resolved), members=[there, down], play=["a"])
+    assert "failed" not in limited
+    assert [entry["id"] for entry in limited["findings"] if entry["verdict"] == "warn"] == ["host-unreachable"]
+
+
+def test_all_problems_of_all_hosts_come_in_one_message_with_those_of_the_input():
+    earlier = {"id": "input-unknown", "host": "a", "verdict": "warn", "expected": "", "found": "none", "source": "cluster_x", "seconds": 0.0, "fix": ""}
+    result = judge(a_host("a", "10.0.0.11", facts_python_version="3.6.9", vars_slots=9), a_host("b", "10.0.0.12", answer_listeners=[listener()]), findings=[earlier])
+    assert [entry["id"] for entry in result["findings"]] == ["input-unknown", "python-version", "slots-exceeded", "ssh-port-taken"]
+    for check_id in ("input-unknown", "python-version", "slots-exceeded", "ssh-port-taken"):
+        assert check_id in result["msg"]
+
+
+def test_warnings_stop_where_asked():
+    assert "failed" in judge(a_host("a", "10.0.0.11", answer_resolved={"a": {"addresses": ["127.0.1.1"], "error": ""}}), fail_on="warn")
+
+
+def test_every_id_is_tried_and_published():
+    rules = yaml.safe_load(RULES.read_text(encoding="utf-8"))["host_rules"]
+    ids = [rule["id"] for rule in rules]
+    assert len(ids) == len(set(ids))
+    tried = {check_id for changes, check_id, found in BAD} | {"hostname-twice", "address-twice", "architecture-differs", "fabric-address-missing"}
+    assert set(ids) == tried
+    readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")
+    assert [check_id for check_id in ids if "`%s`" % check_id not in readme] == []
+
+
+@pytest.mark.parametrize("change, blamed", [({"fixx": "x"}, "unknown fixx"), ({"severity": "fatal"}, "block or warn"), ({"stage": "moon"}, "host or cluster")])
+def test_a_rule_that_is_misspelt_is_an_error(change, blamed):
+    rule = {"id": "x", "severity": "block", "stage": "host", "that": "true", "expected": "", "found": "", "source": "", "fix": ""}
+    with pytest.raises(judge_hosts.AnsibleError, match=blamed):
+        judge_hosts.ActionModule._check_rule(dict(rule, **change))

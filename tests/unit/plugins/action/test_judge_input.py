@@ -1,0 +1,148 @@
+"""Every input that is refused, judged as ansible-playbook does it: real inventory, real templates, all roles of the collection."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import init_plugin_loader
+from ansible.template import Templar
+from ansible.vars.hostvars import HostVars
+from ansible.vars.manager import VariableManager
+
+from ansible_collections.trainyard.gpu.plugins.action.judge_input import ActionModule
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collections():
+    # ansible-core does this once in its command line tools; the finder may be there from another test.
+    import ansible.utils.collection_loader as finder
+
+    if finder.AnsibleCollectionConfig.collection_finder is None:
+        init_plugin_loader()
+
+
+class Judge:
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __call__(self, inventory, **args):
+        path = self.folder / "hosts.yml"
+        path.write_text(yaml.safe_dump(inventory), encoding="utf-8")
+        loader = DataLoader()
+        manager = InventoryManager(loader=loader, sources=[str(path)])
+        variables = VariableManager(loader=loader, inventory=manager)
+        host = (manager.get_hosts("cluster") or manager.get_hosts("all") or [manager.get_host("localhost")])[0]
+        task_vars = dict(variables.get_vars(host=host), hostvars=HostVars(manager, variables, loader))
+        task = SimpleNamespace(args=args, async_val=False, check_mode=True, diff=False, action="trainyard.gpu.judge_input", collections=[], environment=[])
+        connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
+        action = ActionModule(task, connection, SimpleNamespace(check_mode=True), loader, Templar(loader, task_vars), None)
+        return action.run(task_vars=task_vars)
+
+
+@pytest.fixture(name="judge")
+def _judge(tmp_path):
+    return Judge(tmp_path)
+
+
+def cluster(both=None, first=None, **groups):
+    """Return the inventory that README shows, with variables for both hosts, or for the first."""
+    hosts = {"server-a": dict({"ansible_host": "192.0.2.11"}, **(first or {})), "server-b": {"ansible_host": "192.0.2.12"}}
+    return dict({"cluster": {"hosts": hosts, "vars": both or {}}}, **groups)
+
+
+def problems(result):
+    return {(entry["id"], entry["source"]) for entry in result["findings"] if entry["verdict"] == "fail"}
+
+
+def test_the_smallest_inventory_is_good(judge):
+    result = judge({"cluster": {"hosts": {"server-a": {}, "server-b": {}}}})
+    assert result["findings"] == [] and "failed" not in result
+
+
+@pytest.mark.parametrize("name, value, check_id, allowed", [
+    ("cluster_ssh_port", 0, "input-range", "1 to 65535"),
+    ("cluster_ssh_port", 70000, "input-range", "1 to 65535"),
+    ("cluster_ssh_port", "ssh", "input-type", "an integer"),
+    ("cluster_share_path", "data1/share", "input-path", "absolute path"),
+    ("cluster_share_path", "/", "input-path", "absolute path"),
+    ("cluster_slots", -1, "input-range", "0 to 64"),
+    ("cluster_network", "10.0.0.1/24", "input-network", "10.0.0.0/24"),
+    ("cluster_head", "server-z", "input-rule", "group cluster"),
+    ("cluster_storage", "nas", "input-rule", "group cluster"),
+    ("preflight_fail_on", "never", "input-choice", "block, warn"),
+    ("shared_storage_backend", "gluster", "input-choice", "existing"),
+    ("training_image_distribution", "carrier-pigeon", "input-choice", "registry, archive"),
+    ("training_image_rebuild", "sometimes", "input-choice", "auto, always, never"),
+    ("train_launcher", "slurm", "input-choice", "horovodrun, torchrun"),
+    ("cluster_network", "{{ nowhere }}", "input-template", "text"),
+    ("cluster_network", "{{ 1 + }}", "input-template", "text"),
+])
+def test_a_value_that_is_refused(judge, name, value, check_id, allowed):
+    result = judge(cluster({name: value}))
+    assert result["failed"]
+    assert problems(result) == {(check_id, name)}
+    assert {entry["host"] for entry in result["findings"]} == {"server-a", "server-b"}
+    first = result["findings"][0]
+    assert allowed in first["expected"] and first["fix"]
+    if check_id != "input-template":
+        assert first["found"] == str(value)
+    for text in (name, first["found"], first["expected"], first["fix"]):
+        assert text in result["msg"]
+
+
+@pytest.mark.parametrize("inventory, check_id", [
+    ({"servers": {"hosts": {"server-a": {}}}}, "inventory-no-cluster"),
+    ({}, "inventory-no-cluster"),
+    ({"cluster": {"hosts": {}}}, "inventory-empty-cluster"),
+    (cluster(head={"hosts": {"login": {}}}), "inventory-outside-cluster"),
+    (cluster(head={"hosts": {"server-a": {}, "server-b": {}}}), "inventory-one-host"),
+    (cluster(storage={"hosts": {"nas": {}}}), "inventory-outside-cluster"),
+    (cluster(**{"server-b": {"hosts": {"server-a": {}}}}), "inventory-host-like-group"),
+    (cluster(first={"ansible_host": "192.0.2.12"}), "inventory-same-address"),
+    (cluster({"cluster_address": "192.0.2.1"}), "inventory-same-address"),
+])
+def test_an_inventory_that_is_refused(judge, inventory, check_id):
+    result = judge(inventory)
+    assert result["failed"]
+    assert check_id in {found for found, source in problems(result)}
+    assert check_id in result["msg"]
+
+
+def test_values_that_must_agree(judge):
+    result = judge(cluster(first={"cluster_ssh_port": 2222}))
+    assert problems(result) == {("input-same", "cluster_ssh_port")}
+    assert {(entry["host"], entry["found"]) for entry in result["findings"]} == {("server-a", "2222"), ("server-b", "12345")}
+
+
+def test_all_problems_come_at_once(judge):
+    result = judge(cluster({"cluster_ssh_port": 0, "cluster_share_path": "share", "preflight_fail_on": "no"}, head={"hosts": {"login": {}}}))
+    assert {name for check_id, name in problems(result)} >= {"cluster_ssh_port", "cluster_share_path", "preflight_fail_on", "inventory"}
+
+
+def test_values_are_templated_with_the_host_and_the_defaults_of_all_roles(judge):
+    ports = {"cluster_ssh_port": "{{ port_of[inventory_hostname] }}", "port_of": {"server-a": 2222, "server-b": 2222}}
+    assert judge(cluster(ports))["findings"] == []
+    assert judge(cluster({"cluster_storage": "{{ cluster_head }}"}))["findings"] == []
+
+
+def test_what_is_only_known_during_the_run_is_left_to_the_run(judge):
+    assert judge(cluster({"training_image_base": "{{ cluster_host.architecture }}-base"}))["findings"] == []
+
+
+def test_a_misspelt_name_is_warned_of(judge):
+    inventory = cluster({"cluster_ssh_prot": 2222, "my_own": 1})
+    result = judge(inventory)
+    assert "failed" not in result
+    assert {(entry["id"], entry["source"], entry["fix"]) for entry in result["findings"]} == {
+        ("input-unknown", "cluster_ssh_prot", "did you mean cluster_ssh_port?")}
+    assert judge(inventory, fail_on="warn")["failed"]
+    assert judge(cluster({"cluster_ssh_prot": 2222, "preflight_fail_on": "warn"}))["failed"]
+
+
+def test_a_secret_is_not_shown(judge):
+    result = judge(cluster({"training_image_registry_login": "hunter2"}))
+    assert result["failed"] and "hunter2" not in str(result)

@@ -1,0 +1,156 @@
+"""Rules for input that are data, and the shape of an inventory."""
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils import _findings, _input_rules
+
+WORDS = {"allowed": "as it must be", "fix": "make it so"}
+
+
+def judge(rule, *values, truth=True):
+    rules = _input_rules.parse_rules({"input_rules": [dict(rule, variable=rule.get("variable", "r_v"))]}, "r", ["r_v"])
+    hosts = {"host-%d" % number: {"r_v": value} for number, value in enumerate(values)}
+    return _input_rules.judge_rules(rules, hosts, lambda host, expression, item: truth)
+
+
+@pytest.mark.parametrize("rule, good, bad", [
+    ({"range": [1, 65535]}, [1, 12345, 65535], [0, 70000, -1, True, "22"]),
+    ({"range": [0, None]}, [0, 10 ** 9, 0.5], [-1]),
+    ({"range": [None, 3]}, [-5, 3], [4]),
+    ({"path": "absolute"}, ["/data1/share", "/a"], ["share", "", "/", "//", "/a/../etc", "~/x"]),
+    ({"network": True}, ["10.0.0.0/24", "169.254.0.0/16", "2001:db8::/64"], ["10.0.0.1/24", "10.0.0.0", "lan", "", "10.0.0.0/33"]),
+    ({"address": True}, ["10.0.0.1", "::1"], ["10.0.0.256", "server-a", "10.0.0.0/24", ""]),
+    ({"address": True, "empty": True}, ["", "10.0.0.1"], ["x"]),
+    ({"range": [1, 9], "empty": True}, ["", None, [], {}], [0, False]),
+    (dict(WORDS, pattern="[a-z]+"), ["abc"], ["abc\n", "a1", ""]),
+    ({"variable": "r_v[]", "unique": True}, [["a", "b"], []], [["a", "a"]]),
+    ({"variable": "r_v[].path", "path": "absolute"}, [[{"path": "/a"}, {}, {"path": None}], "no list"], [[{"path": "/a"}, {"path": "b"}]]),
+    ({"variable": "r_v.inner[].n", "range": [1, 2]}, [{"inner": [{"n": 1}]}, {}], [{"inner": [{"n": 3}]}]),
+])
+def test_kinds(rule, good, bad):
+    for value in good:
+        assert judge(rule, value) == [], value
+    for value in bad:
+        assert len(judge(rule, value)) == 1, value
+
+
+def test_a_finding_names_variable_value_what_is_allowed_and_the_fix():
+    assert judge({"range": [1, 65535]}, 70000) == [{
+        "id": "input-range", "host": "host-0", "verdict": "fail", "expected": "a number from 1 to 65535", "found": "70000", "source": "r_v",
+        "seconds": 0.0, "fix": "set r_v to a number from 1 to 65535",
+    }]
+    (entry,) = judge({"variable": "r_v[].path", "path": "absolute", "severity": "warn"}, [{"path": "/a"}, {"path": "b"}])
+    assert entry["source"] == "r_v[1].path" and entry["verdict"] == "warn" and entry["found"] == "b"
+
+
+def test_expressions():
+    rule = dict(WORDS, that="anything")
+    assert judge(rule, 1, truth=True) == []
+    (entry,) = judge(rule, 1, truth=False)
+    assert (entry["id"], entry["expected"], entry["fix"]) == ("input-rule", "as it must be", "make it so")
+    assert judge({"range": [1, 2], "when": "anything"}, 5, truth=False) == []
+
+
+def test_rules_across_hosts():
+    assert judge({"same": True}, 1, 1) == []
+    assert [(entry["host"], entry["found"]) for entry in judge({"same": True}, 1, 2, 1)] == [("host-0", "1"), ("host-1", "2")]
+    assert judge({"unique": True}, "a", "a") == []
+    assert [entry["host"] for entry in judge({"unique": "hosts"}, "a", "b", "a")] == ["host-2"]
+
+
+def test_secrets_are_not_shown():
+    rules = _input_rules.parse_rules({"input_rules": [dict(WORDS, variable="r_v.password", pattern="x+")]}, "r", ["r_v"])
+    (entry,) = _input_rules.judge_rules(rules, {"a": {"r_v": {"password": "hunter2"}}}, None, hidden={"r_v"})
+    assert "hunter2" not in str(entry)
+
+
+def test_a_variable_that_is_wrong_already_is_not_judged_again():
+    rules = _input_rules.parse_rules({"input_rules": [{"variable": "r_v", "range": [1, 2]}]}, "r", ["r_v"])
+    assert _input_rules.judge_rules(rules, {"a": {}, "b": {"r_v": 1}}, None) == []
+
+
+@pytest.mark.parametrize("data, blamed", [
+    ([], "one list named input_rules"),
+    ({"rules": []}, "one list named input_rules"),
+    ({"input_rules": [{"range": [1, 2]}]}, "without variable"),
+    ({"input_rules": [{"variable": "r_v"}]}, "exactly one of"),
+    ({"input_rules": [{"variable": "r_v", "range": [1, 2], "same": True}]}, "exactly one of"),
+    ({"input_rules": [{"variable": "r_v", "range": [1, 2], "fixx": "x"}]}, "unknown key fixx"),
+    ({"input_rules": [{"variable": "r_other", "same": True}]}, "no such variable"),
+    ({"input_rules": [{"variable": "r_v", "same": True, "severity": "fatal"}]}, "block or warn"),
+    ({"input_rules": [{"variable": "r_v", "that": "x"}]}, "needs allowed and fix"),
+])
+def test_a_rule_that_is_misspelt_is_an_error(data, blamed):
+    with pytest.raises(_input_rules.RuleError, match=blamed):
+        _input_rules.parse_rules(data, "r", ["r_v"])
+
+
+def test_unknown_variables():
+    known = {"training_image_base", "cluster_head"}
+    assert _input_rules.unknown_variables(
+        ["training_image_bse", "training_image_base", "cluster_zzz", "ansible_host", "mine"], known, ["training_image", "cluster"]
+    ) == {"training_image_bse": "training_image_base", "cluster_zzz": ""}
+
+
+@pytest.mark.parametrize("spec, words", [
+    ({"type": "str", "choices": ["auto", "never"]}, "one of auto, never"),
+    ({"type": "int"}, "an integer"),
+    ({}, "text"),
+    ({"type": "list", "elements": "dict", "options": {"path": {}, "server": {}}}, "a list of dictionaries with the keys path, server"),
+])
+def test_description_of_an_option(spec, words):
+    assert _input_rules.describe(spec) == words
+
+
+def hosts(**addresses):
+    return {name: {"address": address, "port": "22", "connection": "ssh", "cluster_address": ""} for name, address in addresses.items()}
+
+
+@pytest.mark.parametrize("groups, connections, check_id, blamed", [
+    ({"all": ["a"], "ungrouped": ["a"], "servers": ["a"]}, {}, "inventory-no-cluster", "servers"),
+    ({"all": [], "ungrouped": []}, {}, "inventory-no-cluster", "none"),
+    ({"all": ["a"], "cluster": []}, {}, "inventory-empty-cluster", "no host"),
+    ({"all": ["a", "b"], "cluster": ["a"], "head": ["b"]}, hosts(a="a"), "inventory-outside-cluster", "b is only in group head"),
+    ({"all": ["a", "b"], "cluster": ["a"], "storage": ["b"]}, hosts(a="a"), "inventory-outside-cluster", "b is only in group storage"),
+    ({"all": ["a", "b"], "cluster": ["a"], "gpu": ["b"]}, hosts(a="a"), "inventory-outside-cluster", "b is only in group gpu"),
+    ({"all": ["a", "b"], "cluster": ["a", "b"], "head": ["a", "b"]}, hosts(a="a", b="b"), "inventory-one-host", "2 hosts: a, b"),
+    ({"all": ["cluster"], "cluster": ["cluster"]}, hosts(cluster="x"), "inventory-host-like-group", "cluster is a host and a group"),
+    ({"all": ["a", "lab"], "cluster": ["a"], "lab": ["lab"]}, hosts(a="a"), "inventory-host-like-group", "lab is a host and a group"),
+    ({"all": ["a", "b"], "cluster": ["a", "b"]}, hosts(a="10.0.0.1", b="10.0.0.1"), "inventory-same-address", "10.0.0.1 is the address of a, b"),
+    ({"all": ["a", "b"], "cluster": ["a", "b"]}, hosts(a="Node.example.org", b="node.example.org."), "inventory-same-address", "a, b"),
+    ({"all": ["a", "b"], "cluster": ["a", "b"]}, hosts(a="2001:db8::1", b="2001:0db8:0::1"), "inventory-same-address", "a, b"),
+    ({"all": ["a", "b"], "cluster": ["a", "b"]}, {
+        "a": {"address": "a", "port": "22", "connection": "ssh", "cluster_address": "10.0.0.1"},
+        "b": {"address": "b", "port": "22", "connection": "ssh", "cluster_address": "10.0.0.1"},
+    }, "inventory-same-address", "10.0.0.1"),
+])
+def test_inventory_that_is_refused(groups, connections, check_id, blamed):
+    (entry,) = _input_rules.check_inventory(groups, connections)
+    assert entry["id"] == check_id and entry["verdict"] == "fail" and blamed in entry["found"] and entry["fix"]
+
+
+@pytest.mark.parametrize("groups, connections", [
+    ({"all": ["a", "b"], "ungrouped": [], "cluster": ["a", "b"], "head": ["b"], "storage": ["a"], "gpu": ["a", "b"]}, hosts(a="10.0.0.1", b="10.0.0.2")),
+    ({"all": ["a", "b"], "cluster": ["a", "b"], "head": []}, {
+        "a": {"address": "127.0.0.1", "port": "2221", "connection": "ssh", "cluster_address": "10.0.0.1"},
+        "b": {"address": "127.0.0.1", "port": "2222", "connection": "ssh", "cluster_address": "10.0.0.2"},
+    }),
+])
+def test_inventory_that_is_good(groups, connections):
+    assert _input_rules.check_inventory(groups, connections) == []
+
+
+def test_findings_read_once_for_all_hosts_and_blocking_ones_first():
+    findings = [
+        _findings.finding("a", "x", "warn", "e", "f", "s", "do"),
+        _findings.finding("b", "x", "fail", "e", "f", "s", "do"),
+        _findings.finding("b", "y", "fail", "e", "f", "s", "do"),
+        _findings.finding("c", "y", "pass"),
+    ]
+    assert _findings.render(findings) == "BLOCK b: x, y\n  s: f\n  expected: e\n  fix: do\nWARN a: x\n  s: f\n  expected: e\n  fix: do"
+    assert [entry["id"] for entry in _findings.blocks(findings)] == ["b", "b"]
+    assert [entry["id"] for entry in _findings.blocks(findings, "warn")] == ["a", "b", "b"]
+    with pytest.raises(ValueError):
+        _findings.finding("a", "x", "bad")
