@@ -25,10 +25,10 @@ def scenarios():
         yield pytest.param(name, id=name, marks=[pytest.mark.scenario] + [pytest.mark.acceptance] * (name in ACCEPTANCE))
 
 
-def molecule(scenario, record, capsys):
+def molecule(scenario, record, capsys, acceptance):
     """Run a scenario; its lines are on the terminal while it runs, and in a log. Returns exit code and text."""
     environment = dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), TRAINYARD_RUNS=str(record), PYTHONUNBUFFERED="1",
-                       ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160")
+                       ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160", TRAINYARD_ACCEPTANCE="1" if acceptance else "")
     LOGS.mkdir(parents=True, exist_ok=True)
     command = [str(BIN / "molecule"), "test", "--scenario-name", scenario]
     if os.environ.get("KEEP"):
@@ -76,13 +76,15 @@ def check_mode_differences(records, exceptions):
 
 
 @pytest.mark.parametrize("scenario", list(scenarios()))
-def test_scenario(scenario, tmp_path, capsys):
+def test_scenario(scenario, tmp_path, capsys, request):
     config = {}
     for path in (ROOT / ".config/molecule/config.yml", ROOT / "molecule" / scenario / "molecule.yml"):
         config.update((yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("scenario", {}))
     record = tmp_path / "runs.jsonl"
-    code, text = molecule(scenario, record, capsys)
-    assert code == 0, "molecule test -s %s: exit code %d, see %s" % (scenario, code, LOGS / ("%s.log" % scenario))
+    acceptance = "not acceptance" not in request.config.getoption("-m")
+    code, text = molecule(scenario, record, capsys, acceptance)
+    if code:
+        pytest.fail("molecule test -s %s: exit code %d, see %s" % (scenario, code, LOGS / ("%s.log" % scenario)), pytrace=False)
     sequence = [step for step in config["test_sequence"] if not (os.environ.get("KEEP") and step in ("cleanup", "destroy"))]
     assert complaints(text, sequence) == []
 

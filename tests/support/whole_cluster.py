@@ -49,19 +49,23 @@ class WholeCluster:
     def layers(self, host):
         return self.inspect(host, self.inspect(host)["Image"])["RootFS"]["Layers"]
 
-    def playbook(self, name, *arguments, cwd=ROOT, environment=None):
-        """ansible-playbook, its lines on the terminal while it runs. Returns code, text, wall seconds and the callback's record."""
-        record = self.state / "runs.jsonl"
-        record.unlink(missing_ok=True)
+    def start(self, name, *arguments, output, cwd=ROOT, environment=None):
+        """Start ansible-playbook as a user would, without what Molecule has put into this environment."""
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "MOLECULE_"))}
-        clean.update(PATH="%s:%s" % (BIN, os.environ["PATH"]), ANSIBLE_NOCOLOR="1", PYTHONUNBUFFERED="1", TRAINYARD_RUNS=str(record),
+        clean.update(PATH="%s:%s" % (BIN, os.environ["PATH"]), ANSIBLE_NOCOLOR="1", PYTHONUNBUFFERED="1", TRAINYARD_RUNS=str(self.state / "runs.jsonl"),
                      ANSIBLE_CALLBACK_PLUGINS=str(ROOT / "tests/callback"), ANSIBLE_CALLBACKS_ENABLED="module_runs", **(environment or {}))
         command = [str(BIN / "ansible-playbook"), name, "-i", str(self.inventory)]
         command += [json.dumps(argument) if isinstance(argument, dict) else argument for argument in arguments]
         print("\n$ ansible-playbook %s" % " ".join(command[1:]), flush=True)
+        return subprocess.Popen(command, cwd=cwd, env=clean, text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                start_new_session=True)
+
+    def playbook(self, name, *arguments, **options):
+        """Run ansible-playbook, its lines on the terminal while it runs. Returns code, text, wall seconds, and what the callback has counted."""
+        record = self.state / "runs.jsonl"
+        record.unlink(missing_ok=True)
         begun, text = time.monotonic(), []
-        with subprocess.Popen(command, cwd=cwd, env=clean, text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT) as process:
+        with self.start(name, *arguments, output=subprocess.PIPE, **options) as process:
             for line in process.stdout:
                 print(line, end="", flush=True)
                 text.append(line)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
+import time
 
 import pytest
 
@@ -91,3 +95,42 @@ def test_one_host_down(cluster, healed):
                  lambda: cluster.on(cluster.peer, "docker inspect --format '{{.State.Running}}' %s" % cluster.container, check=False).out == "true\n")
     run = cluster.site()
     assert run.code == 0
+
+
+@pytest.mark.acceptance
+def test_killed_in_the_middle_of_the_compile(cluster, healed):
+    """SIGKILL ten seconds into the compile, first to the operator's ansible-playbook, then to the build itself."""
+    other = {"training_image_rebuild": "always", "training_image_build_variables": {"MAKEFLAGS": "-j2"}}
+    former = cluster.inspect(cluster.head)["Id"]
+    log = cluster.state / "killed.log"
+
+    def compiling():
+        return re.search(r"Building CXX object|building 'horovod|Running setup.py|bdist_wheel", log.read_text(encoding="utf-8", errors="replace"))
+
+    def start():
+        with open(log, "w", encoding="utf-8") as output:
+            return cluster.start("site.yml", "-e", other, output=output)
+
+    operator = start()
+    cluster.wait("the compile", 300, compiling)
+    cluster.wait("ten seconds", 11, lambda begun=time.monotonic(): time.monotonic() - begun > 10)
+    os.killpg(operator.pid, signal.SIGKILL)
+    operator.wait()
+    builds = "systemctl show --property ActiveState,MainPID trainyard-image-build"
+    orphan = cluster.on(cluster.head, builds).out
+    assert "ActiveState=active" in orphan
+
+    # A second run does not build beside the orphan: it goes on with it.
+    operator = start()
+    cluster.wait("lines of the orphan's compile", 120, compiling)
+    assert cluster.on(cluster.head, builds).out == orphan
+    cluster.on(cluster.head, "systemctl kill --signal=KILL --kill-whom=all trainyard-image-build")
+    assert operator.wait(120) == 2
+    said = log.read_text(encoding="utf-8")
+    assert "trainyard-image-build" in said and cluster.head in said and "/var/log/trainyard/" in said
+    assert cluster.inspect(cluster.head)["Id"] == former and cluster.inspect(cluster.head)["State"]["Running"]
+
+    assert cluster.playbook("site.yml", "-e", other).code == 0
+    assert cluster.inspect(cluster.head)["Id"] != former
+    # And back: the former image is there, or is made again.
+    assert cluster.site().code == 0
