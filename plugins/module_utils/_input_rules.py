@@ -257,8 +257,9 @@ def check_inventory(groups, connections):
     """
     where = "inventory"
     if "cluster" not in groups:
-        return [finding("inventory-no-cluster", "localhost", "fail", "a group named cluster", "groups: %s" % (", ".join(sorted(set(groups) - {"all", "ungrouped"})) or "none"),
-                        where, "put every server into a group named cluster; its order is the order of the ranks")]
+        others = ", ".join(sorted(set(groups) - {"all", "ungrouped"})) or "none"
+        return [finding("inventory-no-cluster", "localhost", "fail", "a group named cluster", "groups: %s" % others, where,
+                        "put every server into a group named cluster; its order is the order of the ranks")]
     cluster = groups["cluster"]
     if not cluster:
         return [finding("inventory-empty-cluster", "localhost", "fail", "at least one host in group cluster", "group cluster has no host", where,
@@ -283,6 +284,7 @@ def check_inventory(groups, connections):
     given = [(host, entry["cluster_address"], "") for host, entry in connections.items() if entry["cluster_address"]]
     for variable, hosts in (("ansible_host", by_ssh), ("cluster_address", given)):
         for address, names in _same_address(hosts).items():
-            findings.append(finding("inventory-same-address", ", ".join(names), "fail", "every host has its own address", "%s is the address of %s" % (address, ", ".join(names)),
-                                    variable, "give each of %s its own %s, or remove the host that is listed twice" % (", ".join(names), variable)))
+            listed = ", ".join(names)
+            findings.append(finding("inventory-same-address", listed, "fail", "every host has its own address", "%s is the address of %s" % (address, listed),
+                                    variable, "give each of %s its own %s, or remove the host that is listed twice" % (listed, variable)))
     return findings

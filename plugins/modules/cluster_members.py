@@ -41,14 +41,17 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the host
+- name: Ask all hosts
   trainyard.gpu.host_info:
+  delegate_to: "{{ item }}"
+  loop: "{{ groups['cluster'] }}"
+  run_once: true
   register: asked
 
 - name: Work out the cluster
   trainyard.gpu.cluster_members:
-    head: server-a
-    answers: "{{ ansible_play_hosts | map('extract', hostvars, 'asked') | zip(ansible_play_hosts | map('community.general.dict_kv', 'item')) | map('combine') }}"
+    head: "{{ groups['cluster'] | first }}"
+    answers: "{{ asked.results }}"
   run_once: true
   register: worked_out
 """
