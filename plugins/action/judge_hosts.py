@@ -9,7 +9,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import blocks, finding, render
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles, show_failure
 
 REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
 OPTIONAL = {"for_each", "hosts"}
@@ -68,6 +68,7 @@ class ActionModule(ActionBase):
             # Ansible prints all of a failed result: what is good would bury what is not.
             result["findings"] = [entry for entry in result["findings"] if entry["verdict"] != "pass"]
             result["msg"] = "Preflight found what stops this; nothing has been changed.\n" + render(result["findings"])
+            show_failure(self._display, self._templar, result["msg"])
         else:
             warnings = render(findings)
             if warnings:

@@ -24,7 +24,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import 
     show,
     unknown_variables,
 )
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles, show_failure
 
 
 def keeps_secrets(spec):
@@ -75,6 +75,7 @@ class ActionModule(ActionBase):
         if stopping:
             result["failed"] = True
             result["msg"] = "The input is refused; nothing has been changed.\n" + render(findings)
+            show_failure(self._display, self._templar, result["msg"])
         else:
             result["msg"] = "The input is good." if not findings else "The input is accepted with warnings."
             if findings:

@@ -16,6 +16,12 @@ ROLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 RUNTIME_FACTS = ("cluster_host", "cluster_members")
 
 
+def show_failure(display, templar, text):
+    """Show a text of many lines that a task fails with, where ansible-core (before 2.19) only shows it as one line of JSON."""
+    if not hasattr(templar, "evaluate_expression"):
+        display.error(text, wrap_text=False)
+
+
 class Role:
     """A role of this collection as data: option specs, defaults, and where its files are."""
 

@@ -116,8 +116,10 @@ BAD = [
     ({"answer_resolved": {"a": {"addresses": ["127.0.1.1"], "error": ""}}}, "own-name-loopback", "a is 127.0.1.1"),
     ({"answer_resolved": {"a": {"addresses": ["::1", "10.0.0.11"], "error": ""}}}, "own-name-loopback", "a is ::1"),
     ({"answer_resolved": {"a": {"addresses": [], "error": "no such name"}}}, "own-name-unknown", "no such name"),
-    ({"answer_resolved": {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": ["127.0.0.1"], "error": ""}}}, "peer-name-wrong", "b is 127.0.0.1"),
-    ({"answer_resolved": {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": ["10.0.0.11"], "error": ""}}}, "peer-name-wrong", "b is 10.0.0.11"),
+    ({"answer_resolved": {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": ["127.0.0.1"], "error": ""}}},
+     "peer-name-wrong", "b is 127.0.0.1"),
+    ({"answer_resolved": {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": ["10.0.0.11"], "error": ""}}},
+     "peer-name-wrong", "b is 10.0.0.11"),
 ]
 
 
@@ -171,7 +173,8 @@ def test_a_host_that_does_not_answer():
 
 def test_all_problems_of_all_hosts_come_in_one_message_with_those_of_the_input():
     earlier = {"id": "input-unknown", "host": "a", "verdict": "warn", "expected": "", "found": "none", "source": "cluster_x", "seconds": 0.0, "fix": ""}
-    result = judge(a_host("a", "10.0.0.11", facts_python_version="3.6.9", vars_slots=9), a_host("b", "10.0.0.12", answer_listeners=[listener()]), findings=[earlier])
+    wrong = a_host("a", "10.0.0.11", facts_python_version="3.6.9", vars_slots=9)
+    result = judge(wrong, a_host("b", "10.0.0.12", answer_listeners=[listener()]), findings=[earlier])
     assert [entry["id"] for entry in result["findings"]] == ["input-unknown", "python-version", "slots-exceeded", "ssh-port-taken"]
     for check_id in ("input-unknown", "python-version", "slots-exceeded", "ssh-port-taken"):
         assert check_id in result["msg"]
