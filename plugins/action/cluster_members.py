@@ -54,6 +54,8 @@ class ActionModule(ActionBase):
             if "interfaces" in answer
         }
 
+        errors = {answer["item"]: " ".join(str(answer.get("msg", "")).split()) for answer in args["answers"]}
+
         def inventory_address(name):
             return str(hostvars[name].get("ansible_host", name))
 
@@ -86,6 +88,7 @@ class ActionModule(ActionBase):
                     "slots": slots,
                     "reachable": name in hosts,
                     "in_play": name in in_play,
+                    "error": "" if name in hosts else errors.get(name) or "no answer",
                 }
             )
         result.update(changed=False, network=network, members=members, hosts=hosts)

@@ -95,9 +95,9 @@ class ActionModule(ActionBase):
             # One that --limit leaves out is not asked to be there.
             "fail" if asked else "warn",
             expected="the host answers to Ansible",
-            found="no answer from %s" % hostvars[name].get("ansible_host", name),
+            found="%s: %s" % (hostvars[name].get("ansible_host", name), member["error"]),
             source="ssh",
-            fix="start %s, or correct its address, user or key until «ansible %s -m ansible.builtin.ping» succeeds%s"
+            fix="start %s, or correct its address, user, key or sudo until «ansible %s --become -m ansible.builtin.ping» succeeds%s"
             % (name, name, "; to work on the others meanwhile, leave it out with --limit" if asked else ""),
         )
 

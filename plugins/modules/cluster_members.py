@@ -92,6 +92,9 @@ members:
     in_play:
       description: Whether the play still runs on the host.
       type: bool
+    error:
+      description: Why the host could not be asked; empty where it has answered.
+      type: str
 hosts:
   description: What each host that was reached has answered, by inventory name.
   returned: success

@@ -160,12 +160,13 @@ def test_a_fabric_network_that_a_host_is_not_in():
 
 
 def test_a_host_that_does_not_answer():
-    down = {"name": "b", "address": "10.0.0.12", "fabric_address": "", "slots": 0, "reachable": False, "in_play": False}
+    down = {"name": "b", "address": "10.0.0.12", "fabric_address": "", "slots": 0, "reachable": False, "in_play": False,
+            "error": "No route to host"}
     there = {"name": "a", "address": "10.0.0.11", "fabric_address": "10.0.0.11", "slots": 1, "reachable": True, "in_play": True}
     resolved = {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": [], "error": "unknown"}}
     result = judge(a_host("a", "10.0.0.11", answer_resolved=resolved), members=[there, down])
     (entry,) = result["findings"]
-    assert result["failed"] and (entry["id"], entry["host"]) == ("host-unreachable", "b") and "192.0.2.99" in entry["found"]
+    assert result["failed"] and (entry["id"], entry["host"]) == ("host-unreachable", "b") and entry["found"] == "192.0.2.99: No route to host"
     limited = judge(a_host("a", "10.0.0.11", answer_resolved=resolved), members=[there, down], play=["a"])
     assert "failed" not in limited
     assert [entry["id"] for entry in limited["findings"] if entry["verdict"] == "warn"] == ["host-unreachable"]
