@@ -4,18 +4,16 @@
 set -eu
 base=$1 image=$2
 docker rm --force make-base >/dev/null 2>&1 || true
-docker run --name make-base --volume /etc/trainyard/site:/etc/trainyard/site:ro \
-    $([ ! -s /etc/trainyard/site/environment ] || echo --env-file /etc/trainyard/site/environment) \
-    --env PIP_CONFIG_FILE=/etc/trainyard/site/pip.conf --entrypoint sh "$base" -euc '
+docker run --name make-base --volume /etc/trainyard/site:/etc/trainyard/site:ro "$base" sh -euc '
+    # Not by --env: what a container is started with, docker commit keeps in the image.
     # PyTorch names the versions of all other libraries of CUDA that it takes.
-    PIP_ROOT_USER_ACTION=ignore python3 -m pip install --no-cache-dir --progress-bar off torch==2.11.0 numpy==2.3.4 \
+    env PIP_ROOT_USER_ACTION=ignore PIP_CONFIG_FILE=/etc/trainyard/site/pip.conf $(grep "^[A-Za-z_]*=" /etc/trainyard/site/environment) \
+        python3 -m pip install --no-cache-dir --progress-bar off torch==2.11.0 numpy==2.3.4 \
         "nvidia-cuda-nvcc==13.0.*" "nvidia-cuda-crt==13.0.*" "nvidia-cuda-cccl==13.0.*" "nvidia-cuda-runtime==13.0.*" "nvidia-nvvm==13.0.*"
     home=$(python3 -c "import nvidia.cu13; print(nvidia.cu13.__path__[0])")
     ln -s lib "$home/lib64"
     ln -s libcudart.so.13 "$home/lib/libcudart.so"
     ln -s "$home" /usr/local/cuda
-    /usr/local/cuda/bin/nvcc --version
-    rm -rf /etc/trainyard'
-docker commit --change "ENV PATH=/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" --change 'ENTRYPOINT []' --change 'CMD ["bash"]' \
-    make-base "$image"
+    /usr/local/cuda/bin/nvcc --version'
+docker commit --change "ENV PATH=/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" --change 'CMD ["bash"]' make-base "$image"
 docker rm make-base

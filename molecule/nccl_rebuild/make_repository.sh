@@ -23,14 +23,15 @@ Maintainer: trainyard maintainers <maintainers@trainyard.example>
 Depends: $3
 Description: NVIDIA NCCL out of PyTorch's wheel, for a test
 CONTROL
-    dpkg-deb --root-owner-group -Zgzip --build "$folder/root" "$folder/public/$1_$2_amd64.deb" >/dev/null
+    dpkg-deb --root-owner-group -Zgzip -z1 --build "$folder/root" "$folder/public/$1_$2_amd64.deb" >/dev/null
     rm -rf "$folder/root"
 }
 
 for version in "$wanted" "$newer"; do
     library=libnccl.so.${version%%-*}
     mkdir -p "$folder/root$libraries"
-    cp "$folder/nccl/lib/libnccl.so.2" "$folder/root$libraries/$library"
+    # Nobody is to install the newer one: that it is there is enough.
+    { [ "$version" != "$wanted" ] || cat "$folder/nccl/lib/libnccl.so.2"; } >"$folder/root$libraries/$library"
     ln -s "$library" "$folder/root$libraries/libnccl.so.2"
     package libnccl2 "$version" libc6
     mkdir -p "$folder/root$libraries" "$folder/root/usr/include"
