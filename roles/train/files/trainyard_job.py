@@ -188,12 +188,15 @@ def judge(places, rows, job_dir):
 
 
 def exit_code(launcher_code, rows, problems):
-    """The job's exit code: of the rank that failed by itself, before those that were ended because of it."""
-    codes = [row["exit_code"] for row in rows if row["exit_code"]]
-    own = [code for code in codes if code not in (128 + signal.SIGTERM, 128 + signal.SIGKILL)]
+    """The job's exit code: of a rank that failed by itself, else of the launcher; 1 where only a check failed."""
     if launcher_code in (TIMED_OUT, STOPPED):
         return launcher_code
-    return (own or codes or ([launcher_code] if launcher_code else []) or ([1] if problems else []) or [0])[0]
+    return (own_failures(rows) + [launcher_code or (1 if problems else 0)])[0]
+
+
+def own_failures(rows):
+    """Exit codes of ranks that were not just told to end because something else had failed."""
+    return [row["exit_code"] for row in rows if row["exit_code"] not in (None, 0, 128 + signal.SIGTERM)]
 
 
 def summary(result):
@@ -348,6 +351,7 @@ class Job(object):
 
     def finish(self, code, problems):
         """Sweep, collect, judge, write. Returns the exit code."""
+        launched = not problems
         ran = time.monotonic()
         problems = problems + sweep(self.spec["job_id"], self.cluster, {host["name"] for host in self.hosts})
         swept = time.monotonic()
@@ -358,8 +362,8 @@ class Job(object):
             records = self.records()
         rows = rank_rows(self.places, self.hosts, records)
         problems += judge(self.places, rows, self.job_dir)
-        if code and not problems:
-            problems.append("%s ended with exit code %d, though every rank ended well" % (self.spec["launcher"], code))
+        if launched and code not in (0, STOPPED, TIMED_OUT) and not own_failures(rows):
+            problems.insert(0, "%s itself ended with exit code %d; see %s" % (self.spec["launcher"], code, os.path.join(self.job_dir, "job.log")))
         report = (records.get(0) or {}).get("report")
         longest = max([record.get("seconds", 0.0) for record in records.values()] or [0.0])
         result = {

@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 LONGEST_LINE = 65536
@@ -78,6 +79,15 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
+def end_without_launcher(child, launcher):
+    """Without its launcher the rank is an orphan that holds the launcher's ssh connection open: it ends."""
+    while os.getppid() == launcher:
+        time.sleep(0.5)
+    child.terminate()
+    time.sleep(3)
+    child.kill()
+
+
 def copy_output(source, log, prefix):
     """The output as it is to the log at once; whole lines, each with the rank before it, to the launcher."""
     pending = b""
@@ -98,6 +108,7 @@ def copy_output(source, log, prefix):
 
 
 def main():
+    launcher = os.getppid()
     command = sys.argv[1:]
     job = os.environ.get("TRAINYARD_JOB_DIR")
     rank, slot, world_size = place(os.environ)
@@ -125,6 +136,7 @@ def main():
             env=dict(os.environ, TRAINYARD_RANK_REPORT=report), preexec_fn=die_with_parent)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda received, frame: child.send_signal(received))
+        threading.Thread(target=end_without_launcher, args=(child, launcher), daemon=True).start()
         copy_output(child.stdout.fileno(), log, ("[%d %s] " % (rank, facts["hostname"])).encode())
     code = child.wait()
     facts["exit_code"] = code if code >= 0 else 128 - code
