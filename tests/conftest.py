@@ -10,8 +10,9 @@ COMPILES = "test_scenario[cluster]"
 def pytest_collection_modifyitems(items):
     def rank(item):
         place = next((number for number, prefix in enumerate(ORDER) if item.nodeid.startswith(prefix)), 0)
-        after = "training_" in item.name or "nccl_rebuild" in item.name
-        return place, item.name == COMPILES or after, after and item.name != COMPILES
+        if not item.name.startswith("test_scenario["):
+            return place, 0
+        return place, 2 if item.name == COMPILES else 3 if "training_" in item.name or "nccl_" in item.name else 1
 
     items.sort(key=rank)
 
