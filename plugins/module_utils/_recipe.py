@@ -1,0 +1,129 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the training image is made of, and how one is recognised. Pure functions: data in, data out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+
+RECIPE_LABEL = "trainyard.recipe"
+LAYERS_LABEL = "trainyard.layers"
+REPOSITORY = "trainyard/training"
+
+FRAMEWORKS = ("tensorflow", "pytorch", "mxnet")
+# Python distributions that bring a framework.
+DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "nvidia-tensorflow"),
+    "pytorch": ("torch",),
+    "mxnet": ("mxnet",),
+}
+
+
+class RecipeError(ValueError):
+    """The recipe can't be worked out; the message names the variable."""
+
+
+def digest(value):
+    """sha256 of data, the same for the same data whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode("utf-8")).hexdigest()
+
+
+def layers_digest(layers):
+    """What label C(trainyard.layers) says of an image with these layers."""
+    return digest(list(layers))
+
+
+def horovod_variables(requires, architectures, overrides):
+    """HOROVOD_* variables for the build: what is required must be built or the build fails, and what isn't is left out where that saves something.
+
+    C(overrides) come last; a value of None takes a variable away.
+    """
+    parts = dict((section, requires.get(section) or []) for section in ("frameworks", "controllers", "tensor_operations"))
+    variables = dict(("HOROVOD_%s_%s" % ("WITH" if name in parts["frameworks"] else "WITHOUT", name.upper()), "1") for name in FRAMEWORKS)
+    transports = parts["controllers"] + parts["tensor_operations"]
+    variables["HOROVOD_WITH_MPI" if "mpi" in transports else "HOROVOD_WITHOUT_MPI"] = "1"
+    if "gloo" in transports:
+        # Not left out otherwise: horovodrun needs it wherever no mpirun is.
+        variables["HOROVOD_WITH_GLOO"] = "1"
+    if "ccl" in transports:
+        variables["HOROVOD_CPU_OPERATIONS"] = "CCL"
+    if "nccl" in transports:
+        # Shared: the NCCL that is pinned is the one that runs, and a static one crashes beside a shared CUDA runtime before Horovod 0.28.
+        variables.update(HOROVOD_GPU="CUDA", HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_NCCL_LINK="SHARED")
+        if architectures:
+            variables["HOROVOD_BUILD_CUDA_CC_LIST"] = ",".join(str(each) for each in architectures)
+    variables.update(overrides or {})
+    return dict((name, str(value)) for name, value in variables.items() if value is not None)
+
+
+def recipe_hash(parts):
+    """Hash over everything that decides what is in the image, and nothing else: no mirror, CA, proxy or fact of a host."""
+    return digest(parts)
+
+
+def archive_image(path, name):
+    """Identity of an image in an archive of C(docker save): {id, layers}. The archive is not unpacked."""
+    try:
+        with tarfile.open(path) as archive:
+            images = json.load(archive.extractfile("manifest.json"))
+            wanted = name if ":" in name.rpartition("/")[2] else name + ":latest"
+            for image in images:
+                if wanted in (image.get("RepoTags") or []):
+                    config = archive.extractfile(image["Config"]).read()
+                    return {"id": "sha256:" + hashlib.sha256(config).hexdigest(), "layers": json.loads(config.decode("utf-8"))["rootfs"]["diff_ids"]}
+    except (OSError, KeyError, ValueError, tarfile.TarError) as exc:
+        raise RecipeError("training_image_base_archive: %s can't be read as an archive of docker save: %s" % (path, exc))
+    there = sorted(tag for image in images for tag in image.get("RepoTags") or [])
+    raise RecipeError("training_image_base_archive: %s has no image named %s (training_image_base). It has: %s. Name one of these, or save it under that name"
+                      % (path, wanted, ", ".join(there) or "none with a name"))
+
+
+def _package_names(packages):
+    names = set()
+    for package in packages:
+        name = package
+        for separator in "=<>!~[;@ ":
+            name = name.partition(separator)[0]
+        names.add(name.lower().replace("_", "-"))
+    return names
+
+
+def base_problems(base, probe, requires, variables, packages, apt_packages, nccl_version):
+    """Why Horovod can't be compiled on this base as required: one sentence each, empty where nothing is in the way.
+
+    C(probe) is what step C(probe) of the recipe says of the base.
+    """
+    problems = []
+    versions = probe["versions"]
+    python_packages = _package_names(packages)
+    for name in requires.get("frameworks") or []:
+        if not probe["frameworks"][name] and not python_packages & set(DISTRIBUTIONS[name]):
+            problems.append("training_image_requires.frameworks has %s, which %s does not have: add it to training_image_python_packages with its version "
+                            "(%s==...), or name a base that has it" % (name, base, DISTRIBUTIONS[name][0]))
+    operations = requires.get("tensor_operations") or []
+    if "nccl" in operations:
+        why = "training_image_requires.tensor_operations has nccl, "
+        if not versions["cuda"]:
+            problems.append(why + "for which Horovod is compiled with CUDA, and %s has no CUDA compiler (nvcc): name a base with CUDA's development files, or "
+                            "take nccl out" % base)
+        elif probe["frameworks"]["pytorch"] and not probe["torch_cuda"] and "pytorch" in (requires.get("frameworks") or []) and "torch" not in python_packages:
+            problems.append(why + "but PyTorch %s in %s is a CPU build: name a base whose PyTorch has CUDA, or take nccl out" % (versions["torch"], base))
+        elif not (probe["nccl_header"] or nccl_version):
+            problems.append(why + "and %s has no nccl.h: set training_image_nccl_version (for example 2.28.9-1+cuda13.0) and training_image_apt_repositories, "
+                            "or HOROVOD_NCCL_HOME in training_image_build_variables" % base)
+    if "ddl" in operations and variables.get("HOROVOD_GPU_OPERATIONS") != "DDL":
+        problems.append("training_image_requires.tensor_operations has ddl, which this recipe does not build by itself: name a base whose Horovod has it, "
+                        "or set HOROVOD_GPU_OPERATIONS to DDL in training_image_build_variables")
+    if nccl_version and versions["cuda"]:
+        wanted = nccl_version.rpartition("+cuda")[2].partition(".")[0]
+        if wanted != versions["cuda"].partition(".")[0]:
+            problems.append("training_image_nccl_version: %s is for CUDA %s, and %s has CUDA %s: name the pair for that CUDA" % (
+                nccl_version, wanted, base, versions["cuda"]))
+    if not probe["apt"] and (nccl_version or apt_packages):
+        problems.append("%s has no apt-get, so neither training_image_nccl_version nor training_image_apt_packages can be installed: "
+                        "name a base of Debian or Ubuntu" % base)
+    return problems

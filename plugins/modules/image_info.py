@@ -1,0 +1,175 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: image_info
+short_description: Ask a Docker engine for images and whether they are as they were built
+version_added: "0.1.0"
+description:
+  - Tells for each image whether the engine has it, its id, labels, layers and environment.
+  - An image of role P(trainyard.gpu.training_image#role) carries a digest of its own layers in label C(trainyard.layers). A label adds no layer,
+    and whatever changes an image under the same name (C(docker commit), another build) changes its layers. So RV(images[].intact) tells from
+    the image alone whether it is the one that was built.
+  - A missing engine or image is a result, not a failure. Needs only Docker's command line client.
+options:
+  names:
+    description: Names of images, each with its tag.
+    type: list
+    elements: str
+    default: []
+  label:
+    description: Name of a label. RV(labelled) lists the images that carry it. Empty means none are listed.
+    type: str
+    default: ''
+  executable:
+    description: Docker's client.
+    type: path
+    default: docker
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Ask the host for the training image
+  trainyard.gpu.image_info:
+    names: ["{{ training_image_name }}"]
+  register: asked
+
+- name: Refuse an image that was edited
+  ansible.builtin.assert:
+    that: asked.images[0].intact
+"""
+
+RETURN = r"""
+available:
+  description: Whether the engine answers.
+  returned: always
+  type: bool
+cause:
+  description: Why it doesn't. V(not_installed) or V(engine_unavailable), empty where it does.
+  returned: always
+  type: str
+fix:
+  description: What to do about RV(cause), empty where there is nothing to do.
+  returned: always
+  type: str
+images:
+  description: One entry for each of O(names), in their order. Without an engine none is present.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: The name that was asked for.
+      type: str
+    present:
+      description: Whether the engine has it.
+      type: bool
+    id:
+      description: What this engine calls its id. Engines differ in it; compare RV(images[].layers).
+      type: str
+    recipe:
+      description: Its label C(trainyard.recipe), empty where it has none.
+      type: str
+    intact:
+      description: Whether its layers are those that its label C(trainyard.layers) names. V(false) without that label.
+      type: bool
+    labels:
+      description: Its labels.
+      type: dict
+    layers:
+      description: Digests of its uncompressed layers, lowest first.
+      type: list
+      elements: str
+    environment:
+      description: Its environment, C(NAME=value) each.
+      type: list
+      elements: str
+    size_mib:
+      description: Its size in MiB.
+      type: int
+labelled:
+  description: Ids of all images with label O(label), those without a name included.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import json
+import re
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import LAYERS_LABEL, RECIPE_LABEL, layers_digest
+
+FIXES = {
+    "": "",
+    "not_installed": "install Docker on this host",
+    "engine_unavailable": "start Docker on this host (systemctl start docker), and run the task as root",
+}
+NO_IMAGE = re.compile(r"no such (image|object)", re.IGNORECASE)
+NO_ENGINE = re.compile(r"connect to the docker daemon|permission denied|error during connect", re.IGNORECASE)
+
+
+def describe(name, found):
+    """The entry of one image; C(found) is what docker inspect says of it, None where there is none."""
+    found = found or {}
+    config = found.get("Config") or {}
+    labels = config.get("Labels") or {}
+    layers = (found.get("RootFS") or {}).get("Layers") or []
+    return {
+        "name": name,
+        "present": bool(found),
+        "id": found.get("Id", ""),
+        "recipe": labels.get(RECIPE_LABEL, ""),
+        "intact": bool(layers) and labels.get(LAYERS_LABEL) == layers_digest(layers),
+        "labels": labels,
+        "layers": layers,
+        "environment": config.get("Env") or [],
+        "size_mib": found.get("Size", 0) // (1024 * 1024),
+    }
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "names": {"type": "list", "elements": "str", "default": []},
+            "label": {"type": "str", "default": ""},
+            "executable": {"type": "path", "default": "docker"},
+        },
+        supports_check_mode=True,
+    )
+    docker = module.get_bin_path(module.params["executable"])
+    cause = "" if docker else "not_installed"
+
+    def ask(arguments, absent):
+        """(output of the client, None where the engine has no such image; cause where there is no engine)."""
+        rc, out, err = module.run_command([docker, "image"] + arguments)
+        if rc == 0:
+            return out, ""
+        if absent.search(err):
+            return None, ""
+        if NO_ENGINE.search(err):
+            return None, "engine_unavailable"
+        module.fail_json(msg="docker image %s failed: %s" % (" ".join(arguments), err.strip()), rc=rc)
+
+    images, labelled = [], []
+    for name in module.params["names"]:
+        out = None
+        if not cause:
+            out, cause = ask(["inspect", "--", name], NO_IMAGE)
+        images.append(describe(name, json.loads(out)[0] if out else None))
+    if module.params["label"] and not cause:
+        out, cause = ask(["ls", "--all", "--quiet", "--no-trunc", "--filter", "label=" + module.params["label"]], NO_IMAGE)
+        labelled = sorted(set((out or "").split()))
+    module.exit_json(changed=False, available=not cause, cause=cause, fix=FIXES[cause], images=images, labelled=labelled)
+
+
+if __name__ == "__main__":
+    main()

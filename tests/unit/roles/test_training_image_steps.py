@@ -1,0 +1,105 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The steps of the image build are not a module of the collection: they are loaded by path, as the image loads them."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+
+import pytest
+import yaml
+
+ROLE = pathlib.Path(__file__).parents[3] / "roles" / "training_image"
+SPEC = importlib.util.spec_from_file_location("steps", ROLE / "files" / "steps.py")
+steps = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(steps)
+
+FIXES = {fix["name"]: fix for fix in yaml.safe_load((ROLE / "vars" / "main.yml").read_text())["__training_image_source_fixes"]}
+
+
+def applied(**versions):
+    return [name for name, fix in FIXES.items() if steps.applies(fix, dict({"horovod": "0.28.1"}, **versions))]
+
+
+@pytest.mark.parametrize("version, specification, expected", [
+    ("2.1.0", ">=2.1", True),
+    ("2.1", ">=2.1.0", True),
+    ("2.0.1", ">=2.1", False),
+    ("2.13.0+cpu", ">=2.1,<2.13", False),
+    ("2.12.1", ">=2.1,<2.13", True),
+    ("2.6.0a0+df5bbc09d1", ">=2.1", True),
+    ("0.28.1", "<=0.28.1", True),
+    ("0.28.2", "<=0.28.1", False),
+    ("13.0", "==13", True),
+    ("9", "<10", True),
+])
+def test_fits(version, specification, expected):
+    assert steps.fits(version, specification) is expected
+
+
+@pytest.mark.parametrize("versions, expected", [
+    ({"torch": "2.0.1", "gcc": "12.2.0", "cmake": "3.31.6"}, []),
+    ({"torch": "2.4.0a0+3bcc3cddb5", "gcc": "11.4.0"}, ["torch-2.1-cxx17"]),
+    ({"torch": "2.13.0+cpu", "gcc": "12.2.0"}, ["torch-2.13-cxx20"]),
+    ({"torch": "2.11.0", "cuda": "13.0", "gcc": "13.2.0"}, ["torch-2.1-cxx17", "cuda-13-cxx17", "gcc-13-headers"]),
+    ({"tensorflow": "2.16.1", "cuda": "12.6", "cmake": "4.0.1"}, ["cmake-4-policy"]),
+    ({"torch": "2.13.0", "horovod": "0.28.2"}, []),
+])
+def test_fixes_for_what_is_in_the_image(versions, expected):
+    assert applied(**versions) == expected
+
+
+def test_what_is_not_there_fits_no_range():
+    assert not steps.applies({"when": {"torch": "<9"}}, {"torch": None})
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_every_fix_says_why_and_where_that_is_known_from(name):
+    assert FIXES[name]["reason"]
+    assert FIXES[name]["source"]
+    assert FIXES[name]["when"]
+    assert FIXES[name].get("replace") or FIXES[name].get("environment")
+
+
+def test_fix_replaces_text_and_sets_variables(tmp_path):
+    (tmp_path / "CMakeLists.txt").write_text("a 14\nb 14\n")
+    fix = {"name": "x", "reason": "r", "source": ["s"], "when": {"torch": ">=2"}, "environment": {"A": "1"},
+           "replace": [{"file": "CMakeLists.txt", "from": "14", "to": "17"}]}
+    assert steps.apply_fixes([fix], {"torch": "2.1"}, str(tmp_path)) == {"A": "1"}
+    assert (tmp_path / "CMakeLists.txt").read_text() == "a 17\nb 17\n"
+
+
+def test_fix_for_a_source_that_is_another_one_fails_and_names_it(tmp_path):
+    (tmp_path / "CMakeLists.txt").write_text("a 17\n")
+    fix = {"name": "x", "reason": "r", "source": ["s"], "when": {"torch": ">=2"}, "replace": [{"file": "CMakeLists.txt", "from": "14", "to": "17"}]}
+    with pytest.raises(steps.StepError, match="source fix x: CMakeLists.txt has no «14»"):
+        steps.apply_fixes([fix], {"torch": "2.1"}, str(tmp_path))
+
+
+def test_site_environment_takes_proxies_and_points_every_tool_at_the_ca():
+    found = steps.site_environment("# proxies\nhttp_proxy=http://user:word@proxy:3128\nHTTPS_PROXY='http://proxy:3128'\nSECRET=no\n", "/ca", "/pip.conf")
+    assert found["http_proxy"] == "http://user:word@proxy:3128"
+    assert found["HTTPS_PROXY"] == "http://proxy:3128"
+    assert "SECRET" not in found
+    assert {found[name] for name in ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")} == {"/ca"}
+    assert found["PIP_CONFIG_FILE"] == "/pip.conf"
+    assert steps.site_environment("", None, None) == {}
+
+
+def test_repository_as_deb822():
+    text = steps.deb822({"uris": ["https://example.org/a"], "suites": ["./"], "signed_by": "unused", "architectures": ["amd64"]}, "/tmp/0.asc")
+    assert text == "Types: deb\nURIs: https://example.org/a\nSuites: ./\nArchitectures: amd64\nSigned-By: /tmp/0.asc\n"
+
+
+def test_step_that_is_refused_says_so_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["steps.py", "nccl", '{"version": "2.28.9-1+cuda13.0"}'])
+
+    def refuse(_arguments):
+        raise steps.StepError("training_image_nccl_version: no")
+
+    monkeypatch.setattr(steps, "step_nccl", refuse)
+    with pytest.raises(SystemExit, match="trainyard: training_image_nccl_version: no"):
+        steps.main()
