@@ -12,6 +12,7 @@ import time
 from ansible import constants as C
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.errors import RequiredError, UnsupportedError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import blocks, finding, render
@@ -125,11 +126,14 @@ class ActionModule(ActionBase):
             if checked.error_messages:
                 kind = "input-choice" if "choices" in spec else "input-type"
                 found = "(not shown)" if secret else show(value)
-                if "options" in spec and not secret:
-                    found = "%s (%s)" % (found, show("; ".join(checked.error_messages)))
+                # Which key is missing or unknown is no secret.
+                told = [str(error) for error in checked.errors.errors if not secret or isinstance(error, (RequiredError, UnsupportedError))]
+                if "options" in spec and told:
+                    found = "%s (%s)" % (found, show("; ".join(told)))
                 wrong.append(finding(kind, host, "fail", describe(spec), found, name, "set %s to %s" % (name, describe(spec))))
             else:
-                values[name] = checked.validated_parameters[name]
+                # Numbers as such. The rest as the role will see it: here ~ is expanded and keys that were not given appear.
+                values[name] = checked.validated_parameters[name] if spec.get("type") in ("int", "float", "bool") else value
         return values, wrong
 
     @staticmethod
@@ -137,11 +141,10 @@ class ActionModule(ActionBase):
         def evaluate(host, expression, item):
             try:
                 return bool(hosts[host].evaluate(expression, item=item))
-            except AnsibleError as error:
-                # A rule over a variable that doesn't template: that has been found already, for the variable itself.
-                if wrong_input[host]:
-                    return True
-                raise AnsibleError("%s: the rule %r cannot be judged for %s: %s" % (role.name, str(expression), host, error)) from error
+            except AnsibleError:
+                # A value of a shape that the rule doesn't know is not allowed either. What is made of a value that has been
+                # found wrong already is not blamed again.
+                return wrong_input[host]
 
         wrong_input = {host: any(name in hosts[host] and name not in values[host] for name in role.options) for host in values}
         hidden = {name for name, spec in role.options.items() if keeps_secrets(spec)}

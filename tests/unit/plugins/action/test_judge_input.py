@@ -68,6 +68,7 @@ def test_the_smallest_inventory_is_good(judge):
     ("cluster_ssh_port", 70000, "input-range", "1 to 65535"),
     ("cluster_ssh_port", "ssh", "input-type", "an integer"),
     ("cluster_share_path", "data1/share", "input-path", "absolute path"),
+    ("cluster_share_path", "~/share", "input-path", "absolute path"),
     ("cluster_share_path", "/", "input-path", "absolute path"),
     ("cluster_slots", -1, "input-range", "0 to 64"),
     ("cluster_network", "10.0.0.1/24", "input-network", "10.0.0.0/24"),
@@ -146,3 +147,5 @@ def test_a_misspelt_name_is_warned_of(judge):
 def test_a_secret_is_not_shown(judge):
     result = judge(cluster({"training_image_registry_login": "hunter2"}))
     assert result["failed"] and "hunter2" not in str(result)
+    result = judge(cluster({"training_image_registry_login": {"pasword": "hunter2"}}))
+    assert result["failed"] and "hunter2" not in str(result) and "pasword" in result["msg"]
