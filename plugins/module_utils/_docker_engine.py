@@ -1,0 +1,200 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What Docker's configuration file, its tools and apt say: text in, data out, and the merge of two configurations."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+
+from typing import Any, NamedTuple
+
+# What dockerd takes over on SIGHUP; everything else needs a restart (dockerd's manual, «Configuration reload behavior»).
+RELOADABLE = frozenset([
+    "authorization-plugins", "debug", "default-runtime", "features", "insecure-registries", "labels", "live-restore",
+    "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts", "registry-mirrors", "runtimes", "shutdown-timeout",
+])
+# «Docker version 28.5.1, build e180ab8», «containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3»
+_VERSION = re.compile(r"(?:version|containerd) v?(\d+(?:\.\d+)+[^\s,]*)", re.IGNORECASE)
+_UPSTREAM = re.compile(r"v?(?:\d+:)?(\d+(?:\.\d+)*(?:[-~](?:rc|beta)[.\d]*)?)")
+
+
+class ParseError(ValueError):
+    """The text is not what it should be; the message says where."""
+
+
+def parse_daemon_config(text):
+    """Options of a daemon.json. dockerd reads an empty file as no options, so this does."""
+    if not text.strip():
+        return {}
+
+    def constant(name):
+        raise ParseError(f"{name} is no JSON value")
+
+    try:
+        options = json.loads(text, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        raise ParseError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
+    if not isinstance(options, dict):
+        raise ParseError("line 1, column 1: it holds no JSON object ({...})")
+    return options
+
+
+def dump_daemon_config(options, like=""):
+    """The text of a daemon.json, indented as the one it replaces."""
+    indent = re.search(r"^([ \t]+)\S", like, re.MULTILINE)
+    return json.dumps(options, indent=indent.group(1) if indent else 2, ensure_ascii=False) + "\n"
+
+
+class Merge(NamedTuple):
+    """C(placed) are the values that are ours now, with the former ones; C(kept) the user's values that stay in spite of ours."""
+
+    options: dict
+    placed: list
+    kept: list
+
+
+_ABSENT = object()
+
+
+def _get(options, path):
+    for key in path:
+        if not isinstance(options, dict) or key not in options:
+            return _ABSENT
+        options = options[key]
+    return options
+
+
+def _set(options, path, value):
+    for key in path[:-1]:
+        options = options.setdefault(key, {})
+    options[path[-1]] = copy.deepcopy(value)
+
+
+def _delete(options, path):
+    """Remove a value, and the objects around it that hold nothing else."""
+    del _get(options, path[:-1])[path[-1]]
+    for length in range(len(path) - 1, 0, -1):
+        if _get(options, path[:length]):
+            return
+        del _get(options, path[:length - 1])[path[length - 1]]
+
+
+def _leaves(wanted, current, path=()):
+    """(path, value) of what is asked, down to where it can be set without touching a neighbour."""
+    for key, value in wanted.items():
+        here = path + (key,)
+        there = _get(current, here)
+        if isinstance(value, dict) and value and (there is _ABSENT or isinstance(there, dict)):
+            yield from _leaves(value, current, here)
+        elif not (value == {} and isinstance(there, dict)):
+            yield here, value
+
+
+def _same(one, other):
+    # 1 == True in Python, not in JSON.
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def merge(current: dict, wanted: dict, placed: list, override: Any = ()) -> Merge:
+    """Bring what is asked into what is there.
+
+    A value that an earlier merge placed is ours: it follows what is asked, and goes, or gives way to the former one, when it
+    is asked no more. Any other value is the user's: it stays, unless its path (C(log-opts.max-size)) or one above it is in
+    C(override). Lists are values as a whole: joining two of them would mean something else.
+    """
+    options = copy.deepcopy(current)
+    entries = {tuple(entry["path"]): entry for entry in placed}
+    asked = dict(_leaves(wanted, current))
+    result, kept = [], []
+
+    for path, entry in entries.items():
+        if path not in asked and _same_as(options, path, entry["value"]):
+            if "former" in entry:
+                _set(options, path, entry["former"])
+            else:
+                _delete(options, path)
+
+    for path, value in asked.items():
+        there, entry = _get(options, path), entries.get(path)
+        is_ours = entry is not None and there is not _ABSENT and _same(there, entry["value"])
+        if there is _ABSENT:
+            new = {"path": list(path), "value": value}
+        elif is_ours:
+            new = dict(entry, value=value)
+        elif _same(there, value):
+            continue
+        elif any(".".join(path[:length]) in override for length in range(1, len(path) + 1)):
+            new = {"path": list(path), "value": value, "former": there}
+        else:
+            kept.append({"option": ".".join(path), "value": there, "asked": value})
+            continue
+        _set(options, path, value)
+        result.append(new)
+    return Merge(options, result, kept)
+
+
+def _same_as(options, path, value):
+    there = _get(options, path)
+    return there is not _ABSENT and _same(there, value)
+
+
+def changed_options(before, after):
+    """Names of the top-level options that differ."""
+    return sorted(key for key in set(before) | set(after) if not _same(before.get(key, "\0"), after.get(key, "\0")))
+
+
+def tool_version(text):
+    """Version out of what C(dockerd --version) and its like print; empty where there is none."""
+    found = _VERSION.search(text)
+    return found.group(1) if found else ""
+
+
+def upstream_version(version):
+    """C(20.10.24) of C(20.10.24+dfsg1), C(28.5.1) of C(5:28.5.1-1~debian.12~bookworm)."""
+    found = _UPSTREAM.match(version)
+    return found.group(1) if found else ""
+
+
+def numbers(version):
+    return [int(part) for part in re.findall(r"\d+", upstream_version(version).split("-")[0].split("~")[0])]
+
+
+def cli_needs_buildx(version):
+    """From 23.0 on the CLI leaves BuildKit builds to the plugin buildx and fails where it is missing."""
+    return bool(version) and numbers(version) >= [23]
+
+
+def parse_policy(text):
+    """{package: {installed, candidate, origin, versions}} of C(apt-cache policy); origin is that of the installed version."""
+    packages, name, version = {}, None, None
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            name, version = line.rstrip(":"), None
+            packages[name] = {"installed": "", "candidate": "", "origin": "", "versions": []}
+            continue
+        if name is None:
+            continue
+        field = re.match(r"  (Installed|Candidate): (\S+)", line)
+        row = re.match(r" (\*\*\*|   ) (\S+) -?\d+$", line)
+        source = re.match(r" {8} *-?\d+ (.+)$", line)
+        if field:
+            packages[name][field.group(1).lower()] = "" if field.group(2) == "(none)" else field.group(2)
+        elif row:
+            version = row.group(2)
+            packages[name]["versions"].append(version)
+        elif source and version == packages[name]["installed"] and not packages[name]["origin"]:
+            if not source.group(1).startswith("/var/lib/dpkg/status"):
+                packages[name]["origin"] = source.group(1)
+    return packages
+
+
+def failure_reason(journal):
+    """The lines of a unit's journal that say why dockerd did not start."""
+    lines = [line.strip() for line in journal.splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"unable to configure|failed to start daemon|level=fatal|invalid|unknown flag|conflict", line)]
+    # systemd tries several times, and each says the same.
+    return "\n".join(list(dict.fromkeys(telling or lines))[-3:])

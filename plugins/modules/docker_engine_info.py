@@ -1,0 +1,378 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: docker_engine_info
+short_description: Ask a host for its Docker engine, all at once
+version_added: "0.1.0"
+description:
+  - Tells in one run what role P(trainyard.gpu.docker_engine#role) decides on. That covers the versions of engine, command
+    line and plugins, the packages that are installed and could be, the service, the configuration file, and what an earlier run noted.
+  - An engine that is missing or does not answer is a result, not a failure.
+author:
+  - trainyard maintainers (@trainyard)
+options:
+  executable:
+    description: Docker's command line, a name or a path.
+    type: path
+    default: docker
+  daemon:
+    description: The engine itself, a name or a path.
+    type: path
+    default: dockerd
+  service:
+    description: The systemd unit that runs the engine.
+    type: str
+    default: docker.service
+  socket:
+    description: Where the engine listens. C(DOCKER_HOST) and contexts are not heeded, they may name another machine.
+    type: path
+    default: /var/run/docker.sock
+  daemon_config:
+    description: The engine's configuration file.
+    type: path
+    default: /etc/docker/daemon.json
+  daemon_options:
+    description: Options that M(trainyard.gpu.docker_daemon_config) would be asked to merge. It gives RV(daemon_config) its C(differs).
+    type: dict
+    default: {}
+  daemon_override:
+    description: As O(trainyard.gpu.docker_daemon_config#module:override).
+    type: list
+    elements: str
+    default: []
+  packages:
+    description: Names of packages that apt is asked about.
+    type: list
+    elements: str
+    default: []
+  files:
+    description: Paths of which the checksum is wanted.
+    type: list
+    elements: path
+    default: []
+  record:
+    description: File in which the role notes what it changed.
+    type: path
+    default: /var/lib/trainyard/placed.d/docker_engine.json
+  environment:
+    description:
+      - Environment that the running engine should have. A variable with an empty value should not be set.
+      - The values may be secret, and are not returned.
+    type: dict
+    default: {}
+  timeout:
+    description: Seconds after which an engine that does not answer is taken for one that is not available.
+    type: int
+    default: 20
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+seealso:
+  - module: trainyard.gpu.docker_daemon_config
+  - module: community.docker.docker_host_info
+"""
+
+EXAMPLES = r"""
+- name: Ask the host for its Docker engine
+  trainyard.gpu.docker_engine_info:
+    packages: [docker.io, docker-ce]
+  register: engine
+
+- name: Show its version
+  ansible.builtin.debug:
+    msg: "{{ engine.version if engine.available else engine.fix }}"
+"""
+
+RETURN = r"""
+available:
+  description: Whether the engine answers.
+  returned: success
+  type: bool
+  sample: true
+cause:
+  description: Why it does not. V(not_installed), V(daemon_stopped), V(no_answer), or empty.
+  returned: success
+  type: str
+  sample: ""
+fix:
+  description: What to do about it, empty where nothing is to be done.
+  returned: success
+  type: str
+  sample: ""
+version:
+  description: Upstream version of the engine, of the running one if it answers. Empty where there is none.
+  returned: success
+  type: str
+  sample: 20.10.24
+cli_version:
+  description: Upstream version of the command line, empty where there is none.
+  returned: success
+  type: str
+  sample: 20.10.24
+containerd_version:
+  description: Upstream version of containerd, empty where there is none.
+  returned: success
+  type: str
+  sample: 1.6.20
+buildx_version:
+  description: Version of the plugin buildx, empty where the command line has none.
+  returned: success
+  type: str
+  sample: 0.29.1
+buildx_required:
+  description: Whether this command line can't build with BuildKit unless it has buildx (from 23.0 on).
+  returned: success
+  type: bool
+  sample: false
+compose_version:
+  description: Version of the plugin compose, empty where the command line has none.
+  returned: success
+  type: str
+  sample: 2.40.0
+storage_driver:
+  description: Storage driver of the engine, empty where it does not answer.
+  returned: success
+  type: str
+  sample: overlay2
+cgroup_driver:
+  description: Who manages the cgroups of containers, V(systemd) or V(cgroupfs).
+  returned: success
+  type: str
+  sample: systemd
+cgroup_version:
+  description: Version of the host's cgroup hierarchy, V(1) or V(2).
+  returned: success
+  type: str
+  sample: "2"
+live_restore:
+  description: Whether containers go on while the engine restarts.
+  returned: success
+  type: bool
+  sample: false
+containers:
+  description: Number of containers, running or not, that this collection did not make.
+  returned: success
+  type: int
+  sample: 3
+containers_running:
+  description: Number of containers that run.
+  returned: success
+  type: int
+  sample: 1
+service:
+  description: The systemd unit. Whether it is C(loaded), C(active), C(enabled).
+  returned: success
+  type: dict
+  sample: {loaded: true, active: true, enabled: true}
+packages:
+  description:
+    - By name of O(packages), what apt knows of it. C(installed) and C(candidate) are versions or empty, C(origin) is the source
+      of the installed one as C(apt-cache policy) prints it, C(versions) all that could be installed, newest first.
+    - A package that apt does not know has empty values.
+  returned: success
+  type: dict
+  sample: {docker.io: {installed: 20.10.24+dfsg1-1+deb12u1, candidate: 20.10.24+dfsg1-1+deb12u1, origin: "", versions: [20.10.24+dfsg1-1+deb12u1]}}
+daemon_config:
+  description:
+    - The configuration file. Whether it C(exists), its C(options), and the C(error) where it can't be parsed.
+    - Whether it C(differs) from what O(daemon_options) would make of it. What can't be parsed differs where options are asked for.
+  returned: success
+  type: dict
+  sample: {exists: true, options: {live-restore: true}, error: "", differs: false}
+files:
+  description: SHA-256 of those of O(files) that exist.
+  returned: success
+  type: dict
+  sample: {}
+environment_in_force:
+  description: Whether the running engine has O(environment). True where no engine runs.
+  returned: success
+  type: bool
+  sample: true
+record:
+  description: What the role noted in O(record), empty where there is nothing.
+  returned: success
+  type: dict
+  sample: {packages: [docker.io, containerd, runc]}
+python_requests:
+  description: Whether the Python that Ansible uses on the host has requests, which the modules of community.docker need.
+  returned: success
+  type: bool
+  sample: true
+apparmor_required:
+  description: Whether the kernel uses AppArmor and the host lacks the program that loads profiles. The engine can't start containers then.
+  returned: success
+  type: bool
+  sample: false
+group:
+  description: Whether the host has the group C(docker).
+  returned: success
+  type: bool
+  sample: true
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import (
+    ParseError, cli_needs_buildx, merge, parse_daemon_config, parse_policy, tool_version, upstream_version,
+)
+
+FIXES = {
+    "": "",
+    "not_installed": "install a Docker engine, by role docker_engine or by hand",
+    "daemon_stopped": "start it: systemctl start docker.service",
+    "no_answer": "see why: journalctl -u docker.service",
+}
+NO_PACKAGE = {"installed": "", "candidate": "", "origin": "", "versions": []}
+
+
+def read(path):
+    """Bytes of a file, None where there is none."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+class Host:
+    def __init__(self, module):
+        self.module = module
+        self.params = module.params
+
+    def output(self, *command):
+        """What a program prints, empty where it is missing."""
+        path = self.module.get_bin_path(command[0])
+        return self.module.run_command([path] + list(command[1:]))[1] if path else ""
+
+    def docker(self, *arguments):
+        return self.output("timeout", str(self.params["timeout"]), self.params["executable"], "--host", f"unix://{self.params['socket']}", *arguments)
+
+    def info(self):
+        """What C(docker info) says. Of the command line's plugins it tells even where no engine answers."""
+        try:
+            return json.loads(self.docker("info", "--format", "{{json .}}"))
+        except ValueError:
+            return {}
+
+    def service(self):
+        shown = self.output("systemctl", "show", self.params["service"], "--property=LoadState,ActiveState,UnitFileState,MainPID")
+        return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+
+    def daemon_config(self, noted):
+        """C(noted) is what docker_daemon_config wrote into the record."""
+        wanted, placed = self.params["daemon_options"], noted.get("placed", [])
+        content = read(self.params["daemon_config"])
+        try:
+            options = parse_daemon_config((content or b"").decode("utf-8"))
+        except (ParseError, UnicodeDecodeError) as error:
+            return {"exists": True, "options": {}, "error": f"{self.params['daemon_config']}: {error}", "differs": bool(wanted or noted)}
+        merged = merge(options, wanted, placed, self.params["daemon_override"])
+        differs = noted.get("pending", False) or merged.options != options or merged.placed != placed
+        return {"exists": content is not None, "options": options, "error": "", "differs": differs}
+
+    def packages(self):
+        known = parse_policy(self.output("apt-cache", "policy", *self.params["packages"])) if self.params["packages"] else {}
+        return {name: known.get(name, NO_PACKAGE) for name in self.params["packages"]}
+
+    def files(self):
+        contents = {path: read(path) for path in self.params["files"]}
+        return {path: hashlib.sha256(content).hexdigest() for path, content in contents.items() if content is not None}
+
+    def environment_in_force(self, pid):
+        if not self.params["environment"] or pid in ("", "0"):
+            return True
+        # As the process has it: a drop-in that was written after the start is not in force.
+        running = dict(entry.split("=", 1) for entry in (read(f"/proc/{pid}/environ") or b"").decode("utf-8", "replace").split("\0") if "=" in entry)
+        return all(running.get(name, "") == str(value) for name, value in self.params["environment"].items())
+
+    def record(self):
+        content = read(self.params["record"])
+        try:
+            return json.loads(content.decode("utf-8")) if content else {}
+        except ValueError as error:
+            self.module.fail_json(msg=f"{self.params['record']} is damaged ({error}); it holds what teardown restores: repair or remove it")
+
+    def apparmor_required(self):
+        enabled = read("/sys/module/apparmor/parameters/enabled") or b""
+        return enabled.strip() == b"Y" and self.module.get_bin_path("apparmor_parser") is None
+
+    def has_group(self):
+        return any(line.startswith(b"docker:") for line in (read("/etc/group") or b"").splitlines())
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "executable": {"type": "path", "default": "docker"},
+            "daemon": {"type": "path", "default": "dockerd"},
+            "service": {"type": "str", "default": "docker.service"},
+            "socket": {"type": "path", "default": "/var/run/docker.sock"},
+            "daemon_config": {"type": "path", "default": "/etc/docker/daemon.json"},
+            "daemon_options": {"type": "dict", "default": {}},
+            "daemon_override": {"type": "list", "elements": "str", "default": []},
+            "packages": {"type": "list", "elements": "str", "default": []},
+            "files": {"type": "list", "elements": "path", "default": []},
+            "record": {"type": "path", "default": "/var/lib/trainyard/placed.d/docker_engine.json"},
+            "environment": {"type": "dict", "default": {}, "no_log": True},
+            "timeout": {"type": "int", "default": 20},
+        },
+        supports_check_mode=True,
+    )
+    host = Host(module)
+    module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
+    service, record = host.service(), host.record()
+    installed = tool_version(host.output(host.params["daemon"], "--version"))
+    cli = tool_version(host.output(host.params["executable"], "--version"))
+    info = host.info() if cli else {}
+    running = info.get("ServerVersion", "")
+    ours = host.docker("ps", "--all", "--quiet", "--filter", "label=trainyard.managed").split() if running else []
+
+    cause = ""
+    if not running:
+        cause = "not_installed" if not installed else "daemon_stopped" if service.get("ActiveState") != "active" else "no_answer"
+    plugins = {plugin["Name"]: upstream_version(plugin.get("Version") or "") for plugin in (info.get("ClientInfo") or {}).get("Plugins") or []}
+    module.exit_json(
+        changed=False,
+        available=not cause,
+        cause=cause,
+        fix=FIXES[cause],
+        version=upstream_version(running or installed),
+        cli_version=upstream_version(cli),
+        containerd_version=upstream_version(tool_version(host.output("containerd", "--version"))),
+        buildx_version=plugins.get("buildx", ""),
+        buildx_required=cli_needs_buildx(cli),
+        compose_version=plugins.get("compose", ""),
+        storage_driver=info.get("Driver", ""),
+        cgroup_driver=info.get("CgroupDriver", ""),
+        cgroup_version=info.get("CgroupVersion", ""),
+        live_restore=info.get("LiveRestoreEnabled", False),
+        containers=info.get("Containers", 0) - len(ours),
+        containers_running=info.get("ContainersRunning", 0),
+        service={
+            "loaded": service.get("LoadState") == "loaded",
+            "active": service.get("ActiveState") == "active",
+            "enabled": service.get("UnitFileState") == "enabled",
+        },
+        packages=host.packages(),
+        daemon_config=host.daemon_config(record.get("daemon_config", {})),
+        files=host.files(),
+        environment_in_force=host.environment_in_force(service.get("MainPID", "")),
+        record=record,
+        python_requests=importlib.util.find_spec("requests") is not None,
+        apparmor_required=host.apparmor_required(),
+        group=host.has_group(),
+    )
+
+
+if __name__ == "__main__":
+    main()
