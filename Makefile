@@ -21,7 +21,7 @@ help:
 	@echo 'make acceptance  test, and what is too heavy for CI'
 	@echo 'make lint        style and documentation only'
 	@echo 'make bench       what site.yml and train.yml cost on the lab'
-	@echo 'make clean       lab-down, and everything else that make has made here'
+	@echo 'make clean       takes down all labs of this checkout and removes everything else that make has made here'
 
 $(venv): requirements.txt requirements-collections.txt galaxy.yml lab/setup
 	@lab/setup
@@ -49,6 +49,7 @@ lint: $(venv)
 bench: $(venv)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python tests/bench.py
 
-clean: lab-down
+clean:
+	@$(lab) down-all
 	@rm -rf .venv .cache .lab .ansible bench.json trainyard-gpu-*.tar.gz inventories/lab_*
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

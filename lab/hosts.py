@@ -97,7 +97,11 @@ class Lab:
         self._make_volume(self.share)
         for host in sorted(set(self.containers()) - set(self.hosts)):
             self.remove_host(host)
-        image_id = self.engine.docker("image", "inspect", "--format", "{{.Id}}", image).stdout.strip()
+        found = self._inspect("image", image)
+        if not found:
+            raise LabError(f"LAB_IMAGE={image} is not on this machine: docker pull or docker load it first")
+        image_id = found["Id"]
+        machine.check_inotify(len(set(self.hosts) - set(self.containers())))
         for host, address in self.hosts.items():
             self._make_host(host, address, image_id)
         keys = []
@@ -220,6 +224,14 @@ def other_labs(engine, name):
     """Names of labs that still have a host on this engine."""
     arguments = ["container", "ls", "--all", "--filter", f"label={LABEL}", "--format", '{{.Label "%s"}}' % LABEL]
     return sorted(set(engine.docker(*arguments).stdout.split()) - {name})
+
+
+def labs_of(engine, checkout):
+    """(name, state folder) of every lab whose state lies in a checkout."""
+    template = '{{.Label "%s"}} {{.Label "%s.state"}}' % (LABEL, LABEL)
+    listed = engine.docker("network", "ls", "--filter", f"label={LABEL}", "--format", template).stdout.splitlines()
+    labs = [(name, pathlib.Path(state)) for name, state in (line.split(" ", 1) for line in listed)]
+    return [(name, state) for name, state in labs if checkout in state.parents]
 
 
 def remove_cgroups(container):

@@ -16,7 +16,7 @@ import time
 import images
 import inventory
 import report
-from hosts import SHARE, Lab, other_labs
+from hosts import SHARE, Lab, labs_of, other_labs
 from machine import Engine
 from process import LabError, say, stream
 
@@ -174,6 +174,15 @@ def down(options):
     say("down")
 
 
+def down_all(options):
+    """Remove every lab that this checkout has brought up (the tests have one too), then all that they shared."""
+    engine = Engine(CACHE)
+    if engine.reachable():
+        for name, state in labs_of(engine, ROOT):
+            down(argparse.Namespace(name=name, subnet=options.subnet, state=state, keep=True))
+    down(options)
+
+
 def shell(options):
     engine = Engine(CACHE)
     if not engine.reachable() or options.host not in (hosts := Lab(engine, options.name, options.subnet, options.state).containers()):
@@ -204,6 +213,7 @@ def main():
         added.add_argument("--inventory", type=lambda path: pathlib.Path(path).resolve(), help="folder for an inventory of these hosts")
     added = command("down", down, "Remove the hosts and all that belongs to them.")
     added.add_argument("--keep", action="store_true", help="keep what is slow to make: images, base archive, wheels, a started engine")
+    command("down-all", down_all, "Remove all labs of this checkout.").set_defaults(keep=False)
     added = command("shell", shell, "Open a shell on a host.")
     added.add_argument("host", nargs="?", default="lab-a")
 

@@ -1,5 +1,6 @@
 """The machine that the lab runs on: its packages, its Docker engine, what its kernel permits, where it gets packages from."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -31,6 +32,8 @@ CAPABILITIES = {
 }
 # The training image is about 2 GB and lies in three places: head, registry and the other host; the build's cache comes on top.
 FREE_GIB = 12
+# systemd, dbus, logind and containerd of one host watch files by inotify, of which a user (all hosts are root) has few.
+INOTIFY_PER_HOST = 10
 
 
 def is_root():
@@ -70,6 +73,22 @@ def install(*packages):
     say(f"installing {' '.join(missing)}")
     run("apt-get", "update", "-qq")
     run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
+
+
+def check_inotify(hosts):
+    """Say beforehand what systemd in a host would only say to nobody: it ends at once when it gets no inotify instance."""
+    limit = int(pathlib.Path("/proc/sys/fs/inotify/max_user_instances").read_text())
+    used = 0
+    for descriptors in pathlib.Path("/proc").glob("[0-9]*/fd"):
+        # Processes come and go while they are counted, and those of others can't be read.
+        with contextlib.suppress(OSError):
+            if descriptors.stat().st_uid == 0:
+                used += sum(os.readlink(descriptor) == "anon_inode:inotify" for descriptor in descriptors.iterdir())
+    if used + hosts * INOTIFY_PER_HOST > limit:
+        raise LabError(
+            f"fs.inotify.max_user_instances is {limit}, of which root uses {used}, and {hosts} more hosts need {hosts * INOTIFY_PER_HOST}: "
+            "run sysctl fs.inotify.max_user_instances=1024"
+        )
 
 
 def apt_sources(texts, codename):
