@@ -15,8 +15,8 @@ def ssh_mesh_members(members, answers):
         raise AnsibleFilterError("ssh_mesh_members: %s" % error) from error
 
 
-def ssh_mesh_problems(proofs, members):
-    return _ssh_mesh.mesh_problems(proofs, members)
+def ssh_mesh_problems(proofs, members, hosts):
+    return _ssh_mesh.mesh_problems(proofs, members, hosts)
 
 
 class FilterModule:

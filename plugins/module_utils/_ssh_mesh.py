@@ -174,13 +174,14 @@ def parse_logins(text, token):
     return logins
 
 
-def mesh_problems(proofs, members):
+def mesh_problems(proofs, members, hosts):
     """Name what keeps the mesh from being complete.
 
-    C(proofs) has for each host in play what M(ssh_mesh_info) returned. Returns C(problems) and C(absent): members that are not in play and
-    don't answer, which --limit allows.
+    C(proofs) has for each host in play what M(ssh_mesh_info) returned, C(hosts) is what P(mesh_members) made. Returns C(problems) and
+    C(absent): members that are not in play and don't answer, which --limit allows.
     """
     problems, absent = [], []
+    expected = {host["name"]: host["host_key"] for host in hosts}
     in_play = {member["name"] for member in members if member["in_play"]}
     for source, proof in proofs.items():
         if proof["cause"]:
@@ -190,7 +191,10 @@ def mesh_problems(proofs, members):
             if login["cause"] in ABSENT and target not in in_play:
                 absent.append(target)
             elif login["cause"]:
-                problems.append("%s can't log in to %s (%s): %s. Fix: %s" % (source, target, login["cause"], login["evidence"], login["fix"]))
+                evidence = login["evidence"]
+                if login["cause"] == "host_key_changed":
+                    evidence += ", %s is on record" % fingerprint(expected[target])
+                problems.append("%s can't log in to %s (%s): %s. Fix: %s" % (source, target, login["cause"], evidence, login["fix"]))
             elif target in proofs:
                 problems += _differences(source, target, login["session"], proofs[target]["container"])
     return {"problems": problems, "absent": sorted(set(absent))}

@@ -126,16 +126,21 @@ class Keys:
         self.keygen = module.get_bin_path(module.params["executable"], required=True)
         self.result = {"changed": False, "made": [], "rotated": False}
 
-    def run_keygen(self, *arguments):
-        dummy, out, dummy = self.module.run_command([self.keygen] + list(arguments), check_rc=True)
-        return out
+    def public_of(self, path):
+        """Asked of the private key, which is what counts, whatever lies beside it. By a pipe: ssh-keygen refuses a file that others may read."""
+        with open(path, encoding="utf-8", errors="replace") as file:
+            private = file.read()
+        rc, out, err = self.module.run_command([self.keygen, "-y", "-f", "/dev/stdin"], data=private)
+        if rc != 0:
+            self.module.fail_json(msg="%s is no private key (%s): put it back, or remove it to have a new one made" % (path, err.strip()))
+        return without_comment(out)
 
     def make(self, path):
         """A new pair, moved into place when it is whole."""
         staging = tempfile.mkdtemp(dir=self.directory, prefix=".new-")
         try:
             new = os.path.join(staging, "key")
-            self.run_keygen("-q", "-t", "ed25519", "-N", "", "-C", self.module.params["comment"], "-f", new)
+            self.module.run_command([self.keygen, "-q", "-t", "ed25519", "-N", "", "-C", self.module.params["comment"], "-f", new], check_rc=True)
             os.rename(new, path)
             os.rename(new + ".pub", path + ".pub")
         finally:
@@ -149,10 +154,9 @@ class Keys:
             self.result["made"].append(path)
             self.result["rotated"] = self.result["rotated"] or exists
             if self.module.check_mode:
-                return without_comment(self.run_keygen("-y", "-f", path)) if exists else ""
+                return self.public_of(path) if exists else ""
             self.make(path)
-        # Asked of the private key: it is what counts, whatever lies beside it.
-        public = without_comment(self.run_keygen("-y", "-f", path))
+        public = self.public_of(path)
         self.ensure_public_file(path, public)
         return public
 
@@ -204,8 +208,9 @@ class Keys:
             read_at = os.stat("/proc/%d/root%s" % (pid, self.module.params["pid_file"])).st_mtime
         except FileNotFoundError:
             return asleep
+        # By ctime: an older file that was put back has been changed, too.
         files = [os.path.join(self.directory, file) for file in ("sshd_config", KEYS["host_key"])]
-        return {"running": True, "reload_needed": any(os.path.exists(file) and os.stat(file).st_mtime > read_at for file in files)}
+        return {"running": True, "reload_needed": any(os.path.exists(file) and os.stat(file).st_ctime > read_at for file in files)}
 
     def run(self):
         if not self.module.check_mode:

@@ -1,0 +1,207 @@
+"""Whose key is whose in the mesh, and what a login says."""
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils import _ssh_mesh
+
+# Made by ssh-keygen, fingerprints by ssh-keygen -l.
+KEYS = {
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJtyXjapDhUJWTy0ntvwkoGVm5DVeGqTrlkoHnIvFo/5": None,
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFffeY+JMYBah+vwF/4Y3uBnQB0XlnhiMRUnLzjcXqyE": "SHA256:D3v/31wE8HKjexd7Tiz4FUa6oAmRGKgjVFnNrQPVaM0",
+}
+OLD, NEW = KEYS
+CLIENT = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIELzV8t/sj3AyZIJ3Sstc18kQi5vxDVjnhPNqF+2Xsu4"
+
+
+def member(name, in_play=True, reachable=True, address=None):
+    return {"name": name, "address": f"10.0.0.{ord(name)}" if address is None else address, "interface": "eth0" if reachable else "",
+            "slots": 8 if reachable else 0, "reachable": reachable, "in_play": in_play}
+
+
+def entry(name, host_key=OLD, public_key=CLIENT, **more):
+    return {"name": name, "address": f"10.0.0.{ord(name)}", "interface": "eth0", "slots": 8, "host_key": host_key, "public_key": public_key, **more}
+
+
+def answer(*recorded, host_key=OLD, public_key=CLIENT, rotated=False):
+    return {"host_key": host_key, "public_key": public_key, "rotated": rotated, "recorded": {"hosts": list(recorded)} if recorded else {}}
+
+
+def test_fingerprint_is_what_ssh_keygen_prints():
+    assert _ssh_mesh.fingerprint(NEW + " a comment") == KEYS[NEW]
+
+
+@pytest.mark.parametrize("text", ["", "ssh-ed25519", "ssh-ed25519 !!!"])
+def test_fingerprint_of_something_else(text):
+    with pytest.raises(_ssh_mesh.ParseError):
+        _ssh_mesh.fingerprint(text)
+
+
+def test_new_cluster():
+    mesh = _ssh_mesh.mesh_members([member("a"), member("b")], {"b": answer(host_key=NEW), "a": answer()})
+    assert mesh == {"hosts": [entry("a"), entry("b", host_key=NEW)], "kept": [], "unknown": [], "changed": [], "behind": []}
+
+
+def test_check_mode_before_there_are_keys():
+    mesh = _ssh_mesh.mesh_members([member("a")], {"a": answer(host_key="", public_key="")})
+    assert mesh["unknown"] == ["a"] and mesh["hosts"][0]["host_key"] is None
+
+
+def test_key_that_changed_by_itself_is_named_with_both_fingerprints():
+    mesh = _ssh_mesh.mesh_members([member("a"), member("b")], {"a": answer(entry("a"), entry("b")), "b": answer(entry("a"), entry("b"), host_key=NEW)})
+    assert mesh["changed"] == [
+        {"name": "b", "kind": "host_key", "found": KEYS[NEW], "recorded": _ssh_mesh.fingerprint(OLD), "recorded_on": "b"},
+    ]
+
+
+def test_machine_that_was_replaced_is_named_by_what_the_others_have_on_record():
+    mesh = _ssh_mesh.mesh_members([member("a"), member("b")], {"a": answer(entry("a"), entry("b")), "b": answer(host_key=NEW)})
+    assert [(key["name"], key["recorded_on"]) for key in mesh["changed"]] == [("b", "a")]
+
+
+def test_client_key_counts_too():
+    mesh = _ssh_mesh.mesh_members([member("a")], {"a": answer(entry("a"), public_key=NEW)})
+    assert [(key["kind"], key["found"]) for key in mesh["changed"]] == [("public_key", KEYS[NEW])]
+
+
+def test_asked_rotation_is_no_change_by_itself():
+    answers = {"a": answer(entry("a"), entry("b")), "b": answer(entry("a"), entry("b"), host_key=NEW, rotated=True)}
+    mesh = _ssh_mesh.mesh_members([member("a"), member("b")], answers)
+    assert mesh["changed"] == [] and mesh["hosts"][1]["host_key"] == NEW
+
+
+def test_host_that_was_away_during_a_rotation_learns_without_an_alarm():
+    """b rotated and has that on record; a still has the old key."""
+    answers = {"a": answer(entry("a"), entry("b")), "b": answer(entry("a"), entry("b", host_key=NEW), host_key=NEW)}
+    mesh = _ssh_mesh.mesh_members([member("a"), member("b")], answers)
+    assert mesh["changed"] == [] and mesh["hosts"][1]["host_key"] == NEW
+
+
+def test_limit_keeps_what_is_on_record_about_a_host_that_is_down():
+    mesh = _ssh_mesh.mesh_members([member("a"), member("b", in_play=False, reachable=False, address="")], {"a": answer(entry("a"), entry("b", host_key=NEW))})
+    assert mesh["hosts"] == [entry("a"), entry("b", host_key=NEW)]
+    assert (mesh["kept"], mesh["unknown"], mesh["behind"]) == (["b"], [], [])
+
+
+def test_limit_on_a_new_cluster_does_not_know_the_others():
+    mesh = _ssh_mesh.mesh_members([member("a"), member("b", in_play=False)], {"a": answer(), "b": answer(host_key="", public_key="")})
+    assert (mesh["unknown"], mesh["behind"]) == (["b"], [])
+    assert mesh["hosts"][1]["host_key"] is None and mesh["hosts"][1]["address"] == "10.0.0.98"
+
+
+@pytest.mark.parametrize("recorded, behind", [
+    ([entry("a"), entry("b")], []),
+    ([entry("a", slots=4), entry("b", interface="bond0")], []),
+    ([entry("a", host_key=NEW), entry("b")], ["b"]),
+    ([entry("b")], ["b"]),
+    ([], []),
+])
+def test_host_outside_of_the_play_is_told_what_it_lacks(recorded, behind):
+    mesh = _ssh_mesh.mesh_members([member("a"), member("b", in_play=False)], {"a": answer(entry("a"), entry("b")), "b": answer(*recorded)})
+    assert mesh["behind"] == behind
+
+
+CHANGED = """@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
+@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+The fingerprint for the ED25519 key sent by the remote host is
+SHA256:XyfaT1rJe+tOcr+josOLp2F7kkqqqLQ5C0ZW9qVv2vI.
+Host key verification failed.
+"""
+
+
+@pytest.mark.parametrize("stderr, cause", [
+    (CHANGED, "host_key_changed"),
+    ("No ED25519 host key is known for [10.0.0.2]:12345 and you have requested strict checking.\nHost key verification failed.\n", "host_key_unknown"),
+    ("root@10.0.0.2: Permission denied (publickey).\n", "login_refused"),
+    ("ssh: Could not resolve hostname b: Name or service not known\n", "name_unresolved"),
+    ("ssh: connect to host 10.0.0.2 port 12345: Connection refused\n", "connection_refused"),
+    ("ssh: connect to host 10.0.0.2 port 12345: Connection timed out\n", "timeout"),
+    ("Connection timed out during banner exchange\n", "timeout"),
+    ("ssh: connect to host 10.0.0.2 port 12345: No route to host\n", "unreachable"),
+    ("kex_exchange_identification: Connection closed by remote host\nConnection closed by 10.0.0.2 port 12345\n", "connection_closed"),
+    ("sh: 8: /usr/local/lib/trainyard/bin/ssh: not found\n", "ssh_missing"),
+    ("something new\n", "unknown"),
+    ("", "unknown"),
+])
+def test_cause_of_a_login_that_failed(stderr, cause):
+    found, fix, evidence = _ssh_mesh.judge_login("b", 255, stderr)
+    assert found == cause and fix and evidence
+
+
+def test_login_that_worked():
+    assert _ssh_mesh.judge_login("b", 0, "a warning of the login shell\n") == ("", "", "")
+
+
+def test_logins_are_told_apart():
+    assert _ssh_mesh.parse_logins("T 0\no hostname=a\no \nT 255\ne refused\n", "T") == [
+        {"rc": 0, "stdout": "hostname=a\n\n", "stderr": ""},
+        {"rc": 255, "stdout": "", "stderr": "refused\n"},
+    ]
+
+
+def test_garbage_between_logins():
+    with pytest.raises(_ssh_mesh.ParseError, match="mktemp"):
+        _ssh_mesh.parse_logins("mktemp: no space left\n", "T")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"hosts": [{"name": "a"}]}', '{"head": "a"}'])
+def test_record_that_is_none(text):
+    with pytest.raises(_ssh_mesh.ParseError):
+        _ssh_mesh.parse_record(text)
+
+
+def test_empty_record():
+    assert _ssh_mesh.parse_record("\n") == {}
+
+
+PATH = "/usr/local/lib/trainyard/bin:/usr/bin"
+
+
+def session(container="c" * 64, memlock="unlimited", path=PATH):
+    return {"hostname": "b", "container_id": container, "memlock": memlock, "environment": {"PATH": path}}
+
+
+def proof(*logins, container="c" * 64, cause=""):
+    return {"cause": cause, "fix": "fix", "logins": list(logins), "container": {"id": container, "memlock": "unlimited", "environment": {"PATH": PATH}}}
+
+
+def login(name, cause="", **found):
+    return {"name": name, "cause": cause, "fix": "mend", "evidence": "seen", "session": {} if cause else session(**found)}
+
+
+@pytest.mark.parametrize("found, words", [
+    (login("b"), []),
+    (login("b", memlock="64"), ["ulimit -l is 64", "unlimited"]),
+    (login("b", path="/usr/bin:/bin"), ["PATH is '/usr/bin:/bin'"]),
+    (login("b", container="d" * 64), ["logs in to container dddddddddddd", "two hosts share an address"]),
+    (login("b", cause="connection_refused"), ["a can't log in to b (connection_refused)"]),
+    (login("b", cause="host_key_changed"), ["a can't log in to b (host_key_changed)", KEYS[NEW]]),
+])
+def test_problem_of_the_mesh_is_named(found, words):
+    members, hosts = [member("a"), member("b")], [entry("a"), entry("b", host_key=NEW)]
+    said = _ssh_mesh.mesh_problems({"a": proof(found, container="a" * 64), "b": proof()}, members, hosts)
+    assert len(said["problems"]) == (1 if words else 0) and said["absent"] == []
+    assert all(word in said["problems"][0] for word in words)
+
+
+def test_container_that_can_not_be_asked():
+    said = _ssh_mesh.mesh_problems({"a": proof(cause="container_not_running")}, [member("a")], [entry("a")])
+    assert said["problems"] == ["a: its container can't be asked (container_not_running): fix"]
+
+
+@pytest.mark.parametrize("cause, problems, absent", [
+    ("timeout", 0, ["b"]),
+    ("connection_refused", 0, ["b"]),
+    ("host_key_changed", 1, []),
+    ("login_refused", 1, []),
+])
+def test_host_outside_of_the_play_may_be_away_but_not_be_another(cause, problems, absent):
+    said = _ssh_mesh.mesh_problems({"a": proof(login("b", cause=cause))}, [member("a"), member("b", in_play=False)], [entry("a"), entry("b")])
+    assert (len(said["problems"]), said["absent"]) == (problems, absent)
+
+
+def test_limit_has_nothing_to_compare_a_session_outside_of_the_play_with():
+    said = _ssh_mesh.mesh_problems({"a": proof(login("b", memlock="64"))}, [member("a"), member("b", in_play=False)], [entry("a"), entry("b")])
+    assert said == {"problems": [], "absent": []}

@@ -1,0 +1,96 @@
+"""shared_storage_proof, run as Ansible runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from ansible_collections.trainyard.gpu.plugins.modules import shared_storage_proof
+
+MODULE = Path(__file__).parents[4] / "plugins/modules/shared_storage_proof.py"
+
+
+def run(path, step, check=False, **arguments):
+    arguments = {"path": str(path), "step": step, **arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
+    done = subprocess.run(
+        [sys.executable, str(MODULE)], input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False
+    )
+    return json.loads(done.stdout)
+
+
+def test_what_one_writes_the_other_reads_and_nothing_is_left(tmp_path):
+    written = [run(tmp_path, "write", name=name) for name in ("a", "b")]
+    assert [(told["cause"], told["changed"]) for told in written] == [("", False), ("", False)]
+    seen = run(tmp_path, "read", files=[told["proof"] for told in written])["seen"]
+    assert [(entry["name"], entry["cause"]) for entry in seen] == [("a", ""), ("b", "")]
+    run(tmp_path, "remove")
+    assert not list(tmp_path.iterdir())
+
+
+def test_folder_that_is_not_shared(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    proof = run(tmp_path / "a", "write", name="a")["proof"]
+    run(tmp_path / "b", "write", name="b")
+    assert run(tmp_path / "b", "read", files=[proof], timeout=1)["seen"][0]["cause"] == "missing"
+
+
+def test_content_that_differs(tmp_path):
+    proof = run(tmp_path, "write", name="a")["proof"]
+    (tmp_path / ".trainyard/proof" / proof["file"]).write_bytes(b"stale")
+    assert run(tmp_path, "read", files=[proof], timeout=1)["seen"][0]["cause"] == "differs"
+
+
+def test_file_that_comes_late_is_waited_for(tmp_path):
+    proof = run(tmp_path, "write", name="a")["proof"]
+    file = tmp_path / ".trainyard/proof" / proof["file"]
+    hidden = file.rename(tmp_path / "hidden")
+    with subprocess.Popen(["sh", "-c", f"sleep 1; mv {hidden} {file}"]):
+        seen = run(tmp_path, "read", files=[proof])["seen"][0]
+    assert seen["cause"] == "" and seen["seconds"] > 0.4
+
+
+def test_jobs_stay_and_the_rest_of_an_interrupted_proof_goes(tmp_path):
+    (tmp_path / ".trainyard/jobs").mkdir(parents=True)
+    first = run(tmp_path, "write", name="a")["proof"]["file"]
+    run(tmp_path, "write", name="ab")
+    run(tmp_path, "write", name="a")
+    names = [file.name for file in (tmp_path / ".trainyard/proof").iterdir()]
+    assert len(names) == 2 and first not in names
+    run(tmp_path, "remove")
+    assert [path.name for path in (tmp_path / ".trainyard").iterdir()] == ["jobs"]
+
+
+def test_check_mode_writes_nothing(tmp_path):
+    told = run(tmp_path, "write", name="a", check=True)
+    assert (told["cause"], told["proof"]) == ("", {}) and not list(tmp_path.iterdir())
+
+
+def test_folder_that_is_missing_or_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert run(tmp_path / "none", "write", name="a")["cause"] == "missing"
+    assert run(tmp_path / "file", "write", name="a")["cause"] == "no_directory"
+    assert not run(tmp_path / "none", "remove").get("failed")
+
+
+def test_folder_that_refuses_to_be_written():
+    told = run("/proc", "write", name="a")
+    assert told["cause"] in ("not_writable", "missing") and told["error"] and told["proof"] == {}
+
+
+MOUNTINFO = """22 1 0:20 / / rw - overlay overlay rw
+30 22 8:1 / /data1 rw,relatime shared:1 - ext4 /dev/sdb1 rw
+31 30 0:41 / /data1/share rw shared:2 - nfs4 10.0.0.1:/data1/share rw
+32 22 8:2 / /data1/share\\040two rw - xfs /dev/sdc rw
+33 22 0:44 / /data1/share rw shared:3 - nfs4 10.0.0.9:/other rw
+"""
+
+
+def test_mount_that_a_folder_lies_on():
+    found = {path: shared_storage_proof.mount_of(path, MOUNTINFO)["source"] for path in (
+        "/", "/data2", "/data1", "/data1/shared", "/data1/share", "/data1/share/x", "/data1/share two/x")}
+    assert found == {
+        "/": "overlay", "/data2": "overlay", "/data1": "/dev/sdb1", "/data1/shared": "/dev/sdb1",
+        # The later mount covers the earlier one.
+        "/data1/share": "10.0.0.9:/other", "/data1/share/x": "10.0.0.9:/other", "/data1/share two/x": "/dev/sdc",
+    }

@@ -1,0 +1,117 @@
+"""ssh_mesh_keys, run as Ansible runs it, with the real ssh-keygen; docker is a script where one is needed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture(name="run")
+def fixture_run(tmp_path):
+    def run(check=False, **arguments):
+        arguments = {"directory": f"{tmp_path}/ssh", "record": f"{tmp_path}/cluster.json", "comment": "server-a", **arguments,
+                     "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
+        done = subprocess.run(
+            [sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.ssh_mesh_keys"],
+            input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
+            env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "PATH": f"{tmp_path}/bin:/usr/bin:/bin"},
+            capture_output=True, text=True, check=False,
+        )
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+    return run
+
+
+
+
+def test_makes_both_pairs_once(run, tmp_path):
+    first = run()
+    folder = tmp_path / "ssh"
+    assert first["changed"] and not first["rotated"] and first["made"] == [f"{folder}/ssh_host_ed25519_key", f"{folder}/id_ed25519"]
+    assert (folder / "id_ed25519.pub").read_text() == first["public_key"] + " server-a\n"
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in [folder, *folder.iterdir()] if not path.suffix} == {
+        "ssh": "0o700", "id_ed25519": "0o600", "ssh_host_ed25519_key": "0o600"}
+    assert sorted(path.name for path in folder.iterdir()) == ["id_ed25519", "id_ed25519.pub", "ssh_host_ed25519_key", "ssh_host_ed25519_key.pub"]
+    again = run()
+    assert not again["changed"] and (again["host_key"], again["public_key"]) == (first["host_key"], first["public_key"])
+
+
+def test_no_private_key_in_the_result(run, tmp_path):
+    text = json.dumps(run())
+    private = (tmp_path / "ssh/id_ed25519").read_text().splitlines()
+    assert "PRIVATE" not in text and not any(line in text for line in private)
+
+
+def test_check_mode_makes_nothing(run, tmp_path):
+    told = run(check=True)
+    assert told["changed"] and (told["host_key"], told["public_key"]) == ("", "")
+    assert not (tmp_path / "ssh").exists()
+
+
+def test_rotation(run):
+    first = run()
+    told = run(check=True, rotate=True)
+    assert told["changed"] and told["rotated"] and told["host_key"] == first["host_key"]
+    second = run(rotate=True)
+    assert second["changed"] and second["rotated"] and second["host_key"] != first["host_key"] and second["public_key"] != first["public_key"]
+    assert not run()["changed"]
+
+
+def test_what_is_open_or_wrong_beside_the_private_key_is_mended(run, tmp_path):
+    first = run()
+    key = tmp_path / "ssh/ssh_host_ed25519_key"
+    key.chmod(0o644)
+    key.with_suffix(".pub").write_text("ssh-ed25519 AAAA other\n")
+    second = run()
+    assert second["changed"] and second["host_key"] == first["host_key"]
+    assert oct(key.stat().st_mode & 0o777) == "0o600" and key.with_suffix(".pub").read_text().startswith(first["host_key"])
+    assert not run()["changed"]
+
+
+def test_private_key_that_is_none_fails(run, tmp_path):
+    run()
+    (tmp_path / "ssh/id_ed25519").write_text("garbage\n")
+    told = run()
+    assert told["failed"] and f"{tmp_path}/ssh/id_ed25519 is no private key" in told["msg"]
+
+
+def test_record_is_returned(run, tmp_path):
+    record = {"hosts": [{"name": "a", "host_key": "ssh-ed25519 AAAA", "public_key": "ssh-ed25519 BBBB"}]}
+    (tmp_path / "cluster.json").write_text(json.dumps(record))
+    assert run()["recorded"] == record
+
+
+def test_record_that_can_not_be_read_stops_before_keys_are_made(run, tmp_path):
+    (tmp_path / "cluster.json").write_text("{")
+    told = run()
+    assert told["failed"] and f"{tmp_path}/cluster.json" in told["msg"]
+    assert not list((tmp_path / "ssh").iterdir())
+
+
+def test_sshd_that_has_not_read_its_newest_file(run, tmp_path):
+    """Its pid file, which it writes when it has read its files, is looked at through the container's /proc/<pid>/root: here our own."""
+    run()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\necho sha256:0123 {os.getpid()}\n")
+    (tmp_path / "bin/docker").chmod(0o755)
+    pid_file = tmp_path / "sshd.pid"
+    asked = {"container": "trainyard-training", "pid_file": str(pid_file)}
+    assert run(**asked)["sshd"] == {"running": False, "reload_needed": False}
+    pid_file.write_text("1")
+    assert run(**asked)["sshd"] == {"running": True, "reload_needed": False}
+    assert run(**asked)["image_id"] == "sha256:0123"
+    os.utime(pid_file, (1, 1))
+    assert run(**asked)["sshd"] == {"running": True, "reload_needed": True}
+
+
+def test_no_container(run, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/docker").write_text("#!/bin/sh\necho 'Error: No such container: x' >&2\nexit 1\n")
+    (tmp_path / "bin/docker").chmod(0o755)
+    told = run(container="x")
+    assert told["image_id"] == "" and told["sshd"] == {"running": False, "reload_needed": False}

@@ -1,0 +1,98 @@
+"""training_container_info, run as Ansible runs it; docker, systemctl and journalctl are scripts that print what the real ones printed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+CONTAINER = {
+    "Id": "c" * 64, "Name": "/trainyard-training", "Image": "sha256:aa", "State": {"Running": True, "StartedAt": "2026-11-20T12:41:28Z"},
+    "Config": {"Labels": {"trainyard.managed": "true"}, "Env": ["HTTPS_PROXY=http://user:pass@proxy:3128"]},
+}
+IMAGE = {"Id": "sha256:aa", "RootFS": {"Layers": []}, "Config": {"Labels": {}}}
+UNIT = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no"}
+
+
+@pytest.fixture(name="run")
+def fixture_run(tmp_path):
+    (tmp_path / "bin").mkdir()
+
+    def script(name, body):
+        path = tmp_path / "bin" / name
+        path.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+        path.chmod(0o755)
+
+    def run(docker=None, unit=None, **arguments):
+        if docker is not None:
+            script("docker", docker)
+        properties = "\n".join(f"{name}={value}" for name, value in {**UNIT, **(unit or {})}.items())
+        script("systemctl", f"/bin/cat <<'EOF'\n{properties}\nEOF")
+        script("journalctl", "echo 'no such device'")
+        arguments = {"name": "trainyard-training", "image": "trainyard/training:0123", **arguments, "_ansible_remote_tmp": "/tmp"}
+        done = subprocess.run(
+            [sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.training_container_info"],
+            input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
+            env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "PATH": f"{tmp_path}/bin:/nowhere"},
+            capture_output=True, text=True, check=False,
+        )
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+    return run
+
+
+def prints(*found, missing=""):
+    return f"""/bin/cat <<'EOF'
+{json.dumps(found)}
+EOF
+{f'echo "Error: No such object: {missing}" >&2; exit 1' if missing else ''}"""
+
+
+def test_all_is_there(run, tmp_path):
+    told = run(prints(CONTAINER, IMAGE), paths=[str(tmp_path), "/no/such"])
+    assert (told["available"], told["cause"], told["changed"]) == (True, "", False)
+    assert told["image"] == {"exists": True, "id": "sha256:aa"}
+    assert told["container"] == {"exists": True, "running": True, "id": "c" * 64, "image_id": "sha256:aa", "started_at": "2026-11-20T12:41:28Z",
+                                 "managed": True}
+    assert told["unit"] == {"loaded": True, "active": True, "state": "active", "enabled": True, "reload_needed": False, "log": []}
+    assert told["paths"] == {str(tmp_path): True, "/no/such": False}
+
+
+def test_no_password_of_the_environment_is_returned(run):
+    assert "pass@proxy" not in json.dumps(run(prints(CONTAINER, IMAGE)))
+
+
+def test_container_deleted_by_hand(run):
+    told = run(prints(IMAGE, missing="trainyard-training"), unit={"ActiveState": "activating"})
+    assert told["available"] and told["image"]["exists"] and not told["container"]["exists"]
+    assert told["unit"]["state"] == "activating" and not told["unit"]["active"] and told["unit"]["log"] == ["no such device"]
+
+
+def test_container_of_someone_else(run):
+    assert not run(prints({**CONTAINER, "Config": {"Labels": None}}, IMAGE))["container"]["managed"]
+
+
+def test_fresh_host(run):
+    told = run(unit={"LoadState": "not-found", "ActiveState": "inactive", "UnitFileState": ""})
+    assert (told["available"], told["cause"]) == (False, "not_installed") and told["fix"]
+    assert not told["unit"]["loaded"] and not told["unit"]["enabled"] and not told["container"]["exists"]
+
+
+def test_engine_that_does_not_answer(run):
+    told = run("echo '[]'; echo 'Cannot connect to the Docker daemon at unix:///var/run/docker.sock.' >&2; exit 1")
+    assert (told["available"], told["cause"]) == (False, "engine_unavailable") and "Cannot connect" in told["fix"]
+
+
+def test_one_that_dies_again_and_again_is_waited_for_in_vain(run):
+    steady = prints(CONTAINER, IMAGE)
+    restless = prints({**CONTAINER, "State": {"Running": True, "StartedAt": "@"}}, IMAGE).replace("/bin/cat", "/bin/sed s/@/$(/bin/date +%N)/")
+    began = time.monotonic()
+    run(steady, wait=30)
+    assert time.monotonic() - began < 10
+    began = time.monotonic()
+    run(restless, wait=4)
+    assert time.monotonic() - began >= 4
