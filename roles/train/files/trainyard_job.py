@@ -169,6 +169,8 @@ def rank_rows(places, hosts, records):
 def judge(places, rows, job_dir):
     """What is wrong with how the ranks ran; empty when nothing is."""
     problems = []
+    if all(row["hostname"] is None for row in rows):
+        return ["no rank has started"]
     for place, row in zip(places, rows):
         log = os.path.join(job_dir, "rank.%d.log" % place["rank"])
         if row["hostname"] is None:
@@ -278,6 +280,7 @@ class Job(object):
         self.places = placement(self.hosts)
         self.began = time.monotonic()
         self.stopped = False
+        self.failed_on = None
         self.output_lock = threading.Lock()
 
     def records(self):
@@ -337,6 +340,7 @@ class Job(object):
                 code = STOPPED
             elif bad:
                 code = bad[0] if bad[0] > 0 else 128 - bad[0]
+                self.failed_on = self.cluster["head"] if self.spec["launcher"] == "horovodrun" else self.hosts[codes.index(bad[0])]["name"]
             elif all(each == 0 for each in codes):
                 code = 0
             elif deadline and time.monotonic() > deadline:
@@ -363,7 +367,8 @@ class Job(object):
         rows = rank_rows(self.places, self.hosts, records)
         problems += judge(self.places, rows, self.job_dir)
         if launched and code not in (0, STOPPED, TIMED_OUT) and not own_failures(rows):
-            problems.insert(0, "%s itself ended with exit code %d; see %s" % (self.spec["launcher"], code, os.path.join(self.job_dir, "job.log")))
+            problems.insert(0, "%s itself ended with exit code %d on host %s; its output: %s" % (
+                self.spec["launcher"], code, self.failed_on, os.path.join(self.job_dir, "job.log")))
         report = (records.get(0) or {}).get("report")
         longest = max([record.get("seconds", 0.0) for record in records.values()] or [0.0])
         result = {

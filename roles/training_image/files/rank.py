@@ -14,6 +14,7 @@ import ctypes
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -74,8 +75,9 @@ def write_json(path, value):
     os.rename(path + ".new", path)
 
 
-def die_with_parent():
-    """The command must not outlive this process, even when that is killed by SIGKILL."""
+def in_own_group():
+    """A group of its own, so that a signal reaches what the command has started; and it must not outlive this process, even by SIGKILL."""
+    os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
@@ -83,16 +85,31 @@ def end_without_launcher(child, launcher):
     """Without its launcher the rank is an orphan that holds the launcher's ssh connection open: it ends."""
     while os.getppid() == launcher:
         time.sleep(0.5)
-    child.terminate()
+    pass_on(child, signal.SIGTERM)
     time.sleep(3)
-    child.kill()
+    pass_on(child, signal.SIGKILL)
 
 
-def copy_output(source, log, prefix):
+def pass_on(child, number):
+    try:
+        os.killpg(child.pid, number)
+    except OSError:
+        # It has ended already.
+        return
+
+
+def copy_output(child, log, prefix):
     """The output as it is to the log at once; whole lines, each with the rank before it, to the launcher."""
+    source = child.stdout.fileno()
     pending = b""
     while True:
-        chunk = os.read(source, LONGEST_LINE)
+        if not select.select([source], [], [], 1)[0]:
+            if child.poll() is None:
+                continue
+            # Something that the command has left behind keeps the pipe open; the rank is done all the same.
+            chunk = b""
+        else:
+            chunk = os.read(source, LONGEST_LINE)
         log.write(chunk)
         pending += chunk
         end = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
@@ -133,11 +150,11 @@ def main():
     with open(base + ".log", "wb", buffering=0) as log:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=dict(os.environ, TRAINYARD_RANK_REPORT=report), preexec_fn=die_with_parent)
+            env=dict(os.environ, TRAINYARD_RANK_REPORT=report), preexec_fn=in_own_group)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda received, frame: child.send_signal(received))
+            signal.signal(number, lambda received, frame: pass_on(child, received))
         threading.Thread(target=end_without_launcher, args=(child, launcher), daemon=True).start()
-        copy_output(child.stdout.fileno(), log, ("[%d %s] " % (rank, facts["hostname"])).encode())
+        copy_output(child, log, ("[%d %s] " % (rank, facts["hostname"])).encode())
     code = child.wait()
     facts["exit_code"] = code if code >= 0 else 128 - code
     facts["seconds"] = round(time.time() - facts["started"], 2)
