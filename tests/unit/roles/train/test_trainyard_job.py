@@ -1,0 +1,203 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The job runner's pure parts: from a specification to commands, from the ranks' records to a verdict."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+job = load(ROOT / "roles" / "train" / "files" / "trainyard_job.py")
+
+CLUSTER = {
+    "head": "lab-a", "port": 12345, "share": "/data1/share", "container": "trainyard-training",
+    "hosts": [
+        {"name": "lab-a", "address": "172.30.77.11", "interface": "eth0", "slots": 1},
+        {"name": "lab-b", "address": "172.30.77.12", "interface": "eth0", "slots": 1},
+    ],
+}
+JOB_DIR = "/data1/share/.trainyard/jobs/j1"
+
+
+def spec(**changes):
+    given = {
+        "job_id": "j1", "launcher": "horovodrun", "command": ["python3", "train.py", "--name", "a b"],
+        "hosts": [{"name": "lab-a", "slots": 1}, {"name": "lab-b", "slots": 2}],
+        "environment": {}, "workdir": "/data1/share", "timeout": 0, "start_timeout": 60, "controller": "auto",
+    }
+    given.update(changes)
+    return given
+
+
+def hosts(**changes):
+    return job.resolve(spec(**changes), CLUSTER)
+
+
+def record(rank, address, code=0, checksum="c", slot=0):
+    return {"rank": rank, "slot": slot, "addresses": ["127.0.0.1", "172.17.0.1", address], "exit_code": code, "hostname": "h" + address[-2:],
+            "container_id": "f" * 64, "report": {"checksum": checksum}}
+
+
+def test_slots_come_from_the_specification_and_addresses_from_the_cluster():
+    assert hosts() == [
+        {"name": "lab-a", "slots": 1, "address": "172.30.77.11", "interface": "eth0"},
+        {"name": "lab-b", "slots": 2, "address": "172.30.77.12", "interface": "eth0"},
+    ]
+    assert job.placement(hosts()) == [
+        {"rank": 0, "host": "lab-a", "slot": 0}, {"rank": 1, "host": "lab-b", "slot": 0}, {"rank": 2, "host": "lab-b", "slot": 1},
+    ]
+
+
+def test_unknown_host_is_named():
+    with pytest.raises(job.JobError, match="host lab-c is not in .*: run site.yml first"):
+        hosts(hosts=[{"name": "lab-c", "slots": 1}])
+
+
+def test_different_interface_names_are_refused_for_horovodrun_and_taken_by_torchrun():
+    differing = hosts()
+    differing[1]["interface"] = "ens3"
+    with pytest.raises(job.JobError, match="eth0 on lab-a, ens3 on lab-b"):
+        job.horovodrun(spec(), differing, 12345, "c", [], JOB_DIR)
+    command = job.torchrun(spec(launcher="torchrun"), differing, 1, 29500, JOB_DIR)
+    assert "GLOO_SOCKET_IFNAME=ens3" in shlex.split(command[-1])
+    assert "NCCL_SOCKET_IFNAME==ens3" in shlex.split(command[-1])
+
+
+def test_horovodrun_line():
+    command = job.horovodrun(spec(), hosts(), 12345, "trainyard-training", ["PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib"], JOB_DIR)
+    line = command[command.index("horovodrun"):]
+    assert line == ["horovodrun", "-np", "3", "-H", "172.30.77.11:1,172.30.77.12:2", "-p", "12345", "--disable-cache",
+                    "--network-interface", "eth0", "--start-timeout", "60", job.RANK, "python3", "train.py", "--name", "a b"]
+    before = command[:command.index("horovodrun")]
+    assert before[:7] == ["docker", "exec", "--workdir", "/data1/share", "trainyard-training", "env", "-i"]
+    assert {"PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib", "HOME=/root", "PYTHONUNBUFFERED=1", "TRAINYARD_JOB_ID=j1",
+            "HOROVOD_GLOO_IFACE=eth0", "TRAINYARD_JOB_DIR=" + JOB_DIR} <= set(before)
+
+
+def test_horovodrun_line_with_controller_and_environment():
+    command = job.horovodrun(spec(controller="gloo", environment={"NCCL_SOCKET_IFNAME": "bond0"}), hosts(), 12345, "c", [], JOB_DIR)
+    line = command[command.index("horovodrun"):]
+    assert "--gloo" in line
+    assert line[line.index("env"):line.index(job.RANK)] == ["env", "NCCL_SOCKET_IFNAME=bond0"]
+
+
+def test_torchrun_line():
+    command = job.torchrun(spec(launcher="torchrun"), hosts(), 1, 40001, JOB_DIR)
+    assert command[0] == "ssh"
+    assert "StrictHostKeyChecking=yes" in command
+    assert command[-2] == "172.30.77.12"
+    words = shlex.split(command[-1])
+    assert words[:3] == ["cd", "/data1/share", "&&"]
+    assert words[words.index("torchrun"):] == [
+        "torchrun", "--nnodes", "2", "--node_rank", "1", "--nproc_per_node", "2", "--master_addr", "172.30.77.11", "--master_port", "40001",
+        "--rdzv_conf", "timeout=60", "--no_python", job.RANK, "python3", "train.py", "--name", "a b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "stripped"),
+    [
+        (b"[1]<stdout>:[1 lab-b] epoch 1\n", b"[1 lab-b] epoch 1\n"),
+        (b"[1,0]<stderr>:[0 lab-a] x\n", b"[0 lab-a] x\n"),
+        (b"[0]<stderr>:ssh: Could not resolve\n", b"[0]<stderr>:ssh: Could not resolve\n"),
+        (b"[0 lab-a] a line\n", b"[0 lab-a] a line\n"),
+    ],
+)
+def test_strip_prefix(line, stripped):
+    assert job.strip_prefix(line) == stripped
+
+
+def verdict(records):
+    places = job.placement(hosts(hosts=[{"name": "lab-a", "slots": 1}, {"name": "lab-b", "slots": 1}]))
+    rows = job.rank_rows(places, hosts(), records)
+    return rows, job.judge(places, rows, JOB_DIR)
+
+
+def test_a_good_run():
+    rows, problems = verdict({0: record(0, "172.30.77.11"), 1: record(1, "172.30.77.12")})
+    assert problems == []
+    assert [(row["rank"], row["host"], row["slot"], row["exit_code"], row["checksum"]) for row in rows] == [
+        (0, "lab-a", 0, 0, "c"), (1, "lab-b", 0, 0, "c")]
+    assert job.exit_code(0, rows, problems) == 0
+
+
+def test_both_ranks_on_one_host():
+    rows, problems = verdict({0: record(0, "172.30.77.11"), 1: record(1, "172.30.77.11", slot=1)})
+    assert problems == ["rank 1 belongs on host lab-b, but ran on lab-a"]
+    assert job.exit_code(0, rows, problems) == 1
+
+
+def test_a_rank_outside_the_cluster():
+    assert verdict({0: record(0, "172.30.77.11"), 1: record(1, "10.0.0.99")})[1] == [
+        "rank 1 belongs on host lab-b, but ran on h99, which has no address of the cluster"]
+
+
+def test_different_parameters():
+    problems = verdict({0: record(0, "172.30.77.11", checksum="a" * 64), 1: record(1, "172.30.77.12", checksum="b" * 64)})[1]
+    assert problems == ["the ranks do not have the same parameters after training: rank 0 has aaaaaaaaaaaa, rank 1 has bbbbbbbbbbbb"]
+
+
+def test_commands_that_report_nothing_are_good():
+    assert verdict({0: record(0, "172.30.77.11", checksum=None), 1: record(1, "172.30.77.12", checksum=None)})[1] == []
+
+
+def test_only_one_rank_reports():
+    assert len(verdict({0: record(0, "172.30.77.11"), 1: record(1, "172.30.77.12", checksum=None)})[1]) == 1
+
+
+def test_failed_killed_and_missing_ranks():
+    rows, problems = verdict({0: record(0, "172.30.77.11", code=143), 1: record(1, "172.30.77.12", code=3)})
+    assert problems[1] == "rank 1 on host lab-b ended with exit code 3; its log: %s/rank.1.log" % JOB_DIR
+    assert job.exit_code(1, rows, problems) == 3
+    rows, problems = verdict({0: record(0, "172.30.77.11", code=143), 1: record(1, "172.30.77.12", code=None)})
+    assert "rank 1 on host lab-b was killed and left no exit code; its log: %s/rank.1.log" % JOB_DIR in problems
+    assert job.exit_code(137, rows, problems) == 137
+    assert verdict({0: record(0, "172.30.77.11")})[1][0] == "rank 1 never started; it belongs on host lab-b"
+    assert verdict({})[1] == ["no rank has started"]
+
+
+def test_timeout_and_stop_stay_what_they_are():
+    rows = verdict({0: record(0, "172.30.77.11", code=1), 1: record(1, "172.30.77.12", code=143)})[0]
+    assert job.exit_code(job.TIMED_OUT, rows, ["x"]) == 124
+    assert job.exit_code(job.STOPPED, rows, ["x"]) == 143
+
+
+def test_sweep_ends_what_carries_the_id_and_nothing_else():
+    victim = subprocess.Popen(["sleep", "60"], env={"TRAINYARD_JOB_ID": "unit-test-1"})
+    # Longer id, same beginning.
+    other = subprocess.Popen(["sleep", "60"], env={"TRAINYARD_JOB_ID": "unit-test-12"})
+    try:
+        done = subprocess.run([sys.executable, "-", "unit-test-1"], input=job.SWEEP.encode(), stdout=subprocess.PIPE, timeout=30, check=False)
+        assert (done.returncode, done.stdout.strip()) == (0, b"1")
+        assert victim.wait(timeout=5) == -15
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+        victim.kill()
+        victim.wait()
+
+
+def test_summary_ends_with_the_problems():
+    rows, problems = verdict({0: record(0, "172.30.77.11"), 1: record(1, "172.30.77.11")})
+    lines = job.summary({"job_id": "j1", "world_size": 2, "launcher": "torchrun", "ranks": rows, "metrics": {"loss": 0.1, "accuracy": 0.97},
+                         "seconds": {"total": 9.0}, "problems": problems})
+    assert lines[0] == "job j1: 2 ranks by torchrun in 9.0 s"
+    assert lines[3] == "accuracy 0.97  loss 0.1"
+    assert lines[-1] == "failed: rank 1 belongs on host lab-b, but ran on lab-a"
+
