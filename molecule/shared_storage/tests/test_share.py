@@ -1,0 +1,18 @@
+"""What is left behind, and that the hosts of the scenario really share the folder that was accepted."""
+
+import pytest
+
+testinfra_hosts = ["ansible://cluster"]
+
+
+@pytest.mark.parametrize("folder", ["/data1/share", "/run/lock", "/opt"])
+def test_nothing_is_left(host, folder):
+    assert not host.file(folder + "/.trainyard").exists
+
+
+def test_file_crosses_hosts(host):
+    """Each host adds its line; the last one sees all."""
+    name = host.backend.host
+    host.check_output("echo %s >> /data1/share/crossing", name)
+    lines = host.file("/data1/share/crossing").content_string.split()
+    assert lines == ["shared-storage-a", "shared-storage-b"][: len(lines)] and lines[-1] == name
