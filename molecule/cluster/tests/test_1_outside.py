@@ -46,7 +46,7 @@ def test_no_site_secret_or_setting_in_the_image(cluster):
     history = cluster.on(cluster.head, "docker history --no-trunc %s" % image).out
     assert "BEGIN CERTIFICATE" not in history
     environment = cluster.inspect(cluster.head, image)["Config"]["Env"]
-    assert [line for line in environment if line.lower().startswith(("http_proxy", "https_proxy", "pip_", "ssl_cert"))] == []
+    assert [line for line in environment if line.lower().startswith(("http_proxy", "https_proxy", "pip_index", "pip_extra", "pip_cert", "pip_config", "ssl_cert"))] == []
     left = cluster.on(cluster.head, "docker run --rm --network none --entrypoint sh %s -c "
                       "'ls /etc/pip.conf /root/.config/pip /root/.pip /run/secrets/* /etc/apt/apt.conf.d/*trainyard* 2>/dev/null; true'" % image).out
     assert left.strip() == ""
