@@ -7,6 +7,7 @@
     trainyard-job run            run the job that the environment variable TRAINYARD_JOB describes as JSON
     trainyard-job finish         what is left to do when «run» could not end by itself (systemd calls this)
     trainyard-job sweep JOB_ID   end whatever carries this job's id, on every host of the cluster
+    trainyard-job stop           stop all jobs that this host has launched; prints their units
 """
 
 import concurrent.futures
@@ -122,7 +123,10 @@ def horovodrun(spec, hosts, port, container, image_environment, job_dir):
     command = ["docker", "exec", "--workdir", spec["workdir"], container, "env", "-i"] + assignments(environment)
     command += ["horovodrun", "-np", str(sum(host["slots"] for host in hosts)),
                 "-H", ",".join("%s:%d" % (host["address"], host["slots"]) for host in hosts),
-                "-p", str(port), "--disable-cache", "--network-interface", interface, "--start-timeout", str(spec["start_timeout"])]
+                "-p", str(port), "--disable-cache", "--start-timeout", str(spec["start_timeout"])]
+    if len(hosts) > 1:
+        # On one host it wants the loopback interface and refuses any other.
+        command += ["--network-interface", interface]
     if spec["controller"] != "auto":
         command.append("--" + spec["controller"])
     if spec["environment"]:
@@ -410,8 +414,20 @@ class Job(object):
         return self.finish(code, problems)
 
 
+def stop_units():
+    """Stopping its unit ends a job on every host: that is what «finish» is for."""
+    listed = subprocess.run(["systemctl", "list-units", "--plain", "--no-legend", "--full", "trainyard-job-*.service"],
+                            stdout=subprocess.PIPE, check=True).stdout.decode()
+    units = [line.split()[0] for line in listed.splitlines() if line.strip()]
+    for unit in units:
+        say(unit)
+    return subprocess.run(["systemctl", "stop"] + units, check=False).returncode if units else 0
+
+
 def main(arguments):
     try:
+        if arguments == ["stop"]:
+            return stop_units()
         if arguments[:1] == ["sweep"] and len(arguments) == 2:
             problems = sweep(arguments[1], read_cluster())
             for problem in problems:
