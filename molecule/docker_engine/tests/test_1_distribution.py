@@ -1,0 +1,90 @@
+"""The distribution's engine, on a host whose user had written a daemon.json; then what a user may do to it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+HOST = "docker-engine-a"
+testinfra_hosts = ["ansible://" + HOST]
+CONFIG = "/etc/docker/daemon.json"
+OURS = {"live-restore": True, "log-opts": {"max-size": "10m", "max-file": "3"}}
+
+
+def started(host):
+    return host.check_output("systemctl show docker.service --property=ExecMainStartTimestampMonotonic --value")
+
+
+@pytest.fixture
+def config(host):
+    """The file as it was, put back after the test."""
+    host.run_expect([0], f"cp --preserve {CONFIG} {CONFIG}.test")
+    yield host.file(CONFIG)
+    host.run_expect([0], f"mv {CONFIG}.test {CONFIG}")
+
+
+def test_engine_is_the_distributions_and_comes_back_after_a_boot(host):
+    assert host.package("docker.io").is_installed
+    assert not host.file("/etc/apt/sources.list.d/trainyard-docker.sources").exists
+    assert host.service("docker").is_enabled
+    assert host.check_output("docker version --format '{{.Server.Version}}'").startswith("20.10.24")
+    host.run_expect([0], "/usr/bin/python3 -c 'import requests'")
+
+
+def test_users_options_stay_beside_ours(host):
+    content = host.file(CONFIG)
+    assert json.loads(content.content_string) == {"log-level": "warn", "log-opts": {"max-size": "50m", "max-file": "3"}, "live-restore": True}
+    assert '\n\t\t"max-file": "3"' in content.content_string
+    assert content.mode == 0o640
+    assert host.check_output("docker info --format '{{.LiveRestoreEnabled}}'") == "true"
+
+
+def test_engine_that_is_new_enough_is_left_alone(host, role):
+    before = started(host)
+    run = role(docker_engine_source="docker_repository", docker_engine_daemon_options=OURS)
+    assert (run.code, run.changed) == (0, 0)
+    assert started(host) == before
+
+
+def test_engine_that_is_too_old_is_not_replaced_unasked(host, role):
+    run = role(docker_engine_source="docker_repository", docker_engine_minimum_version="99", docker_engine_repository_url="file:///nowhere")
+    assert run.code != 0
+    assert "docker_engine_replace" in run.text
+    assert host.package("docker.io").is_installed
+
+
+def test_file_that_cannot_be_parsed_is_refused_and_left_alone(host, role, config):
+    broken = '{\n  "debug": true,\n  oops\n}\n'
+    host.run_expect([0], f"printf '%s' '{broken}' > {CONFIG}")
+    before = started(host)
+    run = role(docker_engine_daemon_options=OURS)
+    assert run.code != 0
+    assert f"{CONFIG}: line 3, column 3" in run.text
+    assert config.content_string == broken
+    assert started(host) == before
+
+
+def test_former_file_comes_back_when_the_engine_does_not_start(host, role, config):
+    before = config.content_string
+    run = role(docker_engine_daemon_options=dict(OURS, hosts=["fd://"]))
+    assert run.code != 0
+    assert "specified both as a flag and in the configuration file: hosts" in run.text
+    assert config.content_string == before
+    host.run_expect([0], "docker version")
+
+
+def test_value_of_ours_wins_where_that_is_asked_and_is_taken_back_later(host, role):
+    before = host.file(CONFIG).content_string
+    assert role(docker_engine_daemon_options=OURS, docker_engine_daemon_override=["log-opts"]).changed == 1
+    assert json.loads(host.file(CONFIG).content_string)["log-opts"] == {"max-size": "10m", "max-file": "3"}
+    assert role(docker_engine_daemon_options={"live-restore": True, "log-opts": {"max-file": "3"}}).changed == 1
+    assert json.loads(host.file(CONFIG).content_string) == json.loads(before)
+
+
+def test_teardown_leaves_what_the_user_had(host, role):
+    assert role("remove").code == 0
+    assert not host.package("docker.io").is_installed
+    assert host.file(CONFIG).content_string == '{\n\t"log-level": "warn",\n\t"log-opts": { "max-size": "50m" }\n}\n'
+    assert host.file(CONFIG).mode == 0o640
+    assert not host.file("/var/lib/trainyard/placed.d/docker_engine.json").exists
