@@ -2,6 +2,8 @@
 
 import re
 
+from process import LabError
+
 _TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(.*?)\] \**$")
 _FAILED = re.compile(r"^(?:fatal|failed): \[([^\]]+?)(?: -> [^\]]*)?\](?:: (UNREACHABLE!))?")
 
@@ -32,6 +34,8 @@ def failure_text(stage, status, log_text, log):
 def summary(hosts, image, build_table, result, seconds):
     """The summary's lines, and the last line, of a finished run."""
     metrics = result["metrics"]
+    if not {"loss", "accuracy"} <= metrics.keys():
+        raise LabError(f"step: summary: job {result['job_id']} reports no loss and accuracy, only: {', '.join(metrics) or 'nothing'}")
     lines = ["", f"image   {image}", "", build_table.strip(), "", "rank  host      slot  exit code  parameters"]
     for rank in sorted(result["ranks"], key=lambda rank: rank["rank"]):
         lines.append(f"{rank['rank']:>4}  {rank['host']:<8}  {rank['slot']:>4}  {rank['exit_code']:>9}  {rank['checksum']}")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import pytest
 import report
+from process import LabError
 
 LOG = """\
 PLAY [Prepare the hosts] *******************************************************
@@ -17,6 +19,7 @@ failed: [lab-a] (item=x) => {"ansible_loop_var": "item"}
 PLAY RECAP *********************************************************************
 """
 RESULT = {
+    "job_id": "20261120t120000z",
     "world_size": 2,
     "ranks": [
         {"rank": 1, "host": "lab-b", "slot": 0, "exit_code": 0, "checksum": "bb"},
@@ -46,3 +49,8 @@ def test_summary_ends_with_the_line_that_scripts_read():
     lines = report.summary(hosts, "trainyard/training:0123456789ab", "Horovod v0.28.1:\n", RESULT, {"lab": 3.2, "site.yml": 400.6}).splitlines()
     assert lines[-1] == "lab: ok hosts=2 ranks=2 accuracy=0.97 seconds=404"
     assert lines.index(next(line for line in lines if "lab-a  " in line)) < lines.index(next(line for line in lines if "lab-b  " in line))
+
+
+def test_a_job_without_accuracy_is_no_success():
+    with pytest.raises(LabError, match="20261120t120000z reports no loss and accuracy, only: nothing"):
+        report.summary({}, "", "", {**RESULT, "metrics": {}}, {})
