@@ -14,6 +14,7 @@ import json
 import os
 import time
 
+from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback import CallbackBase
 from ansible.plugins.loader import action_loader
 
@@ -26,10 +27,10 @@ description:
 """
 
 
-def sends_a_module(action):
-    """False for the actions that work on the controller alone (debug, assert, set_fact and their like, judge_input): they say so themselves."""
-    plugin = action_loader.get(action, class_only=True)
-    return plugin is None or getattr(plugin, "_requires_connection", True)
+def sends_a_module(task):
+    """False for includes, and for actions that work on the controller alone (debug, assert, set_fact, judge_input): they say so themselves."""
+    plugin = action_loader.get(task.resolved_action or task.action, class_only=True)
+    return not isinstance(task, TaskInclude) and getattr(plugin, "_requires_connection", True)
 
 
 class CallbackModule(CallbackBase):
@@ -75,7 +76,7 @@ class CallbackModule(CallbackBase):
         name = task.get_name().strip()
         if answer.get("changed"):
             self.changed.setdefault(result._host.get_name(), []).append(name)
-        if not sends_a_module(task.resolved_action or task.action):
+        if not sends_a_module(task):
             return
         for item in answer.get("results", [answer]) if task.loop else [answer]:
             if not isinstance(item, dict) or item.get("skipped"):

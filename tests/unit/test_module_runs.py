@@ -19,6 +19,7 @@ PLAYBOOK = """\
     - {name: judge, ansible.builtin.assert: {that: "1 == 1"}}
     - {name: note, ansible.builtin.set_fact: {noted: 1}}
     - {name: group, ansible.builtin.group_by: {key: grouped}}
+    - {name: include, ansible.builtin.include_tasks: {file: more.yml}}
     - {name: look, ansible.builtin.stat: {path: /}}
     - {name: look thrice, ansible.builtin.stat: {path: /}, loop: [1, 2, 3]}
     - {name: try thrice, ansible.builtin.stat: {path: /}, register: tried, until: tried.attempts == 3, retries: 3, delay: 0}
@@ -29,6 +30,7 @@ PLAYBOOK = """\
 
 def test_counts(tmp_path):
     (tmp_path / "play.yml").write_text(PLAYBOOK, encoding="utf-8")
+    (tmp_path / "more.yml").write_text("---\n- {name: say more, ansible.builtin.debug: {msg: hello}}\n", encoding="utf-8")
     record = tmp_path / "runs.jsonl"
     environment = dict(os.environ, ANSIBLE_CALLBACK_PLUGINS=str(ROOT / "tests/callback"), ANSIBLE_CALLBACKS_ENABLED="module_runs",
                        ANSIBLE_PYTHON_INTERPRETER=sys.executable, TRAINYARD_RUNS=str(record), ANSIBLE_NOCOLOR="1")
@@ -38,6 +40,6 @@ def test_counts(tmp_path):
     found = json.loads(record.read_text(encoding="utf-8"))
     once = ["look", "look thrice", "look thrice", "look thrice", "try thrice", "try thrice", "try thrice"]
     assert found["runs"] == {"one": once, "two": once + ["for one"]}
-    assert found["tasks"] == 9
+    assert found["tasks"] == 11
     assert found["changed"] == {"one": ["group"], "two": ["group"]}
-    assert "module runs: one 7, two 8 (9 tasks" in done.stdout
+    assert "module runs: one 7, two 8 (11 tasks" in done.stdout
