@@ -40,9 +40,6 @@ class ActionModule(ActionBase):
             arguments["cursor"] = answer["cursor"]
             answer = self._follow(host, arguments, task_vars)
             self._show(host, answer)
-        if answer.get("finished"):
-            # What ends while no play looks is taken over by the next one: so the host must know that this end was seen.
-            self._follow(host, {"name": self._task.args["name"], "log": self._task.args["log"], "cursor": "reported"}, task_vars)
         for key in ("lines", "cursor"):
             answer.pop(key, None)
         result.update(answer)

@@ -13,7 +13,7 @@ description:
   - Starts a command with C(systemd-run) on the host, so that it outlives a lost connection, and shows its new output on the operator's terminal
     about every three seconds. The task ends when the unit ends.
   - If a unit of this name with the same command and environment is running already, the task attaches to it instead of starting a second one.
-    If one has ended successfully since and nobody has seen its result, that result is returned.
+    One that has ended is started again. Whether that is needed is for the playbook to say, by looking at what the command makes.
   - What is shown is abridged when very much comes at once, and freed of control characters; the log on the host is complete.
 author:
   - trainyard maintainers (@trainyard)
@@ -77,7 +77,7 @@ options:
     default: false
   cursor:
     description:
-      - How far the log has been shown, or V(reported) when the end of the unit has been. Given by the action plugin from the second call on; not for playbooks.
+      - How far the log has been shown. Given by the action plugin from the second call on; not for playbooks.
     type: str
 requirements:
   - systemd 240 or newer on the host
@@ -176,6 +176,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._transient_unit impo
 RUN_DIRECTORY = "/run/trainyard"
 STOP_TIMEOUT = 60
 WAIT_SECONDS = 3.0
+KEEP_SECONDS = 3600
 LINES_PER_CALL = 400
 TAIL_LINES = 15
 # Nobody reads more than this on a terminal in one go; the rest is in the log.
@@ -186,6 +187,14 @@ TAIL_BYTES = 64 * 1024
 def uptime():
     with open("/proc/uptime") as stream:
         return float(stream.read().split()[0])
+
+
+def read_text(path):
+    try:
+        with open(path) as stream:
+            return stream.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 class Unit(object):
@@ -202,11 +211,7 @@ class Unit(object):
         return os.path.join(self.directory, name)
 
     def read(self, name):
-        try:
-            with open(self.path(name)) as stream:
-                return stream.read()
-        except FileNotFoundError:
-            return None
+        return read_text(self.path(name))
 
     def write(self, name, text):
         # Beside it and renamed: a reader sees the old file or the new one, never half of one.
@@ -235,16 +240,22 @@ class Unit(object):
         if self.module.params["lease"] and os.path.isdir(self.directory):
             self.write("lease", "%.2f\n" % uptime())
 
+    def forget_former_runs(self):
+        """What is kept of a unit that has ended is for a task that looks again after a lost connection."""
+        now = uptime()
+        for name in os.listdir(RUN_DIRECTORY) if os.path.isdir(RUN_DIRECTORY) else []:
+            directory = os.path.join(RUN_DIRECTORY, name)
+            result = read_text(os.path.join(directory, "result"))
+            if name == self.name or (result and now - parse_result(result)["uptime"] > KEEP_SECONDS):
+                shutil.rmtree(directory, ignore_errors=True)
+
     def start(self):
         params = self.module.params
         if not os.path.isdir(os.path.dirname(self.log)):
             os.makedirs(os.path.dirname(self.log), 0o755)
         os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640))
-        if not os.path.isdir(self.directory):
-            os.makedirs(self.directory, 0o700)
-        for name in ("result", "lapsed"):
-            if os.path.exists(self.path(name)):
-                os.unlink(self.path(name))
+        self.forget_former_runs()
+        os.makedirs(self.directory, 0o700)
         self.write("start", start_script(self.name, self.directory, params["command"], self.environment, params["working_directory"], params["lease"]))
         self.write("stop", stop_script(self.directory, self.environment, params["stop_command"], STOP_TIMEOUT))
         self.renew()
@@ -363,10 +374,6 @@ def main():
             module.fail_json(msg="environment: %r is no name of an environment variable" % key)
 
     answer = {"changed": False, "unit": unit.service, "log": unit.log, "attached": True, "finished": False}
-    if params["cursor"] == "reported":
-        # A call of its own: the process that answered before may have outlived the play, and then nobody has read its answer.
-        shutil.rmtree(unit.directory, ignore_errors=True)
-        module.exit_json(**answer)
     if params["cursor"]:
         answer.update(unit.follow(params["cursor"]))
         module.exit_json(**answer)
@@ -383,10 +390,7 @@ def main():
             if rc:
                 module.fail_json(msg="systemctl cannot stop %s: %s" % (unit.service, err.strip()), **answer)
         running = False
-    end = None if running else unit.end()
-    # A failure is not taken over: who runs the play again wants another try. Nor is what lives on a lease: no play is gone when that ends well.
-    adopt = end is not None and same and end["rc"] == 0 and not params["lease"]
-    if running or adopt:
+    if running:
         cursor = "%(inode)d:%(offset)d" % state
     else:
         answer["attached"] = False
