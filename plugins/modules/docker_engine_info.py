@@ -219,7 +219,6 @@ group:
 import hashlib
 import importlib.util
 import json
-import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import (

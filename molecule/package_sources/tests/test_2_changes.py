@@ -1,0 +1,65 @@
+"""What is asked changes, or what is there does; the last test takes it all away. In this order."""
+
+from __future__ import annotations
+
+import hashlib
+
+HEAD, PEER = "package-sources-a", "package-sources-b"
+testinfra_hosts = ["ansible://" + HEAD]
+WHEELS = "/var/lib/trainyard/wheels"
+
+
+def held(host):
+    return dict(reversed(line.split()) for line in host.check_output(f"cd {WHEELS} && sha256sum *").splitlines())
+
+
+def lying_in(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.suffix in (".whl", ".gz")}
+
+
+def test_wheels_are_on_the_head_alone(host, scenario):
+    assert held(host) == lying_in(scenario / "wheels")
+    assert len(held(host)) == 2
+    assert host.file(f"{WHEELS}/horovod-0.28.1.tar.gz").user == "root"
+    peer = host.get_host("ansible://" + PEER, ansible_inventory=str(scenario / "inventory"), sudo=True)
+    assert not peer.file(WHEELS).exists
+
+
+def test_differences_of_wheels_are_healed_and_nothing_else_is_touched(host, role, scenario):
+    host.run_expect([0], f"truncate --size=3 {WHEELS}/horovod-0.28.1.tar.gz")
+    (scenario / "wheels/torch-2.13.0-py3-none-any.whl").rename(scenario / "wheels/torch-2.14.0-py3-none-any.whl")
+    run = role()
+    assert run.changed == {HEAD: 1, PEER: 0}
+    assert held(host) == lying_in(scenario / "wheels")
+    assert "torch-2.14.0-py3-none-any.whl" in held(host)
+
+
+def test_a_secret_is_not_printed(role):
+    run = role(package_sources_http_proxy="http://operator:an0ther@172.30.79.24:3128")
+    assert run.changed == {HEAD: 1, PEER: 1}
+    assert "an0ther" not in run.text
+    assert "s3cret" not in run.text
+
+
+def test_authority_is_withdrawn_by_itself(host, role, scenario):
+    before = host.check_output("grep --count BEGIN /etc/ssl/certs/ca-certificates.crt")
+    assert role(package_sources_ca_certificates=[str(scenario / "site-ca.pem")]).code == 0
+    assert int(host.check_output("grep --count BEGIN /etc/ssl/certs/ca-certificates.crt")) == int(before) - 1
+    assert len(host.file("/usr/local/share/ca-certificates").listdir()) == 1
+    host.run_expect([0], "openssl verify /srv/site/index.pem")
+    host.run_expect([2], "openssl verify /srv/site/other-ca.pem")
+
+
+def test_run_that_was_cut_short_is_made_up_for(host, role):
+    # The certificate lies in its folder, but the system's bundle does not have it yet.
+    host.run_expect([0], "mv /usr/local/share/ca-certificates /tmp/kept && update-ca-certificates --fresh && mv /tmp/kept /usr/local/share/ca-certificates")
+    host.run_expect([2], "openssl verify /srv/site/index.pem")
+    assert role().code == 0
+    host.run_expect([0], "openssl verify /srv/site/index.pem")
+
+
+def test_teardown_leaves_no_trace_under_etc(host, role):
+    assert role("remove").code == 0
+    assert not host.file(WHEELS).exists
+    after = host.check_output("find /etc /usr/local/share -type f -exec sha256sum {} + -o -type l -printf '%p -> %l\\n' | sort")
+    assert after == host.check_output("cat /srv/before")
