@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -24,7 +23,7 @@ import time
 
 CLUSTER = "/etc/trainyard/cluster.json"
 SSH_CONFIG = "/etc/trainyard/ssh/ssh_config"
-RANK = "/usr/local/lib/trainyard/rank"
+RANK = ["python3", "/usr/local/lib/trainyard/rank"]
 # A host that answers no keep-alive for this long is lost; a connection that takes longer than this to come up will not come.
 SSH = ["ssh", "-F", SSH_CONFIG, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=5",
        "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]
@@ -132,7 +131,7 @@ def horovodrun(spec, hosts, port, container, image_environment, job_dir):
     if spec["environment"]:
         # Once more behind horovodrun, which sets NCCL_SOCKET_IFNAME and others after the environment that it is given.
         command += ["env"] + assignments(spec["environment"])
-    return command + [RANK] + spec["command"]
+    return command + RANK + spec["command"]
 
 
 def torchrun(spec, hosts, index, master_port, job_dir):
@@ -144,7 +143,7 @@ def torchrun(spec, hosts, index, master_port, job_dir):
     command = ["env"] + assignments(environment) + [
         "torchrun", "--nnodes", str(len(hosts)), "--node_rank", str(index), "--nproc_per_node", str(hosts[index]["slots"]),
         "--master_addr", hosts[0]["address"], "--master_port", str(master_port), "--rdzv_conf", "timeout=%d" % spec["start_timeout"],
-        "--no_python", RANK] + spec["command"]
+        "--no_python"] + RANK + spec["command"]
     inner = "cd %s && exec %s" % (shlex.quote(spec["workdir"]), " ".join(shlex.quote(word) for word in command))
     return SSH + [hosts[index]["address"], inner]
 
@@ -252,7 +251,7 @@ def sweep_host(job_id, host, is_head):
     # The head's own processes are in sight from here, whatever state its container is in.
     command = [sys.executable, "-", job_id] if is_head else SSH + [host["address"], "python3", "-", shlex.quote(job_id)]
     try:
-        done = subprocess.run(command, input=SWEEP.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SWEEP_SECONDS)
+        done = subprocess.run(command, input=SWEEP.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SWEEP_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return "no answer in %d s" % SWEEP_SECONDS
     if done.returncode == 1 and done.stdout.strip().isdigit():
@@ -306,7 +305,7 @@ class Job(object):
     def container_environment(self):
         name = self.cluster["container"]
         done = subprocess.run(["docker", "inspect", "--format", "{{.State.Running}} {{json .Config.Env}}", name],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)
         running, dummy, environment = done.stdout.decode().partition(" ")
         if done.returncode or running != "true":
             raise JobError("container %s does not run on host %s: run site.yml. %s" % (name, self.cluster["head"], done.stderr.decode().strip()))

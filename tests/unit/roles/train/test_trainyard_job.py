@@ -83,7 +83,7 @@ def test_horovodrun_line():
     command = job.horovodrun(spec(), hosts(), 12345, "trainyard-training", ["PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib"], JOB_DIR)
     line = command[command.index("horovodrun"):]
     assert line == ["horovodrun", "-np", "3", "-H", "172.30.77.11:1,172.30.77.12:2", "-p", "12345", "--disable-cache",
-                    "--start-timeout", "60", "--network-interface", "eth0", job.RANK, "python3", "train.py", "--name", "a b"]
+                    "--start-timeout", "60", "--network-interface", "eth0"] + job.RANK + ["python3", "train.py", "--name", "a b"]
     before = command[:command.index("horovodrun")]
     assert before[:7] == ["docker", "exec", "--workdir", "/data1/share", "trainyard-training", "env", "-i"]
     assert {"PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib", "HOME=/root", "PYTHONUNBUFFERED=1", "TRAINYARD_JOB_ID=j1",
@@ -99,7 +99,7 @@ def test_horovodrun_line_with_controller_and_environment():
     command = job.horovodrun(spec(controller="gloo", environment={"NCCL_SOCKET_IFNAME": "bond0"}), hosts(), 12345, "c", [], JOB_DIR)
     line = command[command.index("horovodrun"):]
     assert "--gloo" in line
-    assert line[line.index("env"):line.index(job.RANK)] == ["env", "NCCL_SOCKET_IFNAME=bond0"]
+    assert line[line.index("env"):line.index(job.RANK[0])] == ["env", "NCCL_SOCKET_IFNAME=bond0"]
 
 
 def test_torchrun_line():
@@ -111,7 +111,7 @@ def test_torchrun_line():
     assert words[:3] == ["cd", "/data1/share", "&&"]
     assert words[words.index("torchrun"):] == [
         "torchrun", "--nnodes", "2", "--node_rank", "1", "--nproc_per_node", "2", "--master_addr", "172.30.77.11", "--master_port", "40001",
-        "--rdzv_conf", "timeout=60", "--no_python", job.RANK, "python3", "train.py", "--name", "a b"]
+        "--rdzv_conf", "timeout=60", "--no_python"] + job.RANK + ["python3", "train.py", "--name", "a b"]
 
 
 @pytest.mark.parametrize(
