@@ -117,6 +117,8 @@ def horovodrun(spec, hosts, port, container, image_environment, job_dir):
     environment.update(pair.split("=", 1) for pair in image_environment)
     # docker0 has the same address on every host: whoever looks for a common interface by himself may find that one.
     environment.update(HOROVOD_GLOO_IFACE=interface, GLOO_SOCKET_IFNAME=interface, OMPI_MCA_oob_tcp_if_include=interface)
+    # How long a rank waits for its peers; 30 s where it is not set, and loading a framework can take longer than that.
+    environment["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(30, spec["start_timeout"]))
     environment.update(own_environment(spec, job_dir))
     environment.update(spec["environment"])
     command = ["docker", "exec", "--workdir", spec["workdir"], container, "env", "-i"] + assignments(environment)
