@@ -5,17 +5,20 @@ folder=$1 address=$2
 export DEBIAN_FRONTEND=noninteractive
 apt-get update --quiet=2
 apt-get install --quiet=2 --yes --no-install-recommends apt-utils gpg gpg-agent >/dev/null
-mkdir -p "$folder/index/simple" "$folder/mirror" "$folder/proxy" "$folder/package/DEBIAN"
+rm -rf "$folder"
+mkdir -p "$folder/wheels" "$folder/index/simple" "$folder/mirror" "$folder/proxy" "$folder/package/DEBIAN"
 cd "$folder"
 
 for name in site other; do
-    openssl req -quiet -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=$name authority" -keyout $name-ca.key -out $name-ca.pem \
-        -addext basicConstraints=critical,CA:true -addext keyUsage=critical,keyCertSign
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj "/CN=$name authority" -keyout $name-ca.key -out $name-ca.pem \
+        -addext keyUsage=critical,keyCertSign
 done
-openssl req -quiet -newkey rsa:2048 -nodes -subj "/CN=$address" -keyout index.key -out index.csr
+openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/CN=$address" -keyout index.key -out index.csr
 printf 'subjectAltName=IP:%s\n' "$address" >index.ext
 openssl x509 -req -in index.csr -CA site-ca.pem -CAkey site-ca.key -CAcreateserial -days 2 -extfile index.ext -out index.pem 2>/dev/null
 echo "the site's index" >index/simple/index.html
+# The last is not for builds, and stays behind.
+for name in horovod-0.28.1.tar.gz torch-2.13.0-py3-none-any.whl README; do echo "$name" >"wheels/$name"; done
 
 printf 'Package: site-proof\nVersion: 1.0\nArchitecture: all\nMaintainer: the site\nDescription: proof\n' >package/DEBIAN/control
 dpkg-deb --root-owner-group --build package mirror/site-proof_1.0_all.deb >/dev/null

@@ -23,7 +23,9 @@ def role(request):
         playbook = scenario / "role.yml"
         playbook.write_text(json.dumps([{"name": "Again", "hosts": name, "gather_facts": False, "become": True, "tasks": [include]}]), encoding="utf-8")
         command = ["ansible-playbook", "--inventory", os.environ["MOLECULE_INVENTORY_FILE"], str(playbook), "--extra-vars", json.dumps(variables)]
-        done = subprocess.run(command, cwd=ROOT, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        plain = dict(os.environ, ANSIBLE_FORCE_COLOR="0", ANSIBLE_NOCOLOR="1")
+        done = subprocess.run(command, cwd=ROOT, env=plain, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False)
         print(done.stdout)
         recap = done.stdout.rpartition("PLAY RECAP")[2]
         return SimpleNamespace(code=done.returncode, text=" ".join(done.stdout.split()), changed=int(recap.partition("changed=")[2].split()[0]))

@@ -27,7 +27,9 @@ def role(scenario):
                             encoding="utf-8")
         command = ["ansible-playbook", "--diff", "-v", "--inventory", os.environ["MOLECULE_INVENTORY_FILE"], str(playbook),
                    "--extra-vars", json.dumps(variables)]
-        done = subprocess.run(command, cwd=ROOT, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        plain = dict(os.environ, ANSIBLE_FORCE_COLOR="0", ANSIBLE_NOCOLOR="1")
+        done = subprocess.run(command, cwd=ROOT, env=plain, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False)
         print(done.stdout)
         recap = {line.split()[0]: int(line.partition("changed=")[2].split()[0])
                  for line in done.stdout.rpartition("PLAY RECAP")[2].splitlines() if "changed=" in line}

@@ -12,11 +12,11 @@ ONLY = "-o Dir::State::Lists=/tmp/lists -o Dir::Etc::SourceParts=/dev/null -o Di
 
 
 def test_system_trusts_the_sites_authority(host):
-    assert "the site's index" in host.check_output('python3 -c "%s"', ASK.format(""))
+    assert "the site's index" in host.check_output("python3 -c %s", ASK.format(""))
 
 
 def test_bundle_for_containers_trusts_it_and_the_systems(host):
-    assert "the site's index" in host.check_output('python3 -c "%s"', ASK.format(f"cafile='{SITE}/ca-bundle.crt'"))
+    assert "the site's index" in host.check_output("python3 -c %s", ASK.format(f"cafile='{SITE}/ca-bundle.crt'"))
     assert host.file(f"{SITE}/ca-bundle.crt").content == host.file("/etc/ssl/certs/ca-certificates.crt").content
 
 
