@@ -103,3 +103,15 @@ def test_absent_removes_only_what_is_empty(tmp_path):
 def test_bad_entries_are_refused_by_name(entry, words):
     told = run(entry)
     assert told["failed"] and words in told["msg"]
+
+
+def test_check_mode_of_removing_a_folder_with_what_lies_in_it(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/f").write_text("")
+    files = [{"path": f"{tmp_path}/d/f", "state": "absent"}, {"path": f"{tmp_path}/d", "state": "absent"}]
+    told = run(*files, check=True)
+    assert told["changed_paths"] == [f"{tmp_path}/d/f", f"{tmp_path}/d"] and (tmp_path / "d/f").exists()
+    (tmp_path / "d/other").write_text("")
+    assert "is not empty: it still holds other" in run(*files, check=True)["msg"]
+    (tmp_path / "d/other").unlink()
+    assert run(*files)["changed_paths"] == told["changed_paths"] and not (tmp_path / "d").exists()
