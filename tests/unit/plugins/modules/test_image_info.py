@@ -1,0 +1,100 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""image_info, run as Ansible runs it; docker is a script that says what engines say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import layers_digest
+from ansible_collections.trainyard.gpu.plugins.modules.image_info import describe
+
+LAYERS = ["sha256:a", "sha256:b"]
+
+
+def inspected(layers=None, **labels):
+    layers = LAYERS if layers is None else layers
+    return {"Id": "sha256:1", "Size": 5 << 20, "RootFS": {"Layers": layers}, "Config": {"Env": ["A=1"], "Labels": labels or None}}
+
+
+@pytest.fixture(name="ask")
+def fixture_ask(tmp_path):
+    """Runs the module with a docker whose body is given."""
+
+    def ask(body, **options):
+        path = tmp_path / "docker"
+        path.write_text("#!/bin/sh\n" + body, encoding="utf-8")
+        path.chmod(0o755)
+        arguments = {"ANSIBLE_MODULE_ARGS": dict({"executable": str(path), "_ansible_remote_tmp": str(tmp_path), "_ansible_check_mode": True}, **options)}
+        run = subprocess.run([sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.image_info"], input=json.dumps(arguments),
+                             capture_output=True, text=True, check=False, env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
+        return json.loads(run.stdout)
+
+    return ask
+
+
+def test_image_as_it_was_built():
+    found = describe("x:1", inspected(**{"trainyard.recipe": "abc", "trainyard.layers": layers_digest(LAYERS)}))
+    assert found["intact"] is True
+    assert found["recipe"] == "abc"
+    assert found["layers"] == LAYERS
+    assert found["environment"] == ["A=1"]
+    assert found["size_mib"] == 5
+
+
+def test_edited_image_keeps_its_labels_but_not_its_layers():
+    found = describe("x:1", inspected(layers=LAYERS + ["sha256:edit"], **{"trainyard.recipe": "abc", "trainyard.layers": layers_digest(LAYERS)}))
+    assert found["present"] is True
+    assert found["intact"] is False
+
+
+@pytest.mark.parametrize("found", [None, inspected(), inspected(layers=[]), {"Id": "sha256:1", "Config": None, "RootFS": {}}])
+def test_image_that_is_none_of_ours(found):
+    assert describe("x:1", found)["intact"] is False
+    assert describe("x:1", found)["recipe"] == ""
+
+
+def test_images_come_in_the_order_asked_for_and_a_missing_one_is_a_result(ask):
+    answer = ask("""case "$4" in
+b:1) echo '%s' ;;
+*) echo "Error: No such image: $4" >&2; exit 1 ;;
+esac
+""" % json.dumps([inspected()]), names=["a:1", "b:1"])
+    assert answer["available"] is True
+    assert [(each["name"], each["present"]) for each in answer["images"]] == [("a:1", False), ("b:1", True)]
+    assert answer["changed"] is False
+
+
+@pytest.mark.parametrize("message", [
+    "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+    "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
+])
+def test_engine_that_does_not_answer_is_a_result(ask, message):
+    answer = ask("echo '%s' >&2; exit 1\n" % message, names=["a:1"], label="trainyard.recipe")
+    assert (answer["available"], answer["cause"], answer["labelled"]) == (False, "engine_unavailable", [])
+    assert "systemctl start docker" in answer["fix"]
+    assert answer["images"][0]["present"] is False
+
+
+def test_no_client_is_a_result(ask):
+    answer = ask("", names=["a:1"], executable="/nowhere/docker")
+    assert (answer["available"], answer["cause"]) == (False, "not_installed")
+
+
+def test_labelled_images_are_listed_once_each(ask):
+    answer = ask("printf 'sha256:2\\nsha256:1\\nsha256:2\\n'\n", label="trainyard.recipe")
+    assert answer["labelled"] == ["sha256:1", "sha256:2"]
+    assert answer["images"] == []
+
+
+def test_anything_else_fails(ask):
+    answer = ask("echo 'flag provided but not defined: -x' >&2; exit 125\n", names=["a:1"])
+    assert answer["failed"] is True
+    assert "flag provided" in answer["msg"]
