@@ -78,7 +78,7 @@ def test_names_are_prefixed(role):
             assert loop_variable.startswith("__%s_" % role), where
             for fact in task.get("ansible.builtin.set_fact") or {}:
                 # A public fact is part of the interface, so it is documented.
-                assert fact in ("cacheable",) or fact.startswith("__%s_" % role) or (fact.startswith(role + "_") and fact in readme), where
+                assert fact in ("cacheable", "__" + role) or fact.startswith("__%s_" % role) or (fact.startswith(role + "_") and fact in readme), where
 
 
 def test_is_exercised_by_a_scenario(role):

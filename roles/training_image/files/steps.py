@@ -91,7 +91,7 @@ def run_noisy(command, environment):
 def installed(package):
     """Version of a Debian package, or None."""
     done = subprocess.run(["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", package],
-                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True)
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True, check=False)
     status, _space, version = done.stdout.partition(" ")
     return version if done.returncode == 0 and status == "installed" else None
 
@@ -248,7 +248,7 @@ def applies(fix, versions):
 
 def answer(command, pattern):
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, check=False)
     except OSError:
         return None
     found = re.search(pattern, done.stdout)
