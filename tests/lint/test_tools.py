@@ -44,8 +44,10 @@ def test_ansible_lint():
     run(BIN / "ansible-lint", "--offline", "--strict", "--nocolor", "--profile", "production")
 
 
-def test_changelog():
+def test_changelog(tmp_path):
     run(BIN / "antsibull-changelog", "lint")
+    run(BIN / "antsibull-changelog", "generate", "--output", tmp_path / "CHANGELOG.md")
+    assert (ROOT / "CHANGELOG.md").read_text(encoding="utf-8") == (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8"), "antsibull-changelog generate"
 
 
 def pip_settings():
