@@ -49,15 +49,18 @@ class WholeCluster:
     def layers(self, host):
         return self.inspect(host, self.inspect(host)["Image"])["RootFS"]["Layers"]
 
-    def start(self, name, *arguments, output, cwd=ROOT, environment=None):
-        """Start ansible-playbook as a user would, without what Molecule has put into this environment."""
+    def environment(self, **more):
+        """Of a user, with the counter of module runs, and without what Molecule has put into this one."""
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "MOLECULE_"))}
-        clean.update(PATH="%s:%s" % (BIN, os.environ["PATH"]), ANSIBLE_NOCOLOR="1", PYTHONUNBUFFERED="1", TRAINYARD_RUNS=str(self.state / "runs.jsonl"),
-                     ANSIBLE_CALLBACK_PLUGINS=str(ROOT / "tests/callback"), ANSIBLE_CALLBACKS_ENABLED="module_runs", **(environment or {}))
+        return dict(clean, PATH="%s:%s" % (BIN, os.environ["PATH"]), ANSIBLE_NOCOLOR="1", PYTHONUNBUFFERED="1", TRAINYARD_RUNS=str(self.state / "runs.jsonl"),
+                    ANSIBLE_CALLBACK_PLUGINS=str(ROOT / "tests/callback"), ANSIBLE_CALLBACKS_ENABLED="module_runs", **more)
+
+    def start(self, name, *arguments, output, cwd=ROOT, environment=None):
+        """Start ansible-playbook as a user would."""
         command = [str(BIN / "ansible-playbook"), name, "-i", str(self.inventory)]
         command += [json.dumps(argument) if isinstance(argument, dict) else argument for argument in arguments]
         print("\n$ ansible-playbook %s" % " ".join(command[1:]), flush=True)
-        return subprocess.Popen(command, cwd=cwd, env=clean, text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        return subprocess.Popen(command, cwd=cwd, env=self.environment(**(environment or {})), text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                                 start_new_session=True)
 
     def playbook(self, name, *arguments, **options):

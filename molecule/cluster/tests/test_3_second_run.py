@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sysconfig
-from pathlib import Path
 
 SECONDS = 12
 MODULE_RUNS = 28
@@ -41,11 +40,13 @@ def test_the_artifact_does_the_same_from_an_empty_folder(cluster, tmp_path):
     """What a user has after ansible-galaxy collection install, on the cluster that the checkout made: nothing to do."""
     collections, empty = tmp_path / "collections", tmp_path / "empty"
     empty.mkdir()
-    for command in (["build", "--output-path", str(tmp_path)], ["install", "--no-deps", "--collections-path", str(collections)]):
-        if command[0] == "install":
-            command.append(str(next(tmp_path.glob("*.tar.gz"))))
-        subprocess.run([str(Path(sysconfig.get_path("scripts")) / "ansible-galaxy"), "collection", *command], cwd=cluster.root, check=True)
-    run = cluster.playbook("trainyard.gpu.site", cwd=empty, environment={
-        "ANSIBLE_COLLECTIONS_PATH": "%s:%s" % (collections, sysconfig.get_path("purelib"))})
+    environment = {"ANSIBLE_COLLECTIONS_PATH": "%s:%s" % (collections, sysconfig.get_path("purelib"))}
+
+    def galaxy(*arguments):
+        subprocess.run(["ansible-galaxy", "collection", *map(str, arguments)], cwd=cluster.root, env=cluster.environment(**environment), check=True)
+
+    galaxy("build", "--output-path", tmp_path)
+    galaxy("install", "--no-deps", "--collections-path", collections, next(tmp_path.glob("*.tar.gz")))
+    run = cluster.playbook("trainyard.gpu.site", cwd=empty, environment=environment)
     assert run.code == 0
     assert run.changed == {}
