@@ -73,13 +73,13 @@ def test_image_removed_on_one_host(cluster, healed):
 def test_image_edited_on_one_host(cluster, healed):
     """docker commit over the tag: name and label are those of the recipe, the layers are not."""
     image = cluster.inspect(cluster.peer)["Config"]["Image"]
-    cluster.inside(cluster.peer, "echo edited > /usr/local/lib/edited")
-    cluster.on(cluster.peer, "docker commit %s %s" % (cluster.container, image))
+    cluster.on(cluster.peer, "docker run --name edit --entrypoint sh %s -c 'echo edited > /usr/local/lib/edited' && docker commit edit %s && docker rm edit" % (
+        image, image))
     assert cluster.inspect(cluster.peer, image)["RootFS"]["Layers"] != cluster.layers(cluster.head)
     run = cluster.site()
     assert run.code == 0
     assert cluster.inspect(cluster.peer, image)["RootFS"]["Layers"] == cluster.layers(cluster.head)
-    assert cluster.inside(cluster.peer, "test -e /usr/local/lib/edited", check=False).code != 0
+    assert cluster.on(cluster.peer, "docker run --rm --entrypoint cat %s /usr/local/lib/edited" % image, check=False).code != 0
 
 
 def test_one_host_down(cluster, healed):
