@@ -1,0 +1,100 @@
+"""The same image on every host, from outside; and nothing of the site or of the hand-out is left."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+testinfra_hosts = ["ansible://cluster"]
+
+FOLDER = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
+# A line out of the middle of the certificate, and the secrets of the inventory.
+SECRETS = [FOLDER.joinpath("site-ca.pem").read_text(encoding="utf-8").splitlines()[3], "word-in-the-index", "word-in-the-login", "index.site.example"]
+
+
+@pytest.fixture(name="images")
+def fixture_images(host):
+    names = host.check_output("docker image ls --filter label=trainyard.recipe --format '{{.Repository}}:{{.Tag}}'").split()
+    return [json.loads(host.check_output("docker image inspect %s", name))[0] for name in names]
+
+
+def test_every_host_has_the_head_s_layers(host, images):
+    head = host.get_host("ansible://training-image-a", ansible_inventory=host.backend.ansible_inventory, sudo=True)
+    for image in images:
+        name = image["RepoTags"][0]
+        assert json.loads(head.check_output("docker image inspect %s", name))[0]["RootFS"]["Layers"] == image["RootFS"]["Layers"]
+    assert len({image["Config"]["Labels"]["trainyard.recipe"] for image in images}) == len(images) > 0
+
+
+def test_image_says_what_it_is(images):
+    for image in images:
+        labels = image["Config"]["Labels"]
+        assert image["RepoTags"] == ["trainyard/training:" + labels["trainyard.recipe"][:12]]
+        layers = json.dumps(image["RootFS"]["Layers"], sort_keys=True, separators=(",", ":")).encode()
+        assert labels["trainyard.layers"] == hashlib.sha256(layers).hexdigest()
+        assert labels["trainyard.managed"] == "true"
+        assert image["RepoDigests"] == []
+        assert image["Config"]["Entrypoint"] == ["/usr/local/lib/trainyard/entrypoint"]
+        assert image["Config"]["Env"][0].startswith("PATH=/usr/local/lib/trainyard/bin:")
+
+
+def test_what_was_asked_for_is_in_it(host, images):
+    name = images[0]["RepoTags"][0]
+    run = "docker run --rm --network none --entrypoint /bin/sh %s -ec %s"
+    assert host.check_output(run, name, "command -v ssh; command -v sshd; command -v sudo; command -v tree").split() == [
+        "/usr/local/lib/trainyard/bin/ssh", "/usr/sbin/sshd", "/usr/bin/sudo", "/usr/bin/tree"]
+    # No edit survived, and no host key is the same on every host.
+    assert host.check_output(run, name, "ls /edited /etc/ssh/ssh_host_* /etc/trainyard/* 2>/dev/null || true") == ""
+    assert host.check_output(run, name, "ls /var/lib/apt/lists /etc/apt/sources.list.d; ls /usr/sbin/policy-rc.d 2>/dev/null || true").split() == [
+        "/etc/apt/sources.list.d:", "/var/lib/apt/lists:", "partial"]
+
+
+def test_ssh_checks_host_keys_whatever_it_is_asked_for(host, images):
+    said = host.check_output(
+        "docker run --rm --network none --entrypoint /bin/sh %s -c 'mkdir -p /etc/trainyard/ssh; touch /etc/trainyard/ssh/ssh_config; "
+        "ssh -o StrictHostKeyChecking=no -G somewhere'", images[0]["RepoTags"][0])
+    assert "stricthostkeychecking true" in said
+
+
+def test_nothing_of_the_site_is_in_layers_or_history(host, images):
+    if host.backend.get_hostname() != "training-image-a":
+        return
+    name = images[0]["RepoTags"][0]
+    history = host.check_output("docker history --no-trunc %s && docker image inspect %s", name, name)
+    assert [secret for secret in SECRETS if secret in history] == []
+    host.check_output("docker save %s > /var/tmp/saved.tar", name)
+    copy = host.run("cat /var/tmp/saved.tar && rm /var/tmp/saved.tar").stdout_bytes
+    found = []
+    with tarfile.open(fileobj=io.BytesIO(copy)) as archive:
+        for layer in archive:
+            if not layer.name.endswith("layer.tar"):
+                continue
+            with tarfile.open(fileobj=archive.extractfile(layer)) as files:
+                for member in files:
+                    data = files.extractfile(member).read() if member.isfile() else b""
+                    found += [(member.name, secret) for secret in SECRETS if secret.encode() in data]
+    assert found == []
+
+
+def test_hand_out_left_nothing_open(host):
+    assert not host.socket("tcp://5443").is_listening
+    assert not host.socket("tcp://5000").is_listening
+    assert host.run("systemctl is-active trainyard-registry").stdout.strip() == "inactive"
+    assert host.run("ls /run/trainyard/login /run/trainyard/registry /var/tmp/trainyard-*").stdout == ""
+    assert host.run("grep -rl word-in-the-login /run/trainyard /var/lib/trainyard /var/log/trainyard /root /etc").stdout == ""
+    assert host.file("/etc/docker/certs.d/172.30.79.51:5443/ca.crt").mode == 0o644
+
+
+def test_registry_of_the_package_is_masked_and_keys_are_root_s(host):
+    if host.backend.get_hostname() != "training-image-a":
+        return
+    assert host.run("systemctl is-enabled docker-registry").stdout.strip() == "masked"
+    assert host.file("/etc/trainyard/tls/ca.key").mode == 0o600
+    tags = host.check_output("ls /var/lib/trainyard/registry/docker/registry/v2/repositories/trainyard/training/_manifests/tags").split()
+    assert len(tags) == 1
