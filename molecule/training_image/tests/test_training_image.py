@@ -58,7 +58,7 @@ def test_what_was_asked_for_is_in_it(host, images):
 def test_ssh_checks_host_keys_whatever_it_is_asked_for(host, images):
     said = host.check_output(
         "docker run --rm --network none --entrypoint /bin/sh %s -c 'mkdir -p /etc/trainyard/ssh; touch /etc/trainyard/ssh/ssh_config; "
-        "ssh -o StrictHostKeyChecking=no -G somewhere'", images[0]["RepoTags"][0])
+        "ssh -o StrictHostKeyChecking=off -G somewhere'", images[0]["RepoTags"][0])
     assert "stricthostkeychecking true" in said
 
 
