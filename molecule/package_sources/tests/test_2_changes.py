@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 
 HEAD, PEER = "package-sources-a", "package-sources-b"
 testinfra_hosts = ["ansible://" + HEAD]
@@ -25,13 +26,15 @@ def test_wheels_are_on_the_head_alone(host, scenario):
     assert not peer.file(WHEELS).exists
 
 
-def test_differences_of_wheels_are_healed_and_nothing_else_is_touched(host, role, scenario):
+def test_differences_of_wheels_are_healed_and_nothing_else_is_touched(host, role, scenario, tmp_path):
     host.run_expect([0], f"truncate --size=3 {WHEELS}/horovod-0.28.1.tar.gz")
-    (scenario / "wheels/torch-2.13.0-py3-none-any.whl").rename(scenario / "wheels/torch-2.14.0-py3-none-any.whl")
-    run = role()
+    shutil.copy(scenario / "wheels/horovod-0.28.1.tar.gz", tmp_path)
+    (tmp_path / "torch-2.14.0-py3-none-any.whl").write_text("a newer one, in place of the one before", encoding="utf-8")
+    run = role(package_sources_wheels_dir=str(tmp_path))
     assert run.changed == {HEAD: 1, PEER: 0}
+    assert held(host) == lying_in(tmp_path)
+    assert role().changed == {HEAD: 1, PEER: 0}
     assert held(host) == lying_in(scenario / "wheels")
-    assert "torch-2.14.0-py3-none-any.whl" in held(host)
 
 
 def test_a_secret_is_not_printed(host, role):
