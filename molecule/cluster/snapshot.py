@@ -8,8 +8,12 @@ import re
 import stat
 import subprocess
 
-# Rewritten by the system itself, whoever asks: caches, backups of account files, the list of mounts.
-VOLATILE = {"/etc/ld.so.cache", "/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-", "/etc/subuid-", "/etc/subgid-", "/etc/mtab"}
+# Rewritten by the system itself, whoever asks: caches, backups of account files, the list of mounts, its logs of what was installed.
+VOLATILE = {"/etc/ld.so.cache", "/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-", "/etc/subuid-", "/etc/subgid-", "/etc/mtab",
+            "/var/log/dpkg.log", "/var/log/alternatives.log"}
+# Ansible's scratch folder of the ssh user, which is its to clean. The name server of the network that the lab's hosts are in has rules in each
+# host, with ports that a restart of the host changes.
+NOT_THE_HOST = re.compile(r"^/home/ops/\.ansible|127\.0\.0\.11")
 
 
 def output(*command):
@@ -33,7 +37,7 @@ def files(*roots):
                 elif stat.S_ISREG(state.st_mode):
                     with open(path, "rb") as opened:
                         what += " " + hashlib.sha256(opened.read()).hexdigest()[:16]
-                if path not in VOLATILE:
+                if path not in VOLATILE and not NOT_THE_HOST.search(path):
                     found[path] = what
     return found
 
@@ -57,11 +61,13 @@ print(json.dumps({
     "packages": lines("package", output("dpkg-query", "--show", "--showformat", "${Package}:${Architecture} ${Version} ${db:Status-Abbrev}\n")),
     "marks": lines("manually installed", output("apt-mark", "showmanual")),
     "files": files("/etc", "/root", "/home", "/usr/local", "/opt", "/srv"),
-    "state": lines("path", [os.path.join(folder, name) for folder in ("/var/lib", "/var/log", "/var/cache", "/data1") for name in os.listdir(folder)]),
+    "state": lines("path", [os.path.join(folder, name) for folder in ("/var/lib", "/var/log", "/var/cache", "/data1") for name in os.listdir(folder)
+                            if os.path.join(folder, name) not in VOLATILE]),
     "accounts": lines("account", output("getent", "passwd") + output("getent", "group")),
     "units": lines("unit", [" ".join(line.split()[:2]) for line in output("systemctl", "list-unit-files", "--no-legend", "--no-pager", "--plain")]),
     "running": lines("running", [line.split()[0] for line in output(
         "systemctl", "list-units", "--type=service,socket,timer", "--state=active", "--no-legend", "--no-pager", "--plain")]),
     "docker": docker(),
-    "iptables": lines("rule", [re.sub(r"\[\d+:\d+\]", "", line).strip() for line in output("iptables-save") if not line.startswith("#")]),
+    "iptables": lines("rule", [re.sub(r"\[\d+:\d+\]", "", line).strip() for line in output("iptables-save")
+                               if not line.startswith("#") and not NOT_THE_HOST.search(line)]),
 }, sort_keys=True, indent=1))
