@@ -38,7 +38,6 @@ def test_image_says_what_it_is(images):
         assert image["RepoTags"] == ["trainyard/training:" + labels["trainyard.recipe"][:12]]
         layers = json.dumps(image["RootFS"]["Layers"], sort_keys=True, separators=(",", ":")).encode()
         assert labels["trainyard.layers"] == hashlib.sha256(layers).hexdigest()
-        assert labels["trainyard.managed"] == "true"
         assert image["RepoDigests"] == []
         assert image["Config"]["Entrypoint"] == ["/usr/local/lib/trainyard/entrypoint"]
         assert image["Config"]["Env"][0].startswith("PATH=/usr/local/lib/trainyard/bin:")
