@@ -54,8 +54,9 @@ def horovod_variables(requires, architectures, overrides):
     if "nccl" in transports:
         # Shared: the NCCL that is pinned is the one that runs, and a static one crashes beside a shared CUDA runtime before Horovod 0.28.
         variables.update(HOROVOD_GPU="CUDA", HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_NCCL_LINK="SHARED")
-        if architectures:
-            variables["HOROVOD_BUILD_CUDA_CC_LIST"] = ",".join(str(each) for each in architectures)
+    if architectures:
+        # Where the framework has CUDA, Horovod compiles kernels whatever carries the data.
+        variables["HOROVOD_BUILD_CUDA_CC_LIST"] = ",".join(str(each) for each in architectures)
     variables.update(overrides or {})
     return dict((name, str(value)) for name, value in variables.items() if value is not None)
 
