@@ -21,8 +21,9 @@ def fixture_image(host):
 
 @pytest.fixture(name="in_image")
 def fixture_in_image(host, image):
+    # Gloo looks its own host name up: without a network only this one resolves.
     def in_image(script, name=image):
-        return host.check_output("docker run --rm --network none --entrypoint sh %s -c %s", name, script)
+        return host.check_output("docker run --rm --network none --hostname localhost --entrypoint sh %s -c %s", name, script)
 
     return in_image
 
@@ -44,7 +45,7 @@ def test_nccl_is_ticked_where_it_was_not(in_image):
 
 def test_horovod_loads_the_packages_library(in_image):
     linked = in_image("ldd $(python3 -c 'import horovod.torch.mpi_lib_v2 as library; print(library.__file__)')")
-    assert re.search(r"libnccl\.so\.2 => \S*/usr/lib/x86_64-linux-gnu/libnccl\.so\.2 |libnccl\.so\.2 => /lib/x86_64-linux-gnu/libnccl\.so\.2 ", linked), linked
+    assert re.search(r"libnccl\.so\.2 => (/usr)?/lib/x86_64-linux-gnu/libnccl\.so\.2 ", linked), linked
     assert in_image("python3 -c 'import ctypes, torch; n = ctypes.c_int(); "
                     "ctypes.CDLL(\"/usr/lib/x86_64-linux-gnu/libnccl.so.2\").ncclGetVersion(ctypes.byref(n)); print(n.value)'").strip() == "22809"
 
