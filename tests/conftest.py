@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-ORDER = ["tests/unit/", "tests/lab/", "tests/lint/", "tests/scenarios/"]
-# It makes the training image that the scenarios after it load, so that Horovod is compiled once.
-COMPILES = "test_scenario[cluster]"
+ORDER = ["tests/unit/", "tests/lint/", "tests/scenarios/"]
+SLOWEST = ["test_scenario[cluster]", "test_scenario[nccl_rebuild]"]
 
 
 def pytest_collection_modifyitems(items):
     def rank(item):
         place = next((number for number, prefix in enumerate(ORDER) if item.nodeid.startswith(prefix)), 0)
-        if not item.name.startswith("test_scenario["):
-            return place, 0
-        return place, 2 if item.name == COMPILES else 3 if "training_" in item.name or "nccl_" in item.name else 1
+        return place, SLOWEST.index(item.name) if item.name in SLOWEST else -1
 
     items.sort(key=rank)
 
