@@ -370,6 +370,11 @@ def step_horovod(arguments):
 
 
 def compile_horovod(arguments, temporary):
+    # Before the tools: pip would take one of them (packaging) for installed, and it is gone when the image is done.
+    dependencies = [package for package in arguments["dependencies"] if not distribution([re.split(r"[=<>!~\[; ]", package)[0]])]
+    if dependencies:
+        pip("install", *(wheels() + dependencies))
+
     # The build's tools are beside Python's packages, not among them: none is left in the image, and no version in it changes.
     tools = os.path.join(temporary, "tools")
     # A constraint of the base (NGC has one) is about its own packages.
@@ -379,10 +384,6 @@ def compile_horovod(arguments, temporary):
         stream.write("import os\nimport site\nsite.addsitedir(os.path.dirname(__file__))\n")
     os.environ["PYTHONPATH"] = os.pathsep.join([tools] + [path for path in [os.environ.get("PYTHONPATH")] if path])
     os.environ["PATH"] = os.path.join(tools, "bin") + os.pathsep + os.environ["PATH"]
-
-    dependencies = [package for package in arguments["dependencies"] if not distribution([re.split(r"[=<>!~\[; ]", package)[0]])]
-    if dependencies:
-        pip("install", *(wheels() + dependencies))
 
     source = fetch_source(arguments, temporary)
     versions = find_versions(arguments["version"])
