@@ -100,4 +100,6 @@ if "TRAINYARD_RANK_REPORT" in os.environ:
     with open(os.environ["TRAINYARD_RANK_REPORT"], "w", encoding="utf-8") as stream:
         json.dump({"checksum": checksum, "metrics": metrics}, stream)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
+# The group's threads are joined when its last user lets go of it. At Python's own end that may be too late: the rank then aborts after all its work.
+del replica, loss
 dist.destroy_process_group()
