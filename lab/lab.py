@@ -37,11 +37,12 @@ def only_one(state, wait=False):
                 break
             except BlockingIOError:
                 lock.seek(0)
-                holder, parent = (int(word) for word in (lock.read() or "0 0").split())
-                if parent != _parent_of(holder):
+                holder, parent = ([int(word) for word in lock.read().split()] + [0, 0])[:2]
+                # Without a number the holder has just begun: it is asked again.
+                if holder and parent != _parent_of(holder):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(holder, signal.SIGTERM)
-                elif not wait:
+                elif holder and not wait:
                     raise LabError(f"another run is at work on {state} (process {holder}): wait for it, or end it")
                 time.sleep(0.5)
         lock.seek(0)
