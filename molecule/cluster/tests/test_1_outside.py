@@ -78,8 +78,8 @@ def test_sshd_listens_on_the_cluster_network_only(cluster, host_name):
 def test_password_login_is_refused(cluster, host_name):
     """Asked of the host itself, which has no key: what the server offers is what counts."""
     other = cluster.peer if host_name == cluster.head else cluster.head
-    refused = cluster.on(other, "ssh -p 12345 -o StrictHostKeyChecking=accept-new -o UserKnownHostsFile=/dev/null -o PubkeyAuthentication=no "
-                         "-o PreferredAuthentications=password,keyboard-interactive -o NumberOfPasswordPrompts=1 root@%s true" % cluster.address[host_name],
+    refused = cluster.on(other, "ssh -p 12345 -o StrictHostKeyChecking=yes -o UserKnownHostsFile=/etc/trainyard/ssh/known_hosts "
+                         "-o PubkeyAuthentication=no -o PreferredAuthentications=password,keyboard-interactive -o NumberOfPasswordPrompts=1 root@%s true" % cluster.address[host_name],
                          check=False)
     assert refused.code == 255
     assert "Permission denied (publickey)" in refused.text

@@ -21,7 +21,7 @@ def test_second_run_is_cheap(cluster):
     assert run.code == 0
     assert run.changed == {}
     assert {host: count for host, count in run.runs.items() if count > MODULE_RUNS} == {}
-    # Seconds belong to machines that do nothing else: `make acceptance` and `make bench` judge them, CI's are shared.
+    # The limit has not been met yet: 24 s at best, see README. `make acceptance` and `make bench` fail on it.
     if os.environ.get("TRAINYARD_ACCEPTANCE"):
         assert run.seconds <= SECONDS
     assert before == [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]

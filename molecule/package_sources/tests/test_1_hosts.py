@@ -49,7 +49,7 @@ def test_mirror_that_another_key_signed_is_refused(host):
 
 
 def test_apt_goes_through_the_proxy_otherwise(host):
-    host.run("echo 'deb [trusted=yes] http://packages.example.com/ ./' > /tmp/far.list; mkdir -p /tmp/far")
+    host.run("echo 'deb http://packages.example.com/ ./' > /tmp/far.list; mkdir -p /tmp/far")
     asked = host.run("apt-get update -o Dir::State::Lists=/tmp/far -o Dir::Etc::SourceParts=/dev/null -o Dir::Etc::SourceList=/tmp/far.list")
     # The site's proxy has nothing to give; what matters is who answers.
     assert "404  File not found [IP: 172.30.79.24 3128]" in asked.stdout + asked.stderr
