@@ -48,6 +48,36 @@ _ENTRY = re.compile(r"\[\s*(x?)\s*\]\s*([a-z]\w*)\W*$", re.IGNORECASE)
 # In a section: something short that is no tick, then a label.
 _NO_TICK = re.compile(r"^\W*\w?\W*\b([a-z]\w*)\W*$", re.IGNORECASE)
 
+# Horovod's package for a framework, which a job imports.
+PACKAGES = {"tensorflow": "horovod.tensorflow", "pytorch": "horovod.torch", "mxnet": "horovod.mxnet"}
+
+# horovodrun's own interpreter, named in its first line, imports the packages and then goes on as horovodrun. Horovod forks a process for
+# each entry of its table, which imports the framework anew (seconds each for torch) unless the parent has it already.
+_IMPORT = """\
+import importlib, os, runpy, sys
+path, packages = sys.argv[1], sys.argv[2:]
+sys.path[0] = os.path.dirname(path)
+for package in packages:
+    try:
+        importlib.import_module(package)
+        said = "ok"
+    except Exception as error:
+        said = " ".join(("%s: %s" % (type(error).__name__, error)).split())
+    sys.stderr.write("\\ntrainyard: import %s: %s\\n" % (package, said))
+sys.argv = [path, "--check-build"]
+runpy.run_path(path, run_name="__main__")
+"""
+_SHELL = """\
+path=$(command -v -- "$1") || { echo "$1: not found" >&2; exit 127; }
+shift
+IFS= read -r first < "$path"
+case $first in
+  "#!"*python*) script=$1; shift; exec ${first#??} -c "$script" "$path" "$@" ;;
+esac
+exec "$path" --check-build
+"""
+_IMPORTED = re.compile(r"\n?^trainyard: import (\S+): (.*?)\r?\n", re.MULTILINE)
+
 # argparse reports a missing -np before an unknown option: 0.16 may say either.
 _USAGE = re.compile(r"unrecogni[sz]ed (?:arguments|option)|(?:unknown|invalid|no such) option|^usage: .*horovodrun|\bhorovodrun: error:", re.IGNORECASE)
 _EXCEPTION = re.compile(r"(?:^|[^\w\s]\s*)(?:[\w.]*\wError|[\w.]*Exception|[\w.]*queue\.Empty)(?::.*)?$"
@@ -161,7 +191,22 @@ def why_no_table(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
     raise ParseError(f"line 1 of {len(lines)}: «{lines[0]}» is not the output of horovodrun --check-build")
 
 
-def missing(requires: dict[str, list[str]], build: Build | None) -> list[str]:
-    """What of the required parts isn't ticked, as C(section.key), in the order of the table. Without a table, all of them."""
+def check_build_command(executable: str, frameworks: list[str]) -> list[str]:
+    """The command that prints the table, and before it, on stderr, a line for each of the frameworks whose package it imports."""
+    if not frameworks:
+        return [executable, "--check-build"]
+    return ["sh", "-c", _SHELL, "sh", executable, _IMPORT, *[PACKAGES[framework] for framework in frameworks]]
+
+
+def split_imports(stderr: str, frameworks: list[str]) -> tuple[str, dict[str, str]]:
+    """stderr without the lines about imports, and by framework why it wasn't imported. No line is no import."""
+    said = dict(_IMPORTED.findall(stderr))
+    errors = {framework: said.get(PACKAGES[framework], "horovodrun is no Python script, or it ended before the import") for framework in frameworks}
+    return _IMPORTED.sub("", stderr), {framework: error for framework, error in errors.items() if error != "ok"}
+
+
+def missing(requires: dict[str, list[str]], build: Build | None, import_errors: dict[str, str] | None = None) -> list[str]:
+    """What of the required parts isn't ticked or can't be imported, as C(section.key), in the order of the table. Without a table, all of them."""
+    failed = {"frameworks": import_errors or {}}
     return [f"{section}.{key}" for section, keys in KEYS.items() for key in keys
-            if key in (requires.get(section) or []) and not (build and getattr(build, section)[key])]
+            if key in (requires.get(section) or []) and not (build and getattr(build, section)[key] and key not in failed.get(section, {}))]

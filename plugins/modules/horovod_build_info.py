@@ -69,6 +69,14 @@ options:
         elements: str
         choices: [nccl, ddl, ccl, mpi, gloo]
         default: []
+  import_required:
+    description:
+      - Import Horovod's package for each of the required frameworks (C(horovod.torch) for V(pytorch)) first, as a job's ranks do,
+        in the same Python process. One that can't be imported is in RV(missing), whatever the table ticks, and in RV(import_errors).
+      - The table is there sooner as well, as Horovod imports each framework anew for every entry otherwise.
+      - O(executable) has to be a Python script, as Horovod's own is; otherwise nothing can be imported.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
@@ -78,6 +86,7 @@ requirements:
 notes:
   - Horovod ticks a framework when its Python package can be imported, even where the native library is missing. Such a build
     has no controller ticked, so require a controller as well as a framework.
+  - A tick also says nothing of the Python packages that Horovod itself needs beside the framework; O(import_required) does.
 """
 
 EXAMPLES = r"""
@@ -105,6 +114,10 @@ EXAMPLES = r"""
     container: trainyard-training
     ssh_host: "{{ inventory_hostname }}"
     ssh_port: 12345
+    requires:
+      frameworks: [pytorch]
+      controllers: [gloo]
+    import_required: true
 """
 
 RETURN = r"""
@@ -188,15 +201,28 @@ tensor_operations:
       description: Gloo.
       type: bool
 missing:
-  description: What of O(requires) isn't ticked, in the table's order. All of it when RV(available) is false.
+  description: What of O(requires) isn't ticked or, with O(import_required), can't be imported, in the table's order. All of it when RV(available) is false.
   type: list
   elements: str
   returned: success
   sample: [tensor_operations.nccl]
+import_errors:
+  description: By framework, why it can't be imported. Empty without O(import_required).
+  type: dict
+  returned: success
+  sample: {pytorch: "ModuleNotFoundError: No module named 'packaging'"}
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import KEYS, ParseError, missing, parse_check_build, why_no_table
+from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
+    KEYS,
+    ParseError,
+    check_build_command,
+    missing,
+    parse_check_build,
+    split_imports,
+    why_no_table,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
 
 FIXES = {
@@ -224,13 +250,14 @@ def main() -> None:
             "ssh_port": {"type": "int", "default": 12345},
             "timeout": {"type": "int", "default": 60},
             "requires": {"type": "dict", "default": {}, "options": parts},
+            "import_required": {"type": "bool", "default": False},
         },
         mutually_exclusive=[("container", "image")],
         required_by={"ssh_host": ("container",)},
         supports_check_mode=True,
     )
     params = dict(module.params)
-    executable, timeout, requires = params.pop("executable"), params.pop("timeout"), params.pop("requires")
+    executable, timeout, requires, import_required = (params.pop(name) for name in ("executable", "timeout", "requires", "import_required"))
     for name in ("container", "image", "ssh_host"):
         # A name that begins with a dash would be an option to docker and ssh.
         if params[name] is not None and (not params[name].strip() or params[name].startswith("-")):
@@ -240,7 +267,10 @@ def main() -> None:
     if timeout < 1:
         module.fail_json(msg=f"timeout: {timeout} is too short: 1 second or more")
 
-    run = run_tool(module, [executable, "--check-build"], timeout, **params)
+    frameworks = (requires.get("frameworks") or []) if import_required else []
+    run = run_tool(module, check_build_command(executable, frameworks), timeout, **params)
+    stderr, import_errors = split_imports(run.stderr, frameworks)
+    run = run._replace(stderr=stderr)
     build, cause, evidence = None, run.cause, run.evidence
     if not cause:
         try:
@@ -259,7 +289,8 @@ def main() -> None:
         "cause": cause or None,
         "fix": FIXES[cause].format(place=place.format(**params), **params) + f". It said: {evidence}" if cause else None,
         "version": None,
-        "missing": missing(requires, build),
+        "missing": missing(requires, build, import_errors),
+        "import_errors": import_errors,
         **sections,
     })
 

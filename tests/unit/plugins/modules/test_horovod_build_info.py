@@ -27,6 +27,7 @@ def fixture_script(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/nowhere")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/timeout").symlink_to("/usr/bin/timeout")
+    (tmp_path / "bin/sh").symlink_to("/bin/sh")
 
     def script(name, body):
         path = tmp_path / "bin" / name
@@ -103,6 +104,60 @@ def test_table_on_stderr(script):
 def test_output_is_unbuffered_and_the_directory_exists(script):
     script("horovodrun", f'test "$PYTHONUNBUFFERED" = 1 && test "$(pwd)" = / && cat {TABLE}')
     assert run()["available"]
+
+
+@pytest.fixture(name="python_script")
+def fixture_python_script(tmp_path, monkeypatch):
+    """Puts a horovodrun as pip installs it, and beside it the packages of a Horovod."""
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+
+    def script(table, interpreter=sys.executable, **packages):
+        (tmp_path / "bin/horovod").mkdir(parents=True)
+        (tmp_path / "bin/horovod/__init__.py").touch()
+        for name, body in packages.items():
+            (tmp_path / f"bin/horovod/{name}.py").write_text(body, encoding="utf-8")
+        path = tmp_path / "bin/horovodrun"
+        # The table shows that it runs in the process that has imported the packages.
+        path.write_text(f"#!{interpreter}\nimport sys\nif __name__ == '__main__' and sys.argv[1:] == ['--check-build']:\n"
+                        f"    print(open('{table}').read())\n    sys.exit('horovod.torch' not in sys.modules)\n", encoding="utf-8")
+        path.chmod(0o755)
+
+    return script
+
+
+@pytest.mark.parametrize("interpreter", [sys.executable, "/usr/bin/env python3"])
+def test_required_framework_is_imported(python_script, interpreter):
+    python_script(TABLE, interpreter, torch="import sys; sys.stderr.write('noise')")
+    result = run(requires={"frameworks": ["pytorch"], "controllers": ["gloo"]}, import_required=True)
+    assert (result["available"], result["missing"], result["import_errors"]) == (True, [], {})
+
+
+def test_framework_that_is_ticked_but_not_importable_is_missing(python_script):
+    python_script(TABLE, torch="raise ModuleNotFoundError('No module\\nnamed packaging')")
+    wanted = {"frameworks": ["pytorch"], "controllers": ["gloo"]}
+    result = run(requires=wanted, import_required=True)
+    assert (result["available"], result["frameworks"]["pytorch"], result["missing"]) == (True, True, ["frameworks.pytorch"])
+    assert result["import_errors"] == {"pytorch": "ModuleNotFoundError: No module named packaging"}
+    assert run(requires=wanted)["missing"] == []
+
+
+def test_import_that_kills_the_process(python_script):
+    python_script(TABLE, torch="import os; os.abort()")
+    result = run(requires={"frameworks": ["pytorch"]}, import_required=True)
+    assert_cause(result, "no_output")
+    assert result["missing"] == ["frameworks.pytorch"]
+
+
+def test_nothing_is_imported_by_another_programs_horovodrun(script):
+    script("horovodrun", f"cat {TABLE}")
+    result = run(requires={"frameworks": ["pytorch"]}, import_required=True)
+    assert result["available"] and result["missing"] == ["frameworks.pytorch"]
+    assert "no Python script" in result["import_errors"]["pytorch"]
+
+
+def test_not_installed_where_something_is_to_be_imported(script):
+    script("unrelated", "true")
+    assert_cause(run(executable="no-horovodrun", requires={"frameworks": ["pytorch"]}, import_required=True), "not_installed", "no-horovodrun")
 
 
 def test_not_installed(script):
