@@ -62,26 +62,29 @@ class CallbackModule(CallbackBase):
         self.tasks += 1
 
     def v2_runner_on_ok(self, result):
+        if result._result.get("changed"):
+            self.changed.setdefault(result._host.get_name(), []).append(result._task.get_name().strip())
         self._count(result)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
-        self._count(result)
         self.failed.setdefault(result._host.get_name(), []).append(result._task.get_name().strip())
+        self._count(result)
 
     def v2_runner_on_unreachable(self, result):
         self.failed.setdefault(result._host.get_name(), []).append(result._task.get_name().strip())
 
-    def _count(self, result):
-        task, answer = result._task, result._result
-        name = task.get_name().strip()
-        if answer.get("changed"):
-            self.changed.setdefault(result._host.get_name(), []).append(name)
-        if not sends_a_module(task):
-            return
-        for item in answer.get("results", [answer]) if task.loop else [answer]:
-            if not isinstance(item, dict) or item.get("skipped"):
-                continue
-            self.runs.setdefault(task.delegate_to or result._host.get_name(), []).extend([name] * max(1, int(item.get("attempts") or 1)))
+    def v2_runner_item_on_ok(self, result):
+        self._count(result, item=True)
+
+    def v2_runner_item_on_failed(self, result):
+        self._count(result, item=True)
+
+    def _count(self, result, item=False):
+        task = result._task
+        # A loop's items have been counted one by one: only they know to which host each was delegated.
+        if sends_a_module(task) and bool(task.loop) == item:
+            host = result._task_fields.get("delegate_to") or result._host.get_name()
+            self.runs.setdefault(host, []).extend([task.get_name().strip()] * max(1, int(result._result.get("attempts") or 1)))
 
     def v2_playbook_on_stats(self, stats):
         seconds = round(time.monotonic() - self.started, 1)

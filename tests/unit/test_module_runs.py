@@ -25,6 +25,7 @@ PLAYBOOK = """\
     - {name: try thrice, ansible.builtin.stat: {path: /}, register: tried, until: tried.attempts == 3, retries: 3, delay: 0}
     - {name: not at all, ansible.builtin.stat: {path: /}, when: noted == 2}
     - {name: for one, ansible.builtin.stat: {path: /}, run_once: true, delegate_to: two}
+    - {name: for others, ansible.builtin.stat: {path: /}, loop: [two, three], delegate_to: "{{ item }}", when: inventory_hostname == 'one'}
 """
 
 
@@ -39,7 +40,7 @@ def test_counts(tmp_path):
     assert done.returncode == 0, done.stdout
     found = json.loads(record.read_text(encoding="utf-8"))
     once = ["look", "look thrice", "look thrice", "look thrice", "try thrice", "try thrice", "try thrice"]
-    assert found["runs"] == {"one": once, "two": once + ["for one"]}
-    assert found["tasks"] == 11
+    assert found["runs"] == {"one": once, "two": once + ["for one", "for others"], "three": ["for others"]}
+    assert found["tasks"] == 12
     assert found["changed"] == {"one": ["group"], "two": ["group"]}
-    assert "module runs: one 7, two 8 (11 tasks" in done.stdout
+    assert "module runs: one 7, three 1, two 9 (12 tasks" in done.stdout
