@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import re
@@ -17,6 +18,8 @@ BIN = Path(sys.executable).parent
 LOGS = ROOT / ".cache/logs"
 # Several GB of CUDA packages and a second compile.
 ACCEPTANCE = {"nccl_rebuild"}
+# They compile on all cores, and cluster judges seconds.
+ALONE = {"cluster", "nccl_rebuild"}
 
 
 def scenarios():
@@ -25,8 +28,8 @@ def scenarios():
         yield pytest.param(name, id=name, marks=[pytest.mark.scenario] + [pytest.mark.acceptance] * (name in ACCEPTANCE))
 
 
-def molecule(scenario, record, capsys, acceptance):
-    """Run a scenario; its lines are on the terminal while it runs, and in a log. Returns exit code and text."""
+def molecule(scenario, record, acceptance, tell):
+    """Run a scenario; every line is told while it runs, and stands in a log. Returns exit code and text."""
     environment = dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), TRAINYARD_RUNS=str(record), PYTHONUNBUFFERED="1",
                        ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160", TRAINYARD_ACCEPTANCE="1" if acceptance else "")
     LOGS.mkdir(parents=True, exist_ok=True)
@@ -34,16 +37,41 @@ def molecule(scenario, record, capsys, acceptance):
     if os.environ.get("KEEP"):
         command += ["--destroy", "never"]
     text = []
-    with capsys.disabled(), open(LOGS / ("%s.log" % scenario), "w", encoding="utf-8") as log:
-        print("\n%s (log: %s)" % (" ".join(command[1:]), log.name), flush=True)
+    with open(LOGS / ("%s.log" % scenario), "w", encoding="utf-8") as log:
+        tell("%s (log: %s)\n" % (" ".join(command[1:]), log.name))
         with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, errors="replace", stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
             for line in process.stdout:
                 log.write(line)
                 log.flush()
-                print(line, end="", flush=True)
+                tell(line)
                 text.append(line)
     return process.returncode, "".join(text)
+
+
+@pytest.fixture(name="finished", scope="session")
+def fixture_finished(request, tmp_path_factory):
+    """Returns, of a scenario: exit code, text, and what the callback has recorded. Two run side by side: most of a scenario is one host's waiting for
+    another. Where seconds are judged a scenario runs alone: conftest.py has it come last."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        terminal = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", errors="replace", buffering=1)
+    records = tmp_path_factory.mktemp("runs")
+    acceptance = "not acceptance" not in request.config.getoption("-m")
+
+    def run(scenario):
+        prefix = "" if scenario in ALONE else "%s | " % scenario
+        record = records / ("%s.jsonl" % scenario)
+        code, text = molecule(scenario, record, acceptance, lambda line: terminal.write(prefix + line))
+        return code, text, [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
+
+    asked = [item.callspec.params["scenario"] for item in request.session.items if "scenario" in getattr(item, "fixturenames", ())]
+    terminal.write("\n")
+    pool = concurrent.futures.ThreadPoolExecutor(2)
+    running = {scenario: pool.submit(run, scenario) for scenario in asked if scenario not in ALONE}
+    yield lambda scenario: run(scenario) if scenario in ALONE else running[scenario].result()
+    pool.shutdown(cancel_futures=True)
+    terminal.close()
 
 
 def complaints(text, sequence):
@@ -81,19 +109,16 @@ def check_mode_differences(records, excused):
 
 
 @pytest.mark.parametrize("scenario", list(scenarios()))
-def test_scenario(scenario, tmp_path, capsys, request):
+def test_scenario(scenario, finished):
     config = {}
     for path in (ROOT / ".config/molecule/config.yml", ROOT / "molecule" / scenario / "molecule.yml"):
         config.update((yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("scenario", {}))
-    record = tmp_path / "runs.jsonl"
-    acceptance = "not acceptance" not in request.config.getoption("-m")
-    code, text = molecule(scenario, record, capsys, acceptance)
+    code, text, records = finished(scenario)
     if code:
         pytest.fail("molecule test -s %s: exit code %d, see %s" % (scenario, code, LOGS / ("%s.log" % scenario)), pytrace=False)
     sequence = [step for step in config["test_sequence"] if not (os.environ.get("KEEP") and step in ("cleanup", "destroy"))]
     assert complaints(text, sequence) == []
 
-    records = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
     if "check" in sequence:
         differences, unused = check_mode_differences(records, exceptions_of(scenario))
         assert differences == []

@@ -61,15 +61,15 @@ def test_apt_with_the_repository_still_wants_that_version(host, image):
     """The repository has a newer one: it is the preference that keeps it away, not its absence."""
     policy = host.check_output(
         "docker run --rm --volume /srv/repository/repository.asc:/key.asc:ro --entrypoint sh %s -c %s", image,
-        "echo 'deb [signed-by=/key.asc] http://172.30.79.61:8000/ /' > /etc/apt/sources.list && rm -f /etc/apt/sources.list.d/* "
+        "echo 'deb [signed-by=/key.asc] http://172.30.86.61:8000/ /' > /etc/apt/sources.list && rm -f /etc/apt/sources.list.d/* "
         "&& apt-get update >&2 && apt-cache policy libnccl2")
     assert f"Candidate: {VERSION}" in policy and "2.30.7-1+cuda13.2" in policy, policy
 
 
 def test_nothing_of_the_repository_stays(host, image, in_image):
     assert "8000" not in in_image("cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null; true")
-    assert "172.30.79.61" not in host.check_output("docker history --no-trunc %s", image)
-    assert "172.30.79.61" not in host.check_output("docker inspect %s", image)
+    assert "172.30.86.61" not in host.check_output("docker history --no-trunc %s", image)
+    assert "172.30.86.61" not in host.check_output("docker inspect %s", image)
 
 
 def test_two_ranks_reduce_with_it(in_image):

@@ -38,7 +38,7 @@ def test_differences_of_wheels_are_healed_and_nothing_else_is_touched(host, role
 
 
 def test_a_secret_is_not_printed(host, role):
-    run = role(package_sources_http_proxy="http://operator:an0ther@172.30.79.24:3128")
+    run = role(package_sources_http_proxy="http://operator:an0ther@172.30.83.24:3128")
     assert run.changed == {HEAD: 1, PEER: 1}
     assert "an0ther" in host.file("/etc/trainyard/site/environment").content_string
     assert "an0ther" not in run.text

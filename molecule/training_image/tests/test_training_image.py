@@ -87,7 +87,7 @@ def test_hand_out_left_nothing_open(host):
     assert host.run("systemctl is-active trainyard-registry").stdout.strip() == "inactive"
     assert host.run("ls /run/trainyard/login /run/trainyard/registry /var/tmp/trainyard-*").stdout == ""
     assert host.run("grep -rl word-in-the-login /run/trainyard /var/lib/trainyard /var/log/trainyard /root /etc").stdout == ""
-    assert host.file("/etc/docker/certs.d/172.30.79.51:5443/ca.crt").mode == 0o644
+    assert host.file("/etc/docker/certs.d/172.30.85.51:5443/ca.crt").mode == 0o644
 
 
 def test_registry_of_the_package_is_masked_and_keys_are_root_s(host):

@@ -7,7 +7,7 @@ import pytest
 
 testinfra_hosts = ["ansible://cluster"]
 NAME, PORT, SSH = "trainyard-training", 12345, "/etc/trainyard/ssh"
-ADDRESSES = {"training-sshd-a": "172.30.79.81", "training-sshd-b": "172.30.79.82"}
+ADDRESSES = {"training-sshd-a": "172.30.88.81", "training-sshd-b": "172.30.88.82"}
 
 
 def address(host):
