@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The controller's half of synced_folder: checksums here, and the files that the host lacks are carried over."""
+"""The controller's half of synced_folder: what files there are here, and the files that the host lacks are carried over."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ class ActionModule(ActionBase):
         sources = {}
         if arguments.get("src") and arguments.get("state") != "absent":
             sources = self.sources(arguments["src"], arguments.get("patterns") or ["*"])
-            arguments["files"] = {name: secure_hash(path, hash_func=sha256) for name, path in sources.items()}
+            found = {name: os.stat(path) for name, path in sources.items()}
+            arguments["files"] = {name: [file.st_size, int(file.st_mtime)] for name, file in found.items()}
 
         result = self._execute_module(module_args=arguments, task_vars=task_vars)
         if result.get("wanted"):
-            arguments["uploads"] = {name: self.upload(sources[name], number) for number, name in enumerate(result["wanted"])}
+            arguments["uploads"] = {name: [self.upload(sources[name], number), secure_hash(sources[name], hash_func=sha256)]
+                                    for number, name in enumerate(result["wanted"])}
             result = self._execute_module(module_args=arguments, task_vars=task_vars)
         return result
 

@@ -10,8 +10,9 @@ module: synced_folder
 short_description: Keep a folder of files on a host the same as one on the controller
 version_added: "0.1.0"
 description:
-  - Compares the files of a folder by their SHA-256 checksums in one module run, then moves only those that differ. Where
-    nothing differs no byte of them is moved.
+  - Compares the files of a folder by their size and time of last change, as rsync does, in one module run, then moves only
+    those that differ. Where nothing differs no byte of them is moved, nor read.
+  - What is moved is compared by its SHA-256 checksum on arrival, and gets the time of last change that it has on the controller.
   - Takes the files that lie directly in the folder; folders in it are not entered.
   - Files on the host that the controller's folder does not have are removed, so the folder must be for this alone.
 author:
@@ -37,10 +38,11 @@ options:
     choices: [present, absent]
     default: present
   files:
-    description: Filled by the action plugin. Name and checksum of every file of the controller's folder.
+    description: Filled by the action plugin. By name, size in bytes and time of last change, in seconds since 1970, of every file
+      of the controller's folder.
     type: dict
   uploads:
-    description: Filled by the action plugin. Name of a file, and where on the host its bytes lie now.
+    description: Filled by the action plugin. By name, where on the host a file's bytes lie now, and their SHA-256 checksum.
     type: dict
 extends_documentation_fragment:
   - trainyard.gpu.attributes
@@ -86,6 +88,7 @@ wanted:
 import hashlib
 import os
 import stat
+import time
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -99,32 +102,36 @@ def checksum(path):
 
 
 def held_in(module, folder):
-    """{name: SHA-256} of the files of a folder on this host."""
+    """{name: [size, time of last change]} of the files of a folder on this host."""
     if not os.path.isdir(folder):
         return {}
     held = {}
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
-        if not stat.S_ISREG(os.lstat(path).st_mode):
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
             module.fail_json(msg=f"{path} is no ordinary file, and this folder is for files from the controller alone: remove it")
-        held[name] = checksum(path)
+        held[name] = [found.st_size, int(found.st_mtime)]
     return held
 
 
 def shown(files):
-    return "".join(f"{digest}  {name}\n" for name, digest in sorted(files.items()))
+    return "".join(f"{name}  {size} bytes, changed {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(changed))} UTC\n"
+                   for name, (size, changed) in sorted(files.items()))
 
 
 def apply(module, dest, asked, uploads, removed):
     if module.params["state"] == "present" and not os.path.isdir(dest):
         os.mkdir(dest, 0o755)
-    for name, path in sorted(uploads.items()):
-        if checksum(path) != asked[name]:
+    for name, (path, digest) in sorted(uploads.items()):
+        if checksum(path) != digest:
             module.fail_json(msg=f"{name} arrived on this host with another checksum than it has on the controller: run again")
         os.chmod(path, 0o644)
         # It was brought by the ssh user; what lies in the folder is root's.
         os.chown(path, os.geteuid(), os.getegid())
+        # After the move: what is asked of the file that it replaces is not its time.
         module.atomic_move(path, os.path.join(dest, name))
+        os.utime(os.path.join(dest, name), (asked[name][1], asked[name][1]))
     for name in removed:
         os.unlink(os.path.join(dest, name))
     if module.params["state"] == "absent":
@@ -147,7 +154,7 @@ def main():
     dest, asked = module.params["dest"], module.params["files"] or {}
     uploads = module.params["uploads"] or {}
     held = held_in(module, dest)
-    copied = sorted(name for name, digest in asked.items() if held.get(name) != digest)
+    copied = sorted(name for name, seen in asked.items() if held.get(name) != seen)
     removed = sorted(name for name in held if name not in asked)
     present = module.params["state"] == "present"
     changed = bool(copied or removed) or present != os.path.isdir(dest)
