@@ -10,7 +10,8 @@ module: training_container_info
 short_description: Ask Docker and systemd about the training container at once
 version_added: "0.1.0"
 description:
-  - Tells whether the engine answers, whether the image is there, what state container and systemd unit are in, and which of some paths exist on the host.
+  - Tells whether the engine answers, whether the image is there, what state container and systemd unit are in, which of some paths
+    exist on the host, and what some files hold.
   - A missing engine, image, container or unit is a result, not a failure.
   - Values of the container's environment are not returned, as there may be a proxy's password among them.
 options:
@@ -24,6 +25,11 @@ options:
     default: ''
   paths:
     description: Paths of the host whose existence is asked for.
+    type: list
+    elements: path
+    default: []
+  files:
+    description: Files of the host whose checksum is asked for.
     type: list
     elements: path
     default: []
@@ -98,6 +104,12 @@ container:
     managed:
       description: Whether it carries the label C(trainyard.managed=true), which is to say that this collection made it.
       type: bool
+    settings:
+      description: Its label C(trainyard.settings), a hash of what role training_container asked for when it made it; empty where it has none.
+      type: str
+    restart_policy:
+      description: Docker's restart policy, the one of its settings that C(docker update) may have changed since; empty where there is no container.
+      type: str
 unit:
   description: The systemd unit.
   returned: always
@@ -122,6 +134,10 @@ unit:
       description: Its last lines of the journal; empty where it runs.
       type: list
       elements: str
+files:
+  description: SHA-256 checksums of those of O(files) that exist.
+  returned: always
+  type: dict
 paths:
   description: For each of O(paths), whether it exists.
   returned: always
@@ -141,7 +157,8 @@ def ask_docker(module, result):
     name, image = module.params["name"], module.params["image"]
     docker = module.get_bin_path(module.params["executable"])
     result["image"] = {"exists": False, "id": ""}
-    result["container"] = {"exists": False, "running": False, "id": "", "image_id": "", "started_at": "", "managed": False}
+    result["container"] = {"exists": False, "running": False, "id": "", "image_id": "", "started_at": "", "managed": False,
+                           "settings": "", "restart_policy": ""}
     if not docker:
         return result.update(available=False, cause="not_installed", fix="run role docker_engine")
     rc, out, err = module.run_command([docker, "inspect", name] + ([image] if image else []))
@@ -153,13 +170,16 @@ def ask_docker(module, result):
         if "RootFS" in found:
             result["image"] = {"exists": True, "id": found["Id"]}
         elif found.get("Name") == "/" + name:
+            labels = found["Config"].get("Labels") or {}
             result["container"] = {
                 "exists": True,
                 "running": found["State"]["Running"],
                 "id": found["Id"],
                 "image_id": found["Image"],
                 "started_at": found["State"]["StartedAt"],
-                "managed": (found["Config"].get("Labels") or {}).get("trainyard.managed") == "true",
+                "managed": labels.get("trainyard.managed") == "true",
+                "settings": labels.get("trainyard.settings", ""),
+                "restart_policy": found["HostConfig"]["RestartPolicy"]["Name"],
             }
     return None
 
@@ -190,12 +210,17 @@ def main():
             "name": {"type": "str", "required": True},
             "image": {"type": "str", "default": ""},
             "paths": {"type": "list", "elements": "path", "default": []},
+            "files": {"type": "list", "elements": "path", "default": []},
             "wait": {"type": "int", "default": 0},
             "executable": {"type": "path", "default": "docker"},
         },
         supports_check_mode=True,
     )
-    result = {"changed": False, "paths": {path: os.path.exists(path) for path in module.params["paths"]}}
+    result = {
+        "changed": False,
+        "paths": {path: os.path.exists(path) for path in module.params["paths"]},
+        "files": {path: module.sha256(path) for path in module.params["files"] if os.path.exists(path)},
+    }
     deadline = time.monotonic() + module.params["wait"]
     started_before = ""
     while True:

@@ -1,5 +1,6 @@
 """training_container_info, run as Ansible runs it; docker, systemctl and journalctl are scripts that print what the real ones printed."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -12,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[4]
 CONTAINER = {
     "Id": "c" * 64, "Name": "/trainyard-training", "Image": "sha256:aa", "State": {"Running": True, "StartedAt": "2026-11-20T12:41:28Z"},
-    "Config": {"Labels": {"trainyard.managed": "true"}, "Env": ["HTTPS_PROXY=http://user:pass@proxy:3128"]},
+    "HostConfig": {"RestartPolicy": {"Name": "no"}},
+    "Config": {"Labels": {"trainyard.managed": "true", "trainyard.settings": "0123"}, "Env": ["HTTPS_PROXY=http://user:pass@proxy:3128"]},
 }
 IMAGE = {"Id": "sha256:aa", "RootFS": {"Layers": []}, "Config": {"Labels": {}}}
 UNIT = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no"}
@@ -57,9 +59,15 @@ def test_all_is_there(run, tmp_path):
     assert (told["available"], told["cause"], told["changed"]) == (True, "", False)
     assert told["image"] == {"exists": True, "id": "sha256:aa"}
     assert told["container"] == {"exists": True, "running": True, "id": "c" * 64, "image_id": "sha256:aa", "started_at": "2026-11-20T12:41:28Z",
-                                 "managed": True}
+                                 "managed": True, "settings": "0123", "restart_policy": "no"}
     assert told["unit"] == {"loaded": True, "active": True, "state": "active", "enabled": True, "reload_needed": False, "log": []}
     assert told["paths"] == {str(tmp_path): True, "/no/such": False}
+
+
+def test_checksums_of_files(run, tmp_path):
+    (tmp_path / "environment").write_text("A=1\n", encoding="utf-8")
+    told = run(prints(CONTAINER, IMAGE), files=[f"{tmp_path}/environment", "/no/such"])
+    assert told["files"] == {f"{tmp_path}/environment": hashlib.sha256(b"A=1\n").hexdigest()}
 
 
 def test_no_password_of_the_environment_is_returned(run):
