@@ -82,6 +82,16 @@ class WholeCluster:
     def site(self, *arguments):
         return self.playbook("site.yml", *arguments)
 
+    def module_run_seconds(self, count=10):
+        """What a bare module run on all hosts costs on this machine, now: `count` of them more in a play, and how much longer it takes."""
+        seconds = []
+        for runs in (1, 1 + count):
+            play = {"hosts": "cluster", "gather_facts": False, "tasks": [{"ansible.builtin.stat": {"path": "/"}}] * runs}
+            path = self.state / "module_runs.yml"
+            path.write_text(json.dumps([play]), encoding="utf-8")
+            seconds.append(self.playbook(str(path)).seconds)
+        return (seconds[1] - seconds[0]) / count
+
     def last_job(self, name="result.json"):
         """A file of the newest job on the share."""
         return json.loads(self.on(self.head, "cat $(ls -td /data1/share/.trainyard/jobs/*/ | head -n 1)%s" % name).out)
