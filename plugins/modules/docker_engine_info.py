@@ -330,10 +330,11 @@ def main():
     host = Host(module)
     module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
     service, record = host.service(), host.record()
-    installed = tool_version(host.output(host.params["daemon"], "--version"))
     cli = tool_version(host.output(host.params["executable"], "--version"))
     info = host.info() if cli else {}
     running = info.get("ServerVersion", "")
+    # An engine that answers need not be asked a second way.
+    installed = running or tool_version(host.output(host.params["daemon"], "--version"))
     ours = host.docker("ps", "--all", "--quiet", "--filter", "label=trainyard.managed").split() if running else []
 
     cause = ""
@@ -345,7 +346,7 @@ def main():
         available=not cause,
         cause=cause,
         fix=FIXES[cause],
-        version=upstream_version(running or installed),
+        version=upstream_version(installed),
         cli_version=upstream_version(cli),
         containerd_version=upstream_version(tool_version(host.output("containerd", "--version"))),
         buildx_version=plugins.get("buildx", ""),
