@@ -63,13 +63,13 @@ def test_host_key_of_a_peer_changed(cluster):
 
 def test_horovod_that_cannot_be_imported_any_more(cluster):
     """--check-build still ticks PyTorch then; a job would fail in its first line."""
-    package = cluster.inside(cluster.peer, "cd / && python3 -c 'import cloudpickle; print(cloudpickle.__path__[0])'").out.strip()
+    package = cluster.inside(cluster.peer, "cd / && python3 -c 'import packaging; print(packaging.__path__[0])'").out.strip()
     cluster.inside(cluster.peer, "mv %s /root/kept" % package)
     try:
         assert "[X] PyTorch" in cluster.inside(cluster.peer, "horovodrun --check-build").out
         run = cluster.playbook("playbooks/verify.yml")
         assert run.code == 2
-        assert re.search(r"%s: behind port 12345, Horovod lacks frameworks.pytorch.*No module named 'cloudpickle'" % cluster.peer, run.text)
+        assert re.search(r"%s: behind port 12345, Horovod lacks frameworks.pytorch.*No module named 'packaging'" % cluster.peer, run.text)
     finally:
         cluster.inside(cluster.peer, "mv /root/kept %s" % package)
     assert cluster.playbook("playbooks/verify.yml").code == 0
