@@ -62,8 +62,6 @@ class CallbackModule(CallbackBase):
         self.tasks += 1
 
     def v2_runner_on_ok(self, result):
-        if result._result.get("changed"):
-            self.changed.setdefault(result._host.get_name(), []).append(result._task.get_name().strip())
         self._count(result)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
@@ -81,6 +79,9 @@ class CallbackModule(CallbackBase):
 
     def _count(self, result, item=False):
         task = result._task
+        # The result of a loop says it for all its items; a task that failed may have changed something first.
+        if not item and result._result.get("changed"):
+            self.changed.setdefault(result._host.get_name(), []).append(task.get_name().strip())
         # A loop's items have been counted one by one: only they know to which host each was delegated.
         if sends_a_module(task) and bool(task.loop) == item:
             host = result._task_fields.get("delegate_to") or result._host.get_name()

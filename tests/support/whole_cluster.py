@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 CONTAINER = "trainyard-training"
 PORT = 12345
+# One bare module run on both hosts, where the limits of seconds were set.
+MODULE_RUN_SECONDS = 0.19
 
 
 class WholeCluster:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sysconfig
 
+from whole_cluster import MODULE_RUN_SECONDS
+
 MODULE_RUNS = 28
 SECONDS = 12
-# Measured where the limit was set.
-MODULE_RUN_SECONDS = 0.19
 
 
 def transmitted(cluster):
@@ -25,7 +26,9 @@ def test_second_run_is_cheap(cluster):
     assert before == [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
     # No byte of an image: ssh's own traffic is a few hundred kB.
     assert {host: count - sent[host] for host, count in transmitted(cluster).items() if count - sent[host] > 5e6} == {}
-    # The limit is of a machine on which one module run on both hosts takes 0.19 s; `make bench` has the seconds as they are.
+    # As they are in `make acceptance` and `make bench`, which fail on a machine that is too slow for them. In CI the limit goes with the machine.
+    if os.environ.get("TRAINYARD_ACCEPTANCE"):
+        assert run.seconds <= SECONDS
     # Of two, as what else the machine does makes a run longer and never shorter.
     seconds, module_run = min(run.seconds, cluster.site().seconds), cluster.module_run_seconds()
     print("second run: %.1f s, where one module run takes %.2f s" % (seconds, module_run))

@@ -19,7 +19,7 @@ def healed(cluster):
         for target in cluster.hosts:
             assert cluster.login(source, target).code == 0
     assert cluster.layers(cluster.head) == cluster.layers(cluster.peer)
-    again = cluster.playbook("playbooks/training_environment.yml")
+    again = cluster.site()
     assert (again.code, again.changed) == (0, {})
 
 
