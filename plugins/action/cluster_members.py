@@ -48,6 +48,8 @@ class ActionModule(ActionBase):
         hostvars = task_vars["hostvars"]
         cluster = list(task_vars["groups"]["cluster"])
         in_play = set(task_vars["ansible_play_hosts"])
+        # The hosts that train: all, where there is no group gpu.
+        training = task_vars["groups"].get("gpu") or cluster
         hosts = {
             answer["item"]: {key: value for key, value in answer.items() if key not in NOT_THE_ANSWER and not key.startswith("_ansible")}
             for answer in args["answers"]
@@ -70,11 +72,11 @@ class ActionModule(ActionBase):
         for name in cluster:
             given = hostvars[name]
             wanted = {key: given.get("cluster_" + key) or "" for key in ("address", "interface", "slots")}
-            slots = int(wanted["slots"] or 0)
+            slots = int(wanted["slots"] or 0) if name in training else 0
             fabric = ("", "")
             if name in hosts:
                 address, interface = pick_address(hosts[name], network, wanted["address"], wanted["interface"], inventory_address(name))
-                slots = slots_of(hosts[name], slots)
+                slots = slots_of(hosts[name], slots, name in training)
                 fabric = pick_address(hosts[name], args["fabric_network"]) if args["fabric_network"] else (address, interface)
             else:
                 address, interface = wanted["address"] or controllers_view(inventory_address(name)), wanted["interface"]

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
@@ -13,6 +15,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import H
 
 REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
 OPTIONAL = {"for_each", "hosts"}
+# How Ansible says that a host answers, but has no Python that it can use.
+NO_PYTHON = re.compile(r"interpreter .*not found|requires a minimum of Python|SyntaxError: |python[\d.]*: (?:command )?not found", re.IGNORECASE)
 
 
 class ActionModule(ActionBase):
@@ -89,6 +93,16 @@ class ActionModule(ActionBase):
     def _silent(member, hostvars, task_vars):
         name = member["name"]
         asked = name in task_vars["ansible_play_hosts_all"]
+        if NO_PYTHON.search(member["error"]):
+            return finding(
+                "python-version",
+                name,
+                "fail" if asked else "warn",
+                expected="Python 3.8 or newer",
+                found=member["error"],
+                source="ansible_python_interpreter",
+                fix="install python3 on %s, or point ansible_python_interpreter at a Python there that is 3.8 or newer" % name,
+            )
         return finding(
             "host-unreachable",
             name,

@@ -65,6 +65,6 @@ def pick_address(info, network, address="", interface="", inventory_address=""):
     return (str(found[0][1]), found[0][0]) if found else ("", interface)
 
 
-def slots_of(info, slots):
-    """Return how many ranks the host takes: as asked, or one for each GPU, or one where there is no GPU."""
-    return slots or max(1, info["gpus"])
+def slots_of(info, slots, trains=True):
+    """Return how many ranks the host takes: as asked, or one for each GPU, or one where there is no GPU; none where group gpu leaves it out."""
+    return (slots or max(1, info["gpus"])) if trains else 0

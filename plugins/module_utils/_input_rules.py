@@ -280,7 +280,8 @@ def check_inventory(groups, connections):
             findings.append(finding("inventory-host-like-group", host, "fail", "a host's name is no group's name", "%s is a host and a group" % host, where,
                                     "rename the host %s or the group: Ansible takes one for the other in patterns and variables" % host))
     # Behind one forwarding address hosts differ in their port; local and container connections have no address of their own.
-    by_ssh = [(host, entry["address"], str(entry["port"])) for host, entry in connections.items() if entry["connection"] in ("ssh", "smart", "paramiko")]
+    by_ssh = [(host, entry["address"], str(entry["port"])) for host, entry in connections.items()
+              if entry["connection"].rpartition(".")[2] in ("ssh", "smart", "paramiko", "paramiko_ssh")]
     given = [(host, entry["cluster_address"], "") for host, entry in connections.items() if entry["cluster_address"]]
     for variable, hosts in (("ansible_host", by_ssh), ("cluster_address", given)):
         for address, names in _same_address(hosts).items():

@@ -84,7 +84,7 @@ members:
       description: Interface that carries the fabric address; empty where it could not be told.
       type: str
     slots:
-      description: Number of ranks the host takes; 0 where it could not be asked and the inventory doesn't say.
+      description: Number of ranks the host takes; 0 where it could not be asked and the inventory doesn't say, and outside of group C(gpu) where there is one.
       type: int
     reachable:
       description: Whether the host has answered.

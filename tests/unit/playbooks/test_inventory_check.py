@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,21 @@ def test_nothing_makes_it_do_nothing(tmp_path, inventory, arguments):
     done = play(tmp_path, inventory, *arguments)
     assert done.returncode == 2, done.stdout
     assert "BLOCK input-range" in done.stdout or "BLOCK inventory-no-cluster" in done.stdout
+
+
+def readme_inventory():
+    return re.search(r"```yaml\n(cluster:\n.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL).group(1)
+
+
+@pytest.mark.parametrize("inventory", [readme_inventory(), ROOT / "inventories/example_infiniband"], ids=["README", "example_infiniband"])
+def test_inventories_that_are_shown_to_users_are_good(tmp_path, inventory):
+    if isinstance(inventory, str):
+        (tmp_path / "hosts.yml").write_text(inventory, encoding="utf-8")
+        inventory = tmp_path / "hosts.yml"
+    done = subprocess.run([str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(inventory), "playbooks/inventory_check.yml"], cwd=ROOT, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, env=dict(os.environ, ANSIBLE_NOCOLOR="1"))
+    assert done.returncode == 0, done.stdout
+    assert "WARN" not in done.stdout
 
 
 def test_it_works_once_for_a_run_of_many_playbooks(tmp_path):

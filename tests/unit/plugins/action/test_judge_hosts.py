@@ -86,6 +86,7 @@ GOOD = [
     {},
     {"facts_os": {"id": "ubuntu", "version_id": "24.04"}},
     {"facts_gpus": 8, "vars_slots": 8},
+    {"facts_gpus": 8, "vars_slots": 2, "vars_training_container_gpus": [0, 1]},
     {"vars_slots": 2},
     {"answer_disk_free_mib": {"/var/lib/docker": 100}, "answer_labelled_images": ["trainyard/training:0123"]},
     {"answer_disk_free_mib": {"/data/docker": 9}, "vars_preflight_image_path": "/data/docker", "vars_preflight_image_disk_mib": "5"},
@@ -105,6 +106,7 @@ BAD = [
     ({"vars_cluster_address": "10.0.0.99"}, "address-elsewhere", "10.0.0.99"),
     ({"vars_slots": 3}, "slots-exceeded", "3 on a host with 0 GPUs and 2 CPUs"),
     ({"facts_gpus": 4, "facts_cpus": 64, "vars_slots": 5}, "slots-exceeded", "5 on a host with 4 GPUs"),
+    ({"facts_gpus": 8, "vars_slots": 8, "vars_training_container_gpus": [0, 1]}, "slots-without-gpu", "8 with training_container_gpus 0, 1"),
     ({"answer_disk_free_mib": {"/var/lib/docker": 40959}}, "image-disk", "40959 MiB free"),
     ({"answer_listeners": [listener()]}, "ssh-port-taken", "0.0.0.0:12345 is held by nc (pid 7)"),
     ({"answer_listeners": [listener(address="::", pid=0, process="")]}, "ssh-port-taken", "could not be told"),
@@ -170,6 +172,19 @@ def test_a_host_that_does_not_answer():
     limited = judge(a_host("a", "10.0.0.11", answer_resolved=resolved), members=[there, down], play=["a"])
     assert "failed" not in limited
     assert [entry["id"] for entry in limited["findings"] if entry["verdict"] == "warn"] == ["host-unreachable"]
+
+
+@pytest.mark.parametrize("error", [
+    "The module interpreter '/usr/bin/python3' was not found.",
+    "ansible-core requires a minimum of Python version 3.8. Current version: 3.6.9",
+    "/bin/sh: 1: /usr/bin/python3: not found",
+])
+def test_a_host_that_answers_without_a_python_for_ansible(error):
+    bare = {"name": "b", "address": "10.0.0.12", "fabric_address": "", "slots": 0, "reachable": False, "in_play": False, "error": error}
+    there = {"name": "a", "address": "10.0.0.11", "fabric_address": "10.0.0.11", "slots": 1, "reachable": True, "in_play": True}
+    resolved = {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": [], "error": "unknown"}}
+    (entry,) = judge(a_host("a", "10.0.0.11", answer_resolved=resolved), members=[there, bare])["findings"]
+    assert (entry["id"], entry["host"], entry["source"]) == ("python-version", "b", "ansible_python_interpreter") and entry["found"] == error
 
 
 def test_all_problems_of_all_hosts_come_in_one_message_with_those_of_the_input():

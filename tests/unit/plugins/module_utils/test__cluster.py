@@ -61,3 +61,4 @@ def test_address_and_interface(arguments, expected):
 @pytest.mark.parametrize("slots, gpus, expected", [(0, 0, 1), (0, 8, 8), (4, 8, 4), (2, 0, 2)])
 def test_slots(slots, gpus, expected):
     assert _cluster.slots_of({"gpus": gpus}, slots) == expected
+    assert _cluster.slots_of({"gpus": gpus}, slots, trains=False) == 0

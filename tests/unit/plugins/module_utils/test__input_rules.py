@@ -125,6 +125,10 @@ def hosts(**addresses):
         "a": {"address": "a", "port": "22", "connection": "ssh", "cluster_address": "10.0.0.1"},
         "b": {"address": "b", "port": "22", "connection": "ssh", "cluster_address": "10.0.0.1"},
     }, "inventory-same-address", "10.0.0.1"),
+    ({"all": ["a", "b"], "cluster": ["a", "b"]}, {
+        "a": {"address": "10.0.0.1", "port": "22", "connection": "ansible.builtin.ssh", "cluster_address": ""},
+        "b": {"address": "10.0.0.1", "port": "22", "connection": "paramiko_ssh", "cluster_address": ""},
+    }, "inventory-same-address", "10.0.0.1"),
 ])
 def test_inventory_that_is_refused(groups, connections, check_id, blamed):
     (entry,) = _input_rules.check_inventory(groups, connections)
