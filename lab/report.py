@@ -5,21 +5,25 @@ import re
 from process import LabError
 
 _TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(.*?)\] \**$")
+# A finding names its hosts itself: the task that fails with it has run once, for all.
+_BLOCKED = re.compile(r"^BLOCK [\w-]+: (.+)$")
 _FAILED = re.compile(r"^(?:fatal|failed): \[([^\]]+?)(?: -> [^\]]*)?\](?:: (UNREACHABLE!))?")
 
 
 def failures(log):
     """(host, step) of every failure in ansible-playbook's output that was not rescued later; each once, in order."""
-    found, task = [], "start of the playbook"
+    found, task, blamed = [], "start of the playbook", []
     for line in log.splitlines():
         begun = _TASK.match(line)
+        blocked = _BLOCKED.match(line)
         failed = _FAILED.match(line)
         if begun:
-            task = begun.group(1)
+            task, blamed = begun.group(1), []
+        elif blocked:
+            blamed += blocked.group(1).split(", ")
         elif failed:
             step = f"{task} (unreachable)" if failed.group(2) == "UNREACHABLE!" else task
-            if (failed.group(1), step) not in found:
-                found.append((failed.group(1), step))
+            found += [(host, step) for host in dict.fromkeys(blamed or [failed.group(1)]) if (host, step) not in found]
         elif line == "...ignoring" and found:
             found.pop()
     return found

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import subprocess
+import time
 
 import pytest
 
@@ -72,3 +77,52 @@ def test_a_failed_rank_fails_the_job_and_leaves_none_alive(cluster, launcher):
     assert result["ranks"][1]["exit_code"] == 7 and result["exit_code"] == 7
     assert cluster.peer in run.text and "exit code 7" in run.text
     assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
+
+
+# Each rank prints the time, every second, for ever.
+FOR_EVER = "sh -c \"while date +%s; do sleep 1; done\""
+
+
+def test_the_operator_sees_each_line_within_5_seconds(cluster):
+    job = cluster.start("playbooks/train.yml", "-e", {"train_command": FOR_EVER, "train_timeout": 25}, output=subprocess.PIPE)
+    late = [time.time() - int(seen.group(2)) for seen in (re.search(r"\[(\d) \S+\] (\d+)$", line.rstrip()) for line in job.stdout) if seen]
+    assert job.wait() == 2
+    assert cluster.last_job()["exit_code"] == 124
+    # Of both ranks, all the time; date tells whole seconds, so a line looks up to one second older than it is.
+    assert len(late) > 12 and max(late) < 5 + 1
+
+
+def kill_operator(cluster, job_id, operator):
+    os.killpg(operator.pid, signal.SIGKILL)
+
+
+def press_ctrl_c(cluster, job_id, operator):
+    os.killpg(operator.pid, signal.SIGINT)
+
+
+def kill_rank(cluster, job_id, operator):
+    cluster.on(cluster.peer, "kill -KILL %s" % " ".join(path.split("/")[2] for path in left_alive(cluster, job_id)[cluster.peer]))
+
+
+def kill_runner(cluster, job_id, operator):
+    cluster.on(cluster.head, "systemctl kill --signal=KILL --kill-whom=main trainyard-job-%s" % job_id)
+
+
+@pytest.mark.parametrize("kill, exit_code", [(press_ctrl_c, 143), (kill_operator, 143), (kill_rank, None), (kill_runner, 143)])
+def test_no_rank_outlives_its_job(cluster, kill, exit_code):
+    job_id = kill.__name__.replace("_", "-")
+    log = cluster.state / ("%s.log" % job_id)
+    with open(log, "w", encoding="utf-8") as output:
+        operator = cluster.start("playbooks/train.yml", "-e", {"train_command": FOR_EVER, "train_job_id": job_id}, output=output)
+    cluster.wait("both ranks", 60, lambda: {found[0] for found in re.findall(r"\[(\d) \S+\] (\d+)$", log.read_text(encoding="utf-8"), re.MULTILINE)} == {"0", "1"})
+    assert all(left_alive(cluster, job_id).values())
+    kill(cluster, job_id, operator)
+    result = "/data1/share/.trainyard/jobs/%s/result.json" % job_id
+    # 15 s of lease, then a SIGTERM that is given 2 s.
+    cluster.wait("result.json", 40, lambda: cluster.on(cluster.peer, "cat %s" % result, check=False).code == 0)
+    assert left_alive(cluster, job_id) == {host: [] for host in cluster.hosts}
+    told = json.loads(cluster.on(cluster.head, "cat %s" % result).out)
+    assert told["exit_code"] and told["problems"]
+    assert exit_code in (None, told["exit_code"])
+    assert operator.wait(30) != 0
+    assert cluster.on(cluster.head, "systemctl is-active trainyard-job-%s" % job_id, check=False).code != 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sysconfig
 
+import pytest
 from whole_cluster import MODULE_RUN_SECONDS
 
 MODULE_RUNS = 28
@@ -33,6 +35,18 @@ def test_second_run_is_cheap(cluster):
     seconds, module_run = min(run.seconds, cluster.site().seconds), cluster.module_run_seconds()
     print("second run: %.1f s, where one module run takes %.2f s" % (seconds, module_run))
     assert seconds / max(module_run, MODULE_RUN_SECONDS) <= SECONDS / MODULE_RUN_SECONDS
+
+
+@pytest.mark.parametrize("asked, refused", [
+    ({"training_image_base": "example/nowhere:1"}, "training_image_base_archive: .* has no image named example/nowhere:1"),
+    ({"training_image_requires": {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}}, "tensor_operations has nccl, .* no CUDA compiler"),
+], ids=["a base that can't be had", "NCCL on a CPU base"])
+def test_refused_before_the_container_is_touched(cluster, asked, refused):
+    before = [(container["Id"], container["State"]["StartedAt"]) for container in map(cluster.inspect, cluster.hosts)]
+    run = cluster.playbook("playbooks/training_environment.yml", "-e", asked)
+    assert run.code == 2
+    assert re.search(refused, run.text)
+    assert [(container["Id"], container["State"]["StartedAt"]) for container in map(cluster.inspect, cluster.hosts)] == before
 
 
 def test_one_host_alone(cluster):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 
 
@@ -23,9 +24,33 @@ def test_nothing_is_left(cluster):
                     found["%s: %s: %s" % (host, section, name)] = "was %s, is %s" % (was, now)
     assert found == {}
     assert cluster.on(cluster.peer, "cat /data1/share/of-the-user").out == "kept\n"
+    assert cluster.last_job()["exit_code"] is not None
 
 
 def test_again(cluster):
     """On hosts that have nothing of ours it does nothing."""
     run = cluster.playbook("playbooks/teardown.yml")
     assert (run.code, run.changed) == (0, {})
+
+
+def test_what_jobs_left_on_the_share_goes_when_it_is_asked_for_by_name(cluster):
+    run = cluster.playbook("playbooks/teardown.yml", "-e", {"train_remove_share_data": True})
+    assert run.code == 0
+    assert cluster.on(cluster.peer, "ls --almost-all /data1/share").out == "of-the-user\n"
+
+
+def test_preflight_names_all_that_is_wrong_at_once(cluster):
+    """Four troubles on two hosts, for real: one message has them all, and nothing is changed."""
+    cluster.on(cluster.head, "printf '127.0.0.1 localhost\\n127.0.1.1 %s\\n' > /etc/hosts" % cluster.head)
+    cluster.on(cluster.head, "ip route add unreachable %s" % cluster.address[cluster.peer])
+    listener = subprocess.Popen(["docker", "exec", cluster.peer, "python3", "-c", "import socket, time; s = socket.create_server(('', 12345)); time.sleep(600)"])
+    try:
+        cluster.wait("the listener", 10, lambda: ":12345 " in cluster.on(cluster.peer, "ss -Htln").out)
+        run = cluster.playbook("playbooks/preflight.yml", "-e", {"preflight_image_disk_mib": 99999999})
+    finally:
+        listener.kill()
+    assert run.code == 2 and run.changed == {}
+    message = run.text[run.text.index("Preflight found what stops this"):]
+    for found, host in (("own-name-loopback", cluster.head), ("peer-unreachable", cluster.head), ("ssh-port-taken", cluster.peer),
+                        ("image-disk", cluster.head), ("image-disk", cluster.peer)):
+        assert re.search(r"^(?:BLOCK|WARN) %s: .*\b%s\b" % (found, host), message, re.MULTILINE), (found, host)

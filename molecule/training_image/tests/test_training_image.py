@@ -15,7 +15,8 @@ testinfra_hosts = ["ansible://cluster"]
 
 FOLDER = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
 # A line out of the middle of the certificate, and the secrets of the inventory.
-SECRETS = [FOLDER.joinpath("site-ca.pem").read_text(encoding="utf-8").splitlines()[3], "word-in-the-index", "word-in-the-login", "index.site.example"]
+SECRETS = [FOLDER.joinpath("site-ca.pem").read_text(encoding="utf-8").splitlines()[3], "word-in-the-index", "word-in-the-login", "word-in-the-proxy",
+           "index.site.example", "172.30.85.51:3128"]
 
 
 @pytest.fixture(name="images")
@@ -55,6 +56,13 @@ def test_what_was_asked_for_is_in_it(host, images):
     # The base is the image that the hosts are made of: what it had is there still, and nothing more.
     sources = "ls /etc/apt/sources.list.d | grep -v ^trainyard"
     assert host.check_output(run, name, "ls /etc/apt/sources.list.d") == host.check_output(sources)
+
+
+def test_the_build_went_through_the_proxy(host):
+    if host.backend.get_hostname() != "training-image-a":
+        return
+    assert "/tree_" in host.check_output("grep 'GET http' /var/log/tinyproxy/tinyproxy.log")
+    assert host.run("grep -rl word-in-the-proxy /var/log /var/lib/trainyard/image").stdout == ""
 
 
 def test_ssh_checks_host_keys_whatever_it_is_asked_for(host, images):

@@ -38,6 +38,17 @@ def test_failures_name_host_and_step():
     ]
 
 
+def test_a_finding_names_the_host_it_is_about():
+    log = LOG.partition("PLAY RECAP")[0] + """
+TASK [trainyard.gpu.preflight : Judge what all hosts have said] ****************
+[ERROR]: Task failed: Action failed: Preflight found what stops this; nothing has been changed.
+BLOCK image-disk: lab-b, lab-c
+fatal: [lab-a]: FAILED! => {"changed": false}
+"""
+    step = "trainyard.gpu.preflight : Judge what all hosts have said"
+    assert report.failures(log)[3:] == [("lab-b", step), ("lab-c", step)]
+
+
 def test_failure_text_without_a_failed_host():
     text = report.failure_text("site.yml", 4, "ERROR! the playbook could not be found\n", "/tmp/site.log")
     assert "exit code 4" in text
