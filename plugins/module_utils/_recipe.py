@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tarfile
 
 RECIPE_LABEL = "trainyard.recipe"
@@ -15,6 +16,8 @@ LAYERS_LABEL = "trainyard.layers"
 REPOSITORY = "trainyard/training"
 
 FRAMEWORKS = ("tensorflow", "pytorch", "mxnet")
+# The first that Horovod's published source does not work with; no fix of the source is known.
+NO_TENSORFLOW_FROM = (2, 16)
 # Python distributions that bring a framework.
 DISTRIBUTIONS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "nvidia-tensorflow"),
@@ -105,6 +108,11 @@ def base_problems(base, probe, requires, variables, packages, apt_packages, nccl
         if not probe["frameworks"][name] and not python_packages & set(DISTRIBUTIONS[name]):
             problems.append("training_image_requires.frameworks has %s, which %s does not have: add it to training_image_python_packages with its version "
                             "(%s==...), or name a base that has it" % (name, base, DISTRIBUTIONS[name][0]))
+    tensorflow = versions["tensorflow"] or "0"
+    if "tensorflow" in (requires.get("frameworks") or []) and tuple(int(part) for part in re.findall(r"\d+", tensorflow)[:2]) >= NO_TENSORFLOW_FROM:
+        problems.append("training_image_requires.frameworks has tensorflow, but with TensorFlow %s (Keras 3) in %s the published Horovod fails when it runs "
+                        "(horovod #4040, #4290): name a base with TensorFlow 2.15 or older, or one that brings a Horovod of its own (NGC's through 25.02)"
+                        % (tensorflow, base))
     operations = requires.get("tensor_operations") or []
     if "nccl" in operations:
         why = "training_image_requires.tensor_operations has nccl, "

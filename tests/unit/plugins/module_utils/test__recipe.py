@@ -152,6 +152,13 @@ def test_framework_that_is_nowhere():
         "(torch==...), or name a base that has it"]
 
 
+@pytest.mark.parametrize("version, good", [("2.15.1", True), ("2.16.1", False), ("2.17.0+nv25.2", False), ("1.15.5+nv23.3", True), (None, True)])
+def test_tensorflow_that_no_published_horovod_works_with_is_refused(version, good):
+    found = problems(probe(versions={"tensorflow": version}, frameworks={"tensorflow": True}), dict(LAB, frameworks=["tensorflow"]))
+    assert (found == []) is good
+    assert good or "TensorFlow %s" % version in found[0]
+
+
 def test_nccl_on_a_cpu_base_is_refused():
     found = problems(probe(versions={"torch": "2.13.0+cpu"}, frameworks={"pytorch": True}), NCCL)
     assert len(found) == 1
