@@ -122,6 +122,11 @@ class ActionModule(ActionBase):
                     wrong.append(finding("input-template", host, "fail", describe(spec), "a template that fails: %s" % show(str(error)), name,
                                          "correct the expression, or what it refers to, where the inventory sets %s" % name))
                 continue
+            if spec.get("type") in ("list", "dict") and isinstance(value, str) and value:
+                # Ansible's own check would split it; the role gets the text, and goes through it letter by letter.
+                wrong.append(finding("input-type", host, "fail", describe(spec), "(not shown)" if secret else show(value), name,
+                                     "set %s to %s, on a command line as JSON: -e '{\"%s\": ...}'" % (name, describe(spec), name)))
+                continue
             checked = ArgumentSpecValidator({name: spec}).validate({name: value}, validate_role_argument_spec=True)
             if checked.error_messages:
                 kind = "input-choice" if "choices" in spec else "input-type"

@@ -128,6 +128,9 @@ def parse_check_build(text: str) -> Build | None:
             tables[-1][1].append((number, line))
         elif _section(line):
             headless.append((number, line))
+    if len(tables) > 1 and re.match(r"\W*Available\b", " ".join(line for _number, line in tables[-1][1] if line)) and not any(
+            _section(line) for _number, line in tables[-1][1]):
+        raise ParseError(f"the last table, of Horovod {tables[-1][0]}, is cut in its head: no section follows its line «Horovod v{tables[-1][0]}:»")
     # A version line alone is no table: a log may name the version elsewhere too.
     tables = [(version, lines) for version, lines in tables if any(_section(line) for _number, line in lines)]
     if tables:

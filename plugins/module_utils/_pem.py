@@ -22,24 +22,28 @@ class ParseError(ValueError):
     """The text holds no certificate, or something that is none."""
 
 
-def certificates(text):
-    """{SHA-256 fingerprint: PEM text} of every certificate in a text, in its order."""
+def certificates(text, strict=True):
+    """{SHA-256 fingerprint: PEM text} of every certificate in a text, in its order. Not strict: what is none, or can't be read, is passed over."""
     found = {}
     for block in BLOCK.finditer(text):
         kind, body = block.group(1), block.group(2)
         first = text.count("\n", 0, block.start()) + 1
         if kind != "CERTIFICATE":
+            if not strict:
+                continue
             raise ParseError(f"line {first}: holds a {kind}, only CERTIFICATE is wanted")
         try:
             der = base64.b64decode("".join(body.split()), validate=True)
         except binascii.Error as error:
+            if not strict:
+                continue
             raise ParseError(f"line {first}: the certificate is no base64 text ({error})") from error
         encoded = base64.b64encode(der).decode("ascii")
         lines = [encoded[start:start + 64] for start in range(0, len(encoded), 64)]
         found[hashlib.sha256(der).hexdigest()] = "\n".join([BEGIN] + lines + [END]) + "\n"
-    if not found:
+    if not found and strict:
         raise ParseError(f"holds no {BEGIN}")
-    if text.count("-----BEGIN ") != text.count("-----END "):
+    if strict and text.count("-----BEGIN ") != text.count("-----END "):
         raise ParseError("a certificate is cut: not every -----BEGIN has its -----END")
     return found
 

@@ -200,6 +200,12 @@ def mesh_problems(proofs, members, hosts):
     return {"problems": problems, "absent": sorted(set(absent))}
 
 
+def _has(name, found, wanted):
+    """Whether a session's variable is the container's. To LD_LIBRARY_PATH a login may add: NGC's images put CUDA's compatibility folder first."""
+    entries = iter(found.split(":"))
+    return found == wanted or (name == "LD_LIBRARY_PATH" and wanted != "" and all(entry in entries for entry in wanted.split(":")))
+
+
 def _differences(source, target, session, container):
     """What a session has, against what Docker says about the container at the other end."""
     if session["container_id"] != container["id"]:
@@ -209,6 +215,6 @@ def _differences(source, target, session, container):
     if container["memlock"] is not None and session["memlock"] != container["memlock"]:
         found.append("ulimit -l is %s, the container was given %s" % (session["memlock"], container["memlock"]))
     for name, value in container["environment"].items():
-        if session["environment"].get(name, "") != value:
+        if not _has(name, session["environment"].get(name, ""), value):
             found.append("%s is %r, in the container %r" % (name, session["environment"].get(name, ""), value))
     return ["a session from %s on %s lacks what a job needs: %s" % (source, target, "; ".join(found))] if found else []

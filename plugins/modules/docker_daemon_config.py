@@ -204,8 +204,8 @@ class Engine:
     def ask(self, what, template):
         return self.run("timeout", "20", self.module.params["executable"], "--host", "unix:///var/run/docker.sock", what, "--format", template)
 
-    def containers(self):
-        rc, out, unused = self.ask("ps", "{{.Names}}")
+    def containers(self, only=""):
+        rc, out, unused = self.ask("ps", "{{.Names}}", *(["--filter", only] if only else []))
         return out.split() if rc == 0 else []
 
     def live_restore(self):
@@ -252,12 +252,14 @@ class Engine:
 def refuse_to_stop(module, config, engine, new):
     """Running containers that a restart would stop, refused unless that is allowed."""
     from_flag = "live-restore" not in config.options and engine.live_restore()
-    containers = [] if new.get("live-restore", from_flag) is True or not engine.is_active() else engine.containers()
+    # A training container runs under a unit that needs docker.service: it stops with it, whatever live-restore says.
+    outlive = new.get("live-restore", from_flag) is True
+    containers = engine.containers("label=trainyard.managed=true" if outlive else "") if engine.is_active() else []
     if containers and not module.params["interrupt_containers"]:
         module.fail_json(msg=(
             f"Changing {', '.join(changed_options(config.options, new)) or 'the options'} in {config.path} needs a restart of Docker, which would stop: "
             f"{', '.join(containers)}. Nothing was changed. Stop them, or allow it (interrupt_containers; docker_engine_interrupt_containers of the "
-            "role), or set live-restore to true among the options"))
+            "role), or set live-restore to true among the options, which spares all but the training container"))
     return containers
 
 

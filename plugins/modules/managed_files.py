@@ -58,6 +58,10 @@ options:
         description: V(false) leaves the content of a file that exists alone; its mode, owner and group are still corrected.
         type: bool
         default: true
+      leave_filled:
+        description: For V(absent), V(true) leaves a directory with content alone instead of failing.
+        type: bool
+        default: false
       validate:
         description:
           - Command that must end with exit status 0 before the new content goes live. C(%s) stands for the path of the new
@@ -114,6 +118,7 @@ ENTRY = {
     "owner": {"type": "str"},
     "group": {"type": "str"},
     "replace": {"type": "bool", "default": True},
+    "leave_filled": {"type": "bool", "default": False},
     "validate": {"type": "str"},
 }
 NEW_MODE = {"file": "0644", "directory": "0755"}
@@ -216,6 +221,8 @@ class ManagedFiles:
         is_folder = os.path.isdir(path) and not os.path.islink(path)
         # What an earlier entry has removed is still there in check mode.
         left = sorted(name for name in os.listdir(path) if os.path.join(path, name) not in self.changed_paths) if is_folder else []
+        if left and entry["leave_filled"]:
+            return
         if left:
             self.fail(entry, f"is not empty: it still holds {', '.join(left[:5])}")
         self.note(entry, "directory\n" if is_folder else f"{'link' if os.path.islink(path) else 'file'}\n", "absent\n")

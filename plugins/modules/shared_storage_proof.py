@@ -111,6 +111,11 @@ mount:
     type:
       description: Type of the file system.
       type: str
+real_path:
+  description: The folder without symbolic links.
+  returned: when O(step=write)
+  type: str
+  sample: /data1/share
 proof:
   description: What was written, to be given to O(files) on the others; empty in check mode or where nothing could be written.
   returned: when O(step=write)
@@ -183,7 +188,7 @@ def synced(path, content):
 
 def write(share, name, check_mode):
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        result = {"cause": "", "error": "", "mount": mount_of(share, file.read()), "proof": {}}
+        result = {"cause": "", "error": "", "mount": mount_of(share, file.read()), "real_path": os.path.realpath(share), "proof": {}}
     try:
         os.scandir(share).close()
         if check_mode:

@@ -81,6 +81,30 @@ def test_names_are_prefixed(role):
                 assert fact in ("cacheable", "__" + role) or fact.startswith("__%s_" % role) or (fact.startswith(role + "_") and fact in readme), where
 
 
+def expressions_of(value, whole=False):
+    """Jinja expressions in data: what stands in braces, and whole values where Ansible expects an expression."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from expressions_of(inner, key in ("when", "that", "failed_when", "changed_when", "until"))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from expressions_of(inner, whole)
+    elif isinstance(value, str):
+        yield from [value] if whole else re.findall(r"{[{%](.*?)[%}]}", value, re.DOTALL)
+
+
+def test_numbers_and_truth_values_may_come_as_text(role):
+    """From -e name=value and from INI inventories they do. A module's own option takes «{{ name }}» as it is; an expression has to say what it wants."""
+    options = load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {})
+    names = [name for name, option in options.items() if option["type"] in ("bool", "int", "float")]
+    found = []
+    for path in [path for name in ROLES for path in yaml_files(name) + list((ROOT / "roles" / name / "meta").glob("host_rules.yml"))]:
+        for expression in expressions_of(yaml.safe_load(path.read_text(encoding="utf-8"))):
+            found += ["%s: %s" % (path.relative_to(ROOT), expression) for name in names if expression.strip() != name
+                      and re.search(r"\b%s\b(?!\s*\|\s*(?:bool|int|float))" % name, re.sub(r"'[^']*'", "''", expression))]
+    assert found == []
+
+
 def test_is_exercised_by_a_scenario(role):
     if role not in IN_SCENARIO_CLUSTER:
         assert (ROOT / "molecule" / role / "molecule.yml").is_file()

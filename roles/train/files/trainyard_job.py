@@ -115,6 +115,8 @@ def horovodrun(spec, hosts, port, container, image_environment, job_dir):
     interface = common_interface(hosts)
     environment = {"HOME": "/root"}
     environment.update(pair.split("=", 1) for pair in image_environment)
+    # horovodrun writes all of it into command lines, which every user of a host can read. Ranks on the others have it from their login.
+    environment = {name: value for name, value in environment.items() if not (name.lower().endswith("_proxy") and "@" in value)}
     # docker0 has the same address on every host: whoever looks for a common interface by himself may find that one.
     environment.update(HOROVOD_GLOO_IFACE=interface, GLOO_SOCKET_IFNAME=interface, OMPI_MCA_oob_tcp_if_include=interface)
     # How long a rank waits for its peers; 30 s where it is not set, and loading a framework can take longer than that.

@@ -47,7 +47,8 @@ def a_host(name, address, **changes):
         "connections": [],
         "resolved": {name: {"addresses": [address], "error": ""}},
     }
-    variables = {"inventory_hostname": name, "cluster_host": facts, "asked": answer, "cluster_network": "10.0.0.0/24", "cluster_address": address}
+    variables = {"inventory_hostname": name, "cluster_host": facts, "asked": answer, "cluster_network": "10.0.0.0/24", "cluster_address": address,
+                 "training_container_gpus": "none"}
     for path, value in changes.items():
         target = {"facts": facts, "answer": answer, "vars": variables}[path.split("_", 1)[0]]
         target[path.split("_", 1)[1]] = value
@@ -85,7 +86,7 @@ def listener(**changes):
 GOOD = [
     {},
     {"facts_os": {"id": "ubuntu", "version_id": "24.04"}},
-    {"facts_gpus": 8, "vars_slots": 8},
+    {"facts_gpus": 8, "vars_slots": 8, "vars_training_container_gpus": "all"},
     {"facts_gpus": 8, "vars_slots": 2, "vars_training_container_gpus": [0, 1]},
     {"vars_slots": 2},
     {"answer_disk_free_mib": {"/var/lib/docker": 100}, "answer_labelled_images": ["trainyard/training:0123"]},
@@ -107,6 +108,8 @@ BAD = [
     ({"vars_slots": 3}, "slots-exceeded", "3 on a host with 0 GPUs and 2 CPUs"),
     ({"facts_gpus": 4, "facts_cpus": 64, "vars_slots": 5}, "slots-exceeded", "5 on a host with 4 GPUs"),
     ({"facts_gpus": 8, "vars_slots": 8, "vars_training_container_gpus": [0, 1]}, "slots-without-gpu", "8 with training_container_gpus 0, 1"),
+    ({"vars_training_container_gpus": "all"}, "gpu-missing", "no GPU"),
+    ({"vars_training_container_gpus": [0]}, "gpu-missing", "no GPU"),
     ({"answer_disk_free_mib": {"/var/lib/docker": 40959}}, "image-disk", "40959 MiB free"),
     ({"answer_listeners": [listener()]}, "ssh-port-taken", "0.0.0.0:12345 is held by nc (pid 7)"),
     ({"answer_listeners": [listener(address="::", pid=0, process="")]}, "ssh-port-taken", "could not be told"),

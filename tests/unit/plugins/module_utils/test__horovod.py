@@ -202,6 +202,12 @@ def test_mlsl_is_ccl():
     assert ticked(parse_check_build(TABLE.replace("[ ] CCL", "[X] MLSL"))) == TICKED | {"tensor_operations.ccl"}
 
 
+@pytest.mark.parametrize("rest", ["\n\nAvailable Frame", "\nAvailable\n"])
+def test_a_last_table_that_is_cut_in_its_head_is_not_an_older_one(rest):
+    with pytest.raises(ParseError, match="cut in its head"):
+        parse_check_build(TABLE + "\nHorovod v0.28.1:" + rest)
+
+
 def test_every_cut_is_refused():
     """Whatever is lost at the end: before the first heading no table has begun, from there on it must be whole."""
     begun = TABLE.index("Available Frameworks") + len("Available Frameworks")

@@ -46,6 +46,12 @@ def test_what_is_no_certificate_is_refused(text, message):
         certificates(text)
 
 
+def test_beside_the_certificates_of_the_system_may_stand_anything():
+    text = pem(FIRST, kind="TRUSTED CERTIFICATE") + pem(FIRST).replace("AAEC", "A*EC") + pem(SECOND) + pem(FIRST)[:90]
+    assert certificates(text, strict=False) == certificates(pem(SECOND))
+    assert certificates("", strict=False) == {}
+
+
 def test_bytes_that_are_no_certificate_are_refused():
     with pytest.raises(ParseError, match="OpenSSL does not read the certificate"):
         check(pem(FIRST))

@@ -186,6 +186,19 @@ def test_problem_of_the_mesh_is_named(found, words):
     assert all(word in said["problems"][0] for word in words)
 
 
+@pytest.mark.parametrize("found, good", [
+    ("/opt/lib:/opt/hpcx/lib", True),
+    ("/usr/local/cuda/compat/lib.real:/opt/lib:/opt/hpcx/lib", True),
+    ("/opt/hpcx/lib:/opt/lib", False),
+    ("/opt/lib", False),
+    ("", False),
+])
+def test_library_path_of_a_session_has_what_the_container_has(found, good):
+    container = {"id": "c" * 64, "memlock": None, "environment": {"LD_LIBRARY_PATH": "/opt/lib:/opt/hpcx/lib"}}
+    there = {"container_id": "c" * 64, "memlock": "64", "environment": {"LD_LIBRARY_PATH": found}}
+    assert (_ssh_mesh._differences("a", "b", there, container) == []) is good
+
+
 def test_container_that_can_not_be_asked():
     said = _ssh_mesh.mesh_problems({"a": proof(cause="container_not_running")}, [member("a")], [entry("a")])
     assert said["problems"] == ["a: its container can't be asked (container_not_running): fix"]

@@ -113,5 +113,7 @@ def test_check_mode_of_removing_a_folder_with_what_lies_in_it(tmp_path):
     assert told["changed_paths"] == [f"{tmp_path}/d/f", f"{tmp_path}/d"] and (tmp_path / "d/f").exists()
     (tmp_path / "d/other").write_text("")
     assert "is not empty: it still holds other" in run(*files, check=True)["msg"]
+    kept = run(files[0], dict(files[1], leave_filled=True), check=True)
+    assert "msg" not in kept and kept["changed_paths"] == [f"{tmp_path}/d/f"]
     (tmp_path / "d/other").unlink()
     assert run(*files)["changed_paths"] == told["changed_paths"] and not (tmp_path / "d").exists()

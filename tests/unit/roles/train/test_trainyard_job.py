@@ -90,6 +90,12 @@ def test_horovodrun_line():
             "HOROVOD_GLOO_IFACE=eth0", "TRAINYARD_JOB_DIR=" + JOB_DIR} <= set(before)
 
 
+def test_a_proxy_s_password_is_in_no_command_line():
+    image = ["http_proxy=http://user:s3cret@proxy:3128", "HTTPS_PROXY=http://user:s3cret@proxy:3128", "no_proxy=.example.org", "all_proxy=socks5://proxy"]
+    command = job.horovodrun(spec(), hosts(), 12345, "c", image, JOB_DIR)
+    assert "s3cret" not in str(command) and {"no_proxy=.example.org", "all_proxy=socks5://proxy"} <= set(command)
+
+
 def test_horovodrun_on_one_host_is_given_no_interface():
     alone = hosts(hosts=[{"name": "lab-a", "slots": 2}])
     assert "--network-interface" not in job.horovodrun(spec(), alone, 12345, "c", [], JOB_DIR)
