@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import concurrent.futures
 import configparser
 import os
 import re
@@ -36,18 +37,18 @@ def run(*command, cwd=ROOT, env=None):
     return done.stdout
 
 
-def test_yamllint():
+def yamllint(_folder):
     run(BIN / "yamllint", "--strict", ".")
 
 
-def test_ansible_lint():
+def ansible_lint(_folder):
     run(BIN / "ansible-lint", "--offline", "--strict", "--nocolor", "--profile", "production")
 
 
-def test_changelog(tmp_path):
+def changelog(folder):
     run(BIN / "antsibull-changelog", "lint")
-    run(BIN / "antsibull-changelog", "generate", "--output", tmp_path / "CHANGELOG.md")
-    assert (ROOT / "CHANGELOG.md").read_text(encoding="utf-8") == (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8"), "antsibull-changelog generate"
+    run(BIN / "antsibull-changelog", "generate", "--output", folder / "CHANGELOG.md")
+    assert (ROOT / "CHANGELOG.md").read_text(encoding="utf-8") == (folder / "CHANGELOG.md").read_text(encoding="utf-8"), "antsibull-changelog generate"
 
 
 def pip_settings():
@@ -60,12 +61,12 @@ def pip_settings():
     return settings
 
 
-def test_ansible_test_sanity(tmp_path):
+def ansible_test_sanity(folder):
     # What Galaxy gets, and therefore checks, in a folder outside of this repository: ansible-test takes namespace and name from the path.
-    copy = tmp_path / "ansible_collections/trainyard/gpu"
+    copy = folder / "ansible_collections/trainyard/gpu"
     copy.mkdir(parents=True)
-    run(BIN / "ansible-galaxy", "collection", "build", "--output-path", tmp_path)
-    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as artifact:
+    run(BIN / "ansible-galaxy", "collection", "build", "--output-path", folder)
+    with tarfile.open(next(folder.glob("*.tar.gz"))) as artifact:
         artifact.extractall(copy, filter="data")
 
     # Its virtual environments are slow to make; they live with what else the tests keep.
@@ -86,3 +87,18 @@ def test_ansible_test_sanity(tmp_path):
     output = run(BIN / "ansible-test", "sanity", "--local", "--python", python, "--color", "no", cwd=copy, env=environment)
     assert "All targets skipped" not in output
     assert not (ROOT / "tests/sanity").exists(), "an ignore file buys nothing: mend the finding"
+
+
+# The slow ones first: each runs on one core, so they run beside each other.
+TOOLS = [ansible_test_sanity, ansible_lint, yamllint, changelog]
+
+
+@pytest.fixture(name="finished", scope="module")
+def fixture_finished(tmp_path_factory):
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        yield {tool: pool.submit(tool, tmp_path_factory.mktemp(tool.__name__)) for tool in TOOLS}
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.__name__)
+def test_tool(tool, finished):
+    finished[tool].result()

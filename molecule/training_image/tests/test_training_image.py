@@ -61,7 +61,7 @@ def test_what_was_asked_for_is_in_it(host, images):
 def test_the_build_went_through_the_proxy(host):
     if host.backend.get_hostname() != "training-image-a":
         return
-    assert "/tree_" in host.check_output("grep 'GET http' /var/log/tinyproxy/tinyproxy.log")
+    assert "/tree_" in host.check_output("journalctl --unit tinyproxy --output cat --no-pager | grep 'GET http'")
     assert host.run("grep -rl word-in-the-proxy /var/log /var/lib/trainyard/image").stdout == ""
 
 
