@@ -62,7 +62,7 @@ def test_the_build_went_through_the_proxy(host):
     if host.backend.get_hostname() != "training-image-a":
         return
     assert "/tree_" in host.check_output("journalctl --unit tinyproxy --output cat --no-pager | grep 'GET http'")
-    assert host.run("grep -rl word-in-the-proxy /var/log /var/lib/trainyard/image").stdout == ""
+    assert host.run("grep -rl word-in-the-proxy /var/log/trainyard /var/lib/trainyard/image").stdout == ""
 
 
 def test_ssh_checks_host_keys_whatever_it_is_asked_for(host, images):
