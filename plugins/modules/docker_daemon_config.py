@@ -201,8 +201,8 @@ class Engine:
     def is_active(self):
         return self.state().get("ActiveState") == "active"
 
-    def ask(self, what, template):
-        return self.run("timeout", "20", self.module.params["executable"], "--host", "unix:///var/run/docker.sock", what, "--format", template)
+    def ask(self, what, template, *more):
+        return self.run("timeout", "20", self.module.params["executable"], "--host", "unix:///var/run/docker.sock", what, "--format", template, *more)
 
     def containers(self, only=""):
         rc, out, unused = self.ask("ps", "{{.Names}}", *(["--filter", only] if only else []))
