@@ -12,6 +12,7 @@ version_added: "0.1.0"
 description:
   - Run with V(write) on every host, then with V(read) on every host, then with V(remove) on one of them.
     In between the files lie in C(.trainyard/proof) of the folder; afterwards nothing is left.
+  - Between two hosts V(remove) can be spared with O(take), as each file has one reader.
   - A file that can't be seen is a result, not a failure.
   - It leaves the folder as it was, so it never reports a change.
 options:
@@ -48,6 +49,10 @@ options:
         description: SHA-256 of its content in hexadecimal.
         type: str
         required: true
+  take:
+    description: Whether V(read) deletes what it has seen as it should be. For files that nobody else is to read.
+    type: bool
+    default: false
   timeout:
     description: Longest time in seconds to wait for files that a storage is slow to show.
     type: int
@@ -196,7 +201,7 @@ def write(share, name, check_mode):
         for folder in FOLDERS:
             os.makedirs(os.path.join(share, folder), mode=0o755, exist_ok=True)
         # Of an earlier proof that was interrupted.
-        remove_files(share, name + ".")
+        remove_files(share, [file for file in os.listdir(os.path.join(share, FOLDERS[-1])) if file.startswith(name + ".")])
         # A name that was never asked for: a network file system remembers what it didn't find.
         file, content = "%s.%s" % (name, uuid.uuid4().hex), os.urandom(65536)
         synced(os.path.join(share, FOLDERS[-1], file), content)
@@ -217,7 +222,7 @@ def look(share, expected):
         return "unreadable"
 
 
-def read(share, files, timeout):
+def read(share, files, timeout, take):
     began = time.monotonic()
     seen = [{"name": expected["name"], "cause": "missing", "seconds": 0.0} for expected in files]
     while True:
@@ -225,24 +230,26 @@ def read(share, files, timeout):
             if result["cause"]:
                 result.update(cause=look(share, expected), seconds=round(time.monotonic() - began, 3))
         if not any(result["cause"] for result in seen) or time.monotonic() - began > timeout:
-            return {"seen": seen}
+            break
         time.sleep(0.5)
+    if take:
+        remove(share, [expected["file"] for result, expected in zip(seen, files) if not result["cause"]])
+    return {"seen": seen}
 
 
-def remove_files(share, prefix=""):
-    folder = os.path.join(share, FOLDERS[-1])
-    for file in os.listdir(folder):
-        if file.startswith(prefix):
-            try:
-                os.unlink(os.path.join(folder, file))
-            except FileNotFoundError:
-                # Removed by another host meanwhile.
-                continue
+def remove_files(share, names):
+    for name in names:
+        try:
+            os.unlink(os.path.join(share, FOLDERS[-1], name))
+        except FileNotFoundError:
+            # Removed by another host meanwhile.
+            continue
 
 
-def remove(share):
+def remove(share, names=None):
+    """Files of the proof, or all of them, and its folders where nothing else is left in them."""
     try:
-        remove_files(share)
+        remove_files(share, os.listdir(os.path.join(share, FOLDERS[-1])) if names is None else names)
         for name in reversed(FOLDERS):
             os.rmdir(os.path.join(share, name))
     except OSError as error:
@@ -267,6 +274,7 @@ def main():
                     "checksum": {"type": "str", "required": True},
                 },
             },
+            "take": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 10},
         },
         required_if=[("step", "write", ["name"])],
@@ -276,13 +284,13 @@ def main():
     result = {}
     if params["step"] == "write":
         result = write(params["path"], params["name"], module.check_mode)
-    elif params["step"] == "read":
-        result = read(params["path"], params["files"], params["timeout"])
-    elif not module.check_mode:
-        try:
+    try:
+        if params["step"] == "read":
+            result = read(params["path"], params["files"], params["timeout"], params["take"])
+        elif params["step"] == "remove" and not module.check_mode:
             remove(params["path"])
-        except OSError as error:
-            module.fail_json(msg="what the proof left can't be removed: %s" % error)
+    except OSError as error:
+        module.fail_json(msg="what the proof left can't be removed: %s" % error)
     module.exit_json(changed=False, **result)
 
 

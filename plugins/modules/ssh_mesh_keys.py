@@ -38,6 +38,11 @@ options:
     description: File in the container that its sshd writes whenever it has read its files.
     type: path
     default: /run/trainyard-sshd.pid
+  files:
+    description: Files of the host whose checksum and permissions are asked for.
+    type: list
+    elements: path
+    default: []
   executable:
     description: The program that makes keys.
     type: path
@@ -96,6 +101,14 @@ image_id:
   description: Id of the image that O(container) was made of; empty where there is none.
   returned: success
   type: str
+checksums:
+  description: SHA-256 checksums of those of O(files) that exist.
+  returned: success
+  type: dict
+permissions:
+  description: Their permissions in octal digits, such as V(0600).
+  returned: success
+  type: dict
 sshd:
   description: The container's sshd.
   returned: success
@@ -111,6 +124,7 @@ sshd:
 
 import os
 import shutil
+import stat
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
@@ -225,6 +239,9 @@ class Keys:
             self.result[name] = self.ensure(path)
             self.ensure_private(path, "0600")
         self.ensure_private(self.directory, "0700")
+        files = [path for path in self.module.params["files"] if os.path.isfile(path) and not os.path.islink(path)]
+        self.result["checksums"] = {path: self.module.sha256(path) for path in files}
+        self.result["permissions"] = {path: "%04o" % stat.S_IMODE(os.stat(path).st_mode) for path in files}
         self.module.exit_json(**self.result)
 
 
@@ -237,6 +254,7 @@ def main():
             "comment": {"type": "str", "default": ""},
             "container": {"type": "str", "default": ""},
             "pid_file": {"type": "path", "default": "/run/trainyard-sshd.pid"},
+            "files": {"type": "list", "elements": "path", "default": []},
             "executable": {"type": "path", "default": "ssh-keygen"},
         },
         supports_check_mode=True,

@@ -11,7 +11,7 @@ short_description: Ask Docker and systemd about the training container at once
 version_added: "0.1.0"
 description:
   - Tells whether the engine answers, whether the image is there, what state container and systemd unit are in, which of some paths
-    exist on the host, and what some files hold.
+    exist on the host and with which permissions, and what some files hold.
   - A missing engine, image, container or unit is a result, not a failure.
   - Values of the container's environment are not returned, as there may be a proxy's password among them.
 options:
@@ -24,7 +24,7 @@ options:
     type: str
     default: ''
   paths:
-    description: Paths of the host whose existence is asked for.
+    description: Paths of the host whose existence and permissions are asked for.
     type: list
     elements: path
     default: []
@@ -139,18 +139,26 @@ files:
   returned: always
   type: dict
 paths:
-  description: For each of O(paths), whether it exists.
+  description: For each of O(paths), its permissions in octal digits, such as V(0755); empty where it does not exist.
   returned: always
   type: dict
 """
 
 import json
 import os
+import stat
 import time
 
 from ansible.module_utils.basic import AnsibleModule
 
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload")
+
+
+def permissions(path):
+    try:
+        return "%04o" % stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:
+        return ""
 
 
 def ask_docker(module, result):
@@ -218,7 +226,7 @@ def main():
     )
     result = {
         "changed": False,
-        "paths": {path: os.path.exists(path) for path in module.params["paths"]},
+        "paths": {path: permissions(path) for path in module.params["paths"]},
         "files": {path: module.sha256(path) for path in module.params["files"] if os.path.exists(path)},
     }
     deadline = time.monotonic() + module.params["wait"]

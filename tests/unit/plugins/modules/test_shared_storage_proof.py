@@ -27,6 +27,22 @@ def test_what_one_writes_the_other_reads_and_nothing_is_left(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_only_reader_takes_what_it_has_seen(tmp_path):
+    a, b = [run(tmp_path, "write", name=name)["proof"] for name in ("a", "b")]
+    assert run(tmp_path, "read", files=[b], take=True)["seen"][0]["cause"] == ""
+    assert [file.name for file in (tmp_path / ".trainyard/proof").iterdir()] == [a["file"]]
+    assert run(tmp_path, "read", files=[a], take=True)["seen"][0]["cause"] == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_not_as_it_should_be_is_not_taken(tmp_path):
+    proof = run(tmp_path, "write", name="a")["proof"]
+    file = tmp_path / ".trainyard/proof" / proof["file"]
+    file.write_bytes(b"stale")
+    assert run(tmp_path, "read", files=[proof], take=True, timeout=1)["seen"][0]["cause"] == "differs"
+    assert file.read_bytes() == b"stale"
+
+
 def test_folder_that_is_not_shared(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

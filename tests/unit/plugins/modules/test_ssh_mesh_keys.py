@@ -1,5 +1,6 @@
 """ssh_mesh_keys, run as Ansible runs it, with the real ssh-keygen; docker is a script where one is needed."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -39,6 +40,15 @@ def test_makes_both_pairs_once(run, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["id_ed25519", "id_ed25519.pub", "ssh_host_ed25519_key", "ssh_host_ed25519_key.pub"]
     again = run()
     assert not again["changed"] and (again["host_key"], again["public_key"]) == (first["host_key"], first["public_key"])
+
+
+def test_files_are_told_with_checksum_and_permissions(run, tmp_path):
+    config = tmp_path / "config"
+    config.write_text("Port 12345\n")
+    config.chmod(0o640)
+    told = run(files=[str(config), f"{tmp_path}/none"])
+    assert told["checksums"] == {str(config): hashlib.sha256(b"Port 12345\n").hexdigest()}
+    assert told["permissions"] == {str(config): "0640"}
 
 
 def test_no_private_key_in_the_result(run, tmp_path):

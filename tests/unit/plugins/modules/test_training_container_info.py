@@ -55,13 +55,14 @@ EOF
 
 
 def test_all_is_there(run, tmp_path):
+    tmp_path.chmod(0o750)
     told = run(prints(CONTAINER, IMAGE), paths=[str(tmp_path), "/no/such"])
     assert (told["available"], told["cause"], told["changed"]) == (True, "", False)
     assert told["image"] == {"exists": True, "id": "sha256:aa"}
     assert told["container"] == {"exists": True, "running": True, "id": "c" * 64, "image_id": "sha256:aa", "started_at": "2026-11-20T12:41:28Z",
                                  "managed": True, "settings": "0123", "restart_policy": "no"}
     assert told["unit"] == {"loaded": True, "active": True, "state": "active", "enabled": True, "reload_needed": False, "log": []}
-    assert told["paths"] == {str(tmp_path): True, "/no/such": False}
+    assert told["paths"] == {str(tmp_path): "0750", "/no/such": ""}
 
 
 def test_checksums_of_files(run, tmp_path):
