@@ -84,7 +84,7 @@ class WholeCluster:
     def site(self, *arguments):
         return self.playbook("site.yml", *arguments)
 
-    def module_run_seconds(self, count=10):
+    def module_run_seconds(self, count=20):
         """What a bare module run on all hosts costs on this machine, now: `count` of them more in a play, and how much longer it takes."""
         seconds = []
         for runs in (1, 1 + count):
