@@ -51,5 +51,5 @@ bench: $(venv)
 
 clean:
 	@$(lab) down-all
-	@rm -rf .venv .cache .lab .ansible bench.json trainyard-gpu-*.tar.gz inventories/lab_*
+	@rm -rf .venv .cache .lab .ansible bench.json trainyard-gpu-*.tar.gz
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -143,9 +143,9 @@ def wheels(root, cache, log):
     return target
 
 
-def remove_images(engine):
-    """Remove the images that the lab has made."""
-    names = engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"{REPOSITORY}/*").stdout.split()
+def remove_images(engine, repository=REPOSITORY):
+    """Remove the images that the lab has made, or the scenarios."""
+    names = engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"{repository}/*").stdout.split()
     if names:
         say(f"removing images {' '.join(names)}")
         engine.docker("rmi", "--force", *names)

@@ -152,8 +152,10 @@ def down(options):
             others = other_labs(engine, options.name)
         else:
             say("no Docker engine answers: there is nothing of the lab in one")
+        # As many hosts as HOSTS= has asked for; a user's own inventories lie beside them.
         for folder in (ROOT / "inventories").glob(f"{options.name}_*"):
-            shutil.rmtree(folder)
+            if folder.name.rpartition("_")[2].isdigit():
+                shutil.rmtree(folder)
         if others:
             say(f"images, wheels and keys of labs that are up stay: {', '.join(others)}")
         elif options.keep:
@@ -181,6 +183,9 @@ def down_all(options):
     if engine.reachable():
         for name, state in labs_of(engine, ROOT):
             down(argparse.Namespace(name=name, subnet=options.subnet, state=state, keep=True))
+        # Of scenarios, unless one is running.
+        if not engine.docker("ps", "--all", "--quiet", "--filter", "label=trainyard.molecule").stdout.strip():
+            images.remove_images(engine, "trainyard-molecule")
     down(options)
 
 

@@ -4,6 +4,9 @@ import re
 
 from process import LabError
 
+# What two ranks reach on the digits, with a margin: 0.97.
+LEAST_ACCURACY = 0.95
+
 _TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(.*?)\] \**$")
 # A finding names its hosts itself: the task that fails with it has run once, for all.
 _BLOCKED = re.compile(r"^BLOCK [\w-]+: (.+)$")
@@ -40,6 +43,9 @@ def summary(hosts, image, build_table, result, seconds):
     metrics = result["metrics"]
     if not {"loss", "accuracy"} <= metrics.keys():
         raise LabError(f"step: summary: job {result['job_id']} reports no loss and accuracy, only: {', '.join(metrics) or 'nothing'}")
+    if metrics["accuracy"] < LEAST_ACCURACY:
+        raise LabError(f"step: summary: job {result['job_id']} ended, and has learned too little: accuracy {metrics['accuracy']:.4f}, "
+                       f"at least {LEAST_ACCURACY} is expected")
     lines = ["", f"image   {image}", "", build_table.strip(), "", "rank  host      slot  exit code  parameters"]
     for rank in sorted(result["ranks"], key=lambda rank: rank["rank"]):
         lines.append(f"{rank['rank']:>4}  {rank['host']:<8}  {rank['slot']:>4}  {rank['exit_code']:>9}  {rank['checksum']}")

@@ -50,7 +50,7 @@ options:
         type: str
         required: true
   take:
-    description: Whether V(read) deletes what it has seen as it should be. For files that nobody else is to read.
+    description: Whether V(read) deletes what it has seen as it should be. For files that nobody else is to read. Not in check mode.
     type: bool
     default: false
   timeout:
@@ -232,8 +232,9 @@ def read(share, files, timeout, take):
         if not any(result["cause"] for result in seen) or time.monotonic() - began > timeout:
             break
         time.sleep(0.5)
-    if take:
-        remove(share, [expected["file"] for result, expected in zip(seen, files) if not result["cause"]])
+    taken = [expected["file"] for result, expected in zip(seen, files) if take and not result["cause"]]
+    if taken:
+        remove(share, taken)
     return {"seen": seen}
 
 
@@ -286,7 +287,7 @@ def main():
         result = write(params["path"], params["name"], module.check_mode)
     try:
         if params["step"] == "read":
-            result = read(params["path"], params["files"], params["timeout"], params["take"])
+            result = read(params["path"], params["files"], params["timeout"], params["take"] and not module.check_mode)
         elif params["step"] == "remove" and not module.check_mode:
             remove(params["path"])
     except OSError as error:

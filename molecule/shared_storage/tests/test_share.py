@@ -5,7 +5,7 @@ import pytest
 testinfra_hosts = ["ansible://cluster"]
 
 
-@pytest.mark.parametrize("folder", ["/data1/share", "/run/lock", "/opt"])
+@pytest.mark.parametrize("folder", ["/data1/share", "/srv/second", "/run/lock", "/opt"])
 def test_nothing_is_left(host, folder):
     assert not host.file(folder + "/.trainyard").exists
 
@@ -15,4 +15,4 @@ def test_file_crosses_hosts(host):
     name = host.backend.host
     host.check_output("echo %s >> /data1/share/crossing", name)
     lines = host.file("/data1/share/crossing").content_string.split()
-    assert lines == ["shared-storage-a", "shared-storage-b"][: len(lines)] and lines[-1] == name
+    assert lines == ["shared-storage-a", "shared-storage-b", "shared-storage-c"][: len(lines)] and lines[-1] == name

@@ -62,6 +62,11 @@ def test_summary_ends_with_the_line_that_scripts_read():
     assert lines.index(next(line for line in lines if "lab-a  " in line)) < lines.index(next(line for line in lines if "lab-b  " in line))
 
 
+def test_a_job_that_learned_nothing_is_no_success():
+    with pytest.raises(LabError, match="learned too little: accuracy 0.1100"):
+        report.summary({}, "", "", {**RESULT, "metrics": {**RESULT["metrics"], "accuracy": 0.11}}, {})
+
+
 def test_a_job_without_accuracy_is_no_success():
     with pytest.raises(LabError, match="20261120t120000z reports no loss and accuracy, only: nothing"):
         report.summary({}, "", "", {**RESULT, "metrics": {}}, {})

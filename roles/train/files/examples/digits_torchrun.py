@@ -9,10 +9,14 @@ import json
 import os
 import time
 
-import torch
-import torch.distributed as dist
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+try:
+    import torch
+    import torch.distributed as dist
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ImportError as error:
+    raise SystemExit("This example needs PyTorch and scikit-learn in the training image (%s). Ask for them with "
+                     "training_image_python_packages, or name a job of your own in train_command." % error) from error
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=12)

@@ -43,6 +43,12 @@ def test_what_is_not_as_it_should_be_is_not_taken(tmp_path):
     assert file.read_bytes() == b"stale"
 
 
+def test_check_mode_takes_nothing(tmp_path):
+    proof = run(tmp_path, "write", name="a")["proof"]
+    assert run(tmp_path, "read", files=[proof], take=True, check=True)["seen"][0]["cause"] == ""
+    assert (tmp_path / ".trainyard/proof" / proof["file"]).exists()
+
+
 def test_folder_that_is_not_shared(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
