@@ -45,6 +45,7 @@ def test_engine_that_is_new_enough_is_left_alone(host, role):
     run = role(docker_engine_source="docker_repository", docker_engine_daemon_options=OURS)
     assert (run.code, run.changed) == (0, 0)
     assert started(host) == before
+    assert "«docker compose» is not there" in run.text
 
 
 def test_engine_that_is_too_old_is_not_replaced_unasked(host, role):

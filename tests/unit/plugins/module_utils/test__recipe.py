@@ -191,3 +191,10 @@ def test_ddl_only_where_the_user_says_how():
     requires = dict(LAB, tensor_operations=["ddl"])
     assert "ddl" in problems(probe(), requires, packages=["torch==2"])[0]
     assert problems(probe(), requires, packages=["torch==2"], variables={"HOROVOD_GPU_OPERATIONS": "DDL"}) == []
+
+
+def test_a_pinned_nccl_has_to_be_for_the_bases_cuda_also_where_horovod_is_not_compiled():
+    found = probe(versions={"cuda": "12.6"})
+    assert problems(found, {}, nccl_version="2.25.1-1+cuda12.8") == []
+    assert problems(found, {}, nccl_version="2.28.9-1+cuda13.0") == [
+        "training_image_nccl_version: 2.28.9-1+cuda13.0 is for CUDA 13, and example/base:1 has CUDA 12.6: name the pair for that CUDA"]
