@@ -68,6 +68,9 @@ print(json.dumps({
     "running": lines("running", [line.split()[0] for line in output(
         "systemctl", "list-units", "--type=service,socket,timer", "--state=active", "--no-legend", "--no-pager", "--plain")]),
     "docker": docker(),
-    "iptables": lines("rule", [re.sub(r"\[\d+:\d+\]", "", line).strip() for line in output("iptables-save")
-                               if not line.startswith("#") and not NOT_THE_HOST.search(line)]),
+    # A table of chains that let everything pass is as good as none.
+    "iptables": lines("rule", [re.sub(r"\[\d+:\d+\]", "", line).strip() for line in output("iptables-save") + output("ip6tables-save")
+                               if not re.match(r"#|\*|COMMIT$|:[A-Z]+ ACCEPT", line) and not NOT_THE_HOST.search(line)]),
+    "network": lines("network", [name for name in os.listdir("/sys/class/net") if not name.startswith("veth")]
+                     + ["forwarding %s" % output("cat", "/proc/sys/net/ipv4/ip_forward")]),
 }, sort_keys=True, indent=1))

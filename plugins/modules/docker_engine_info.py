@@ -214,6 +214,11 @@ group:
   returned: success
   type: bool
   sample: true
+forwarding:
+  description: Whether the kernel forwards IPv4. An engine that finds it off turns it on, and has the packet filter drop what is forwarded.
+  returned: success
+  type: bool
+  sample: true
 """
 
 import hashlib
@@ -371,6 +376,7 @@ def main():
         python_requests=importlib.util.find_spec("requests") is not None,
         apparmor_required=host.apparmor_required(),
         group=host.has_group(),
+        forwarding=(read("/proc/sys/net/ipv4/ip_forward") or b"").strip() == b"1",
     )
 
 
