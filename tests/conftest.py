@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ORDER = ["tests/unit/", "tests/lint/", "tests/scenarios/"]
-SLOWEST = ["test_scenario[cluster]", "test_scenario[nccl_rebuild]"]
+SLOWEST = ["test_scenario[cluster]", "test_scenario[nccl_rebuild]", "test_killed_in_every_stage_and_run_again", "test_killed_and_taken_down"]
 
 
 def pytest_collection_modifyitems(items):

@@ -53,14 +53,15 @@ PACKAGES = {"tensorflow": "horovod.tensorflow", "pytorch": "horovod.torch", "mxn
 
 # horovodrun's own interpreter, named in its first line, imports the packages and then goes on as horovodrun. Horovod forks a process for
 # each entry of its table, which imports the framework anew (seconds each for torch) unless the parent has it already.
+# horovod.torch can be imported, and is ticked, without its compiled extension: it prints a warning then and leaves out all that a job calls.
 _IMPORT = """\
 import importlib, os, runpy, sys
 path, packages = sys.argv[1], sys.argv[2:]
 sys.path[0] = os.path.dirname(path)
 for package in packages:
     try:
-        importlib.import_module(package)
-        said = "ok"
+        module = importlib.import_module(package)
+        said = "ok" if hasattr(module, "init") else "it has no init(): its compiled extension is missing"
     except Exception as error:
         said = " ".join(("%s: %s" % (type(error).__name__, error)).split())
     sys.stderr.write("\\ntrainyard: import %s: %s\\n" % (package, said))

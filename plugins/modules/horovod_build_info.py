@@ -72,7 +72,8 @@ options:
   import_required:
     description:
       - Import Horovod's package for each of the required frameworks (C(horovod.torch) for V(pytorch)) first, as a job's ranks do,
-        in the same Python process. One that can't be imported is in RV(missing), whatever the table ticks, and in RV(import_errors).
+        in the same Python process. One that can't be imported, or whose compiled extension is missing, is in RV(missing), whatever the table
+        ticks, and in RV(import_errors). Horovod ticks PyTorch wherever torch is installed, also when it was built without it.
       - The table is there sooner as well, as Horovod imports each framework anew for every entry otherwise.
       - O(executable) has to be a Python script, as Horovod's own is; otherwise nothing can be imported.
     type: bool

@@ -123,6 +123,12 @@ def test_a_file_crosses_both_ways(cluster):
         cluster.inside(target, "rm /data1/share/crossing")
 
 
+def test_a_container_reaches_the_site_s_package_index(cluster, host_name):
+    """By what package_sources placed: authority, index and proxies, in a session as a job has it."""
+    got = cluster.inside(cluster.head, "ssh -p 12345 %s 'cd $(mktemp -d) && python3 -m pip download --quiet --no-deps --no-cache-dir six==1.17.0 && ls'" % host_name)
+    assert got.out.split() == ["six-1.17.0-py2.py3-none-any.whl"], got.text
+
+
 def test_the_user_s_own_things_are_as_they_were(cluster):
     settings = json.loads(cluster.on(cluster.peer, "cat /etc/docker/daemon.json").out)
     assert settings["labels"] == ["site=molecule"] and settings["log-opts"]["max-size"] == "11m"

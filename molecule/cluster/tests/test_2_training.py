@@ -108,12 +108,14 @@ def kill_runner(cluster, job_id, operator):
     cluster.on(cluster.head, "systemctl kill --signal=KILL --kill-whom=main trainyard-job-%s" % job_id)
 
 
+# torchrun's for want of minutes in CI.
+@pytest.mark.parametrize("launcher", ["horovodrun", pytest.param("torchrun", marks=pytest.mark.acceptance)])
 @pytest.mark.parametrize("kill, exit_code", [(press_ctrl_c, 143), (kill_operator, 143), (kill_rank, None), (kill_runner, 143)])
-def test_no_rank_outlives_its_job(cluster, kill, exit_code):
-    job_id = kill.__name__.replace("_", "-")
+def test_no_rank_outlives_its_job(cluster, kill, exit_code, launcher):
+    job_id = "%s-%s" % (launcher, kill.__name__.replace("_", "-"))
     log = cluster.state / ("%s.log" % job_id)
     with open(log, "w", encoding="utf-8") as output:
-        operator = cluster.start("playbooks/train.yml", "-e", {"train_command": FOR_EVER, "train_job_id": job_id}, output=output)
+        operator = cluster.start("playbooks/train.yml", "-e", {"train_command": FOR_EVER, "train_job_id": job_id, "train_launcher": launcher}, output=output)
     cluster.wait("both ranks", 60, lambda: set(re.findall(r"\[(\d) \S+\] \d+\.\d+$", log.read_text(encoding="utf-8"), re.MULTILINE)) == {"0", "1"})
     assert all(left_alive(cluster, job_id).values())
     kill(cluster, job_id, operator)

@@ -44,6 +44,41 @@ def test_refused_before_the_container_is_touched(cluster, asked, refused):
     assert [(container["Id"], container["State"]["StartedAt"]) for container in map(cluster.inspect, cluster.hosts)] == before
 
 
+def only_the_image(cluster, **asked):
+    return cluster.playbook("playbooks/training_environment.yml", "--tags", "training_image", "-e", asked)
+
+
+@pytest.mark.acceptance
+def test_a_base_that_has_what_is_required_is_not_compiled_again(cluster):
+    """The finished image as the base of another: Horovod is in it, and the tools."""
+    former, layers = cluster.inspect(cluster.head)["Config"]["Image"], cluster.layers(cluster.head)
+    run = only_the_image(cluster, training_image_base=former, training_image_base_archive="")
+    assert run.code == 0
+    assert "Building CXX object" not in run.text
+    names = set(cluster.on(cluster.head, "docker image ls --format '{{.Repository}}:{{.Tag}}' trainyard/training").out.split())
+    [name] = names - {former}
+    for host in cluster.hosts:
+        assert cluster.inspect(host, name)["RootFS"]["Layers"][:len(layers)] == layers
+    # And again: nothing to do.
+    again = only_the_image(cluster, training_image_base=former, training_image_base_archive="")
+    assert (again.code, again.changed) == (0, {})
+    for host in cluster.hosts:
+        cluster.on(host, "docker image rm %s" % name)
+
+
+@pytest.mark.acceptance
+def test_an_image_that_lacks_something_after_the_build_is_refused(cluster):
+    """Compiled for real, without what is required: Horovod's build ends well, its table ticks PyTorch all the same, and import horovod.torch does too."""
+    before = [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
+    run = only_the_image(cluster, training_image_rebuild="always",
+                         training_image_build_variables={"HOROVOD_WITH_PYTORCH": None, "HOROVOD_WITHOUT_PYTORCH": "1"})
+    assert run.code == 2
+    assert "lacks frameworks.pytorch, controllers.gloo, tensor_operations.gloo" in run.text
+    # It is left to look at, under a name that nothing uses.
+    assert cluster.on(cluster.peer, "docker image ls --quiet trainyard/training").out == cluster.inspect(cluster.peer)["Image"].split(":")[1][:12] + "\n"
+    assert before == [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
+
+
 def test_one_host_alone(cluster):
     """--limit: the other host is not touched and nothing of it is forgotten."""
     run = cluster.site("--limit", cluster.peer)

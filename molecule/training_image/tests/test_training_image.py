@@ -101,6 +101,15 @@ def test_hand_out_left_nothing_open(host):
     assert host.file("/etc/docker/certs.d/172.30.85.51:5443/ca.crt").mode == 0o644
 
 
+def test_registry_was_closed_but_for_the_hand_out_and_gave_strangers_nothing(host):
+    if host.backend.get_hostname() != "training-image-b":
+        return
+    host.check_output("systemctl is-active watch-registry")
+    seen = host.check_output("journalctl --unit watch-registry --output cat --no-pager").splitlines()
+    assert {"closed", "without a login: 401", "without TLS: 400", "with the host's own authorities: unable to get local issuer certificate"} <= set(seen)
+    assert [answer for answer in seen if answer.endswith(": 200")] == []
+
+
 def test_registry_of_the_package_is_masked_and_keys_are_root_s(host):
     if host.backend.get_hostname() != "training-image-a":
         return

@@ -127,7 +127,7 @@ def fixture_python_script(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("interpreter", [sys.executable, "/usr/bin/env python3"])
 def test_required_framework_is_imported(python_script, interpreter):
-    python_script(TABLE, interpreter, torch="import sys; sys.stderr.write('noise')")
+    python_script(TABLE, interpreter, torch="import sys; sys.stderr.write('noise')\ndef init(): pass\n")
     result = run(requires={"frameworks": ["pytorch"], "controllers": ["gloo"]}, import_required=True)
     assert (result["available"], result["missing"], result["import_errors"]) == (True, [], {})
 
@@ -139,6 +139,15 @@ def test_framework_that_is_ticked_but_not_importable_is_missing(python_script):
     assert (result["available"], result["frameworks"]["pytorch"], result["missing"]) == (True, True, ["frameworks.pytorch"])
     assert result["import_errors"] == {"pytorch": "ModuleNotFoundError: No module named packaging"}
     assert run(requires=wanted)["missing"] == []
+
+
+def test_framework_that_is_ticked_and_importable_without_its_extension_is_missing(python_script):
+    """Horovod 0.28.1 built with HOROVOD_WITHOUT_PYTORCH=1 where torch is installed: it ticks PyTorch, and horovod.torch says this and goes on."""
+    python_script(TABLE, torch="print('Extension horovod.torch has not been built: mpi_lib_v2.so not found')\n"
+                               "print('Warning! MPI libs are missing, but python applications are still available.')\n")
+    result = run(requires={"frameworks": ["pytorch"]}, import_required=True)
+    assert (result["available"], result["frameworks"]["pytorch"], result["missing"]) == (True, True, ["frameworks.pytorch"])
+    assert "compiled extension is missing" in result["import_errors"]["pytorch"]
 
 
 def test_import_that_kills_the_process(python_script):

@@ -1,0 +1,113 @@
+"""`make lab` as a newcomer types it: in a fresh clone, killed in each of its stages, run again, taken down."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEN_WITHIN = 1800
+HOSTS = ["lab-a", "lab-b", "lab-c"]
+
+
+def docker(*arguments):
+    return subprocess.run(["docker", *arguments], check=True, text=True, stdout=subprocess.PIPE).stdout.split()
+
+
+def left():
+    """What a lab has in the machine's Docker engine. Images with a name of its own: Molecule's hosts have another."""
+    return {"containers": [name for name in docker("ps", "--all", "--format", "{{.Names}}") if name.startswith("lab-")],
+            "networks": [name for name in docker("network", "ls", "--format", "{{.Name}}") if name.startswith(("lab", "trainyard-lab"))],
+            "volumes": [name for name in docker("volume", "ls", "--format", "{{.Name}}") if name.startswith(("lab", "trainyard-lab"))],
+            "images": docker("image", "ls", "--quiet", "trainyard-lab/*")}
+
+
+@pytest.fixture(name="clone", scope="module")
+def fixture_clone(tmp_path_factory):
+    taken = left()
+    if taken["containers"]:
+        pytest.fail("a lab is up (%s), and a machine can have one: make lab-down" % ", ".join(taken["containers"]), pytrace=False)
+    folder = tmp_path_factory.mktemp("newcomer") / "trainyard.gpu"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+    yield folder
+    subprocess.run(["make", "lab-down"], cwd=folder, check=True)
+
+
+def start(clone, log, *arguments):
+    print("\n$ make %s  (log %s)" % (" ".join(arguments), log), flush=True)
+    # Of the tests' own tools nothing: a newcomer has none of them.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "MOLECULE_", "PYTEST_")) and key != "KEEP"}
+    with open(log, "w", encoding="utf-8") as output:
+        return subprocess.Popen(["make", *arguments], cwd=clone, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                start_new_session=True)
+
+
+def kill_all(process):
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def kill_make(process):
+    process.kill()
+
+
+def kill_at(line, process, log, kill):
+    deadline = time.monotonic() + SEEN_WITHIN
+    while not re.search(line, log.read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
+        assert process.poll() is None, "ended with %d before it was killed, see %s" % (process.returncode, log)
+        assert time.monotonic() < deadline, "not seen: %s, see %s" % (line, log)
+        time.sleep(0.2)
+    kill(process)
+    process.wait()
+
+
+STAGES = [
+    ("image of the base", r"^I: (?:installing|running|extracting)", kill_all),
+    ("site.yml", r"^TASK \[trainyard\.gpu\.docker_engine : ", kill_all),
+    ("build", r"Building CXX object", kill_make),
+    ("build again", r"Building CXX object", kill_all),
+    ("training", r"^lab-a \| .*epoch 2 of ", kill_all),
+]
+
+
+@pytest.mark.acceptance
+@pytest.mark.scenario
+def test_killed_in_every_stage_and_run_again(clone, tmp_path):
+    for stage, line, kill in STAGES:
+        log = tmp_path / ("%s.log" % stage)
+        kill_at(line, start(clone, log, "lab", "HOSTS=3"), log, kill)
+
+    log = tmp_path / "whole.log"
+    assert start(clone, log, "lab", "HOSTS=3").wait() == 0, log
+    text = log.read_text(encoding="utf-8", errors="replace")
+    last = text.rstrip().splitlines()[-1]
+    print(last)
+    assert re.fullmatch(r"lab: ok hosts=3 ranks=3 accuracy=0\.9[5-9] seconds=\d+", last)
+    end = text[text.rindex("\nhosts   "):]
+    for shown in (r"^hosts   lab-a \S+, lab-b \S+, lab-c \S+$", r"^image   trainyard/training:[0-9a-f]{12} ", r"^    \[X\] PyTorch$", r"^    \[X\] Gloo$",
+                  r"^   2  lab-c +0 +0  [0-9a-f]{64}$", r"^loss +\d", r"^accuracy +0\.9", r"^site\.yml +\d"):
+        assert re.search(shown, end, re.MULTILINE), shown
+    # What is not to be committed is ignored, the inventory of three hosts too.
+    assert subprocess.run(["git", "status", "--porcelain"], cwd=clone, check=True, text=True, stdout=subprocess.PIPE).stdout == ""
+
+    log = tmp_path / "down.log"
+    assert start(clone, log, "lab-down").wait() == 0, log
+    assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
+    assert [path.name for path in (clone / "inventories").iterdir() if path.name.startswith("lab_")] == []
+    assert not (clone / ".lab").exists()
+
+
+@pytest.mark.acceptance
+@pytest.mark.scenario
+def test_killed_and_taken_down(clone, tmp_path):
+    """In the middle of the hosts' image, which the test before has taken away."""
+    log = tmp_path / "lab.log"
+    kill_at(r"^I: (?:installing|running|extracting)", start(clone, log, "lab"), log, kill_make)
+    log = tmp_path / "down.log"
+    assert start(clone, log, "lab-down").wait() == 0, log
+    assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
