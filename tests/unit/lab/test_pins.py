@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import images
@@ -16,3 +19,11 @@ def test_wheels_are_those_that_the_image_asks_for():
 
 def test_the_base_has_the_sshd_that_jobs_come_in_by():
     assert {"openssh-server", "openssh-client", "g++", "python3-pip"} <= set(images.BASE_PACKAGES)
+
+
+def test_every_package_of_the_set_up_is_pinned():
+    def pins(text):
+        return {(re.sub(r"[-_.]+", "-", name).lower(), version) for name, version in re.findall(r"^([\w.-]+)==(\S+)$", text, re.MULTILINE)}
+
+    installed = subprocess.run([sys.executable, "-m", "pip", "freeze"], check=True, text=True, stdout=subprocess.PIPE).stdout
+    assert pins(installed) == pins((ROOT / "requirements.txt").read_text())
