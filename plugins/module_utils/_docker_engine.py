@@ -18,7 +18,7 @@ RELOADABLE = frozenset([
     "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts", "registry-mirrors", "runtimes", "shutdown-timeout",
 ])
 # «Docker version 28.5.1, build e180ab8», «containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3»
-_VERSION = re.compile(r"(?:version|containerd(?:\.io)?) v?(\d+(?:\.\d+)+[^\s,]*)", re.IGNORECASE)
+_VERSION = re.compile(r"(?:version|containerd(?:\.io|/v\d+)?) v?(\d+(?:\.\d+)+[^\s,]*)", re.IGNORECASE)
 _UPSTREAM = re.compile(r"v?(?:\d+:)?(\d+(?:\.\d+)*(?:[-~](?:rc|beta)[.\d]*)?)")
 
 
@@ -179,7 +179,7 @@ def parse_policy(text):
         if name is None:
             continue
         field = re.match(r"  (Installed|Candidate): (\S+)", line)
-        row = re.match(r" (\*\*\*|   ) (\S+) -?\d+$", line)
+        row = re.match(r" (\*\*\*|   ) (\S+) -?\d+(?: \(phased \d+%\))?$", line)
         source = re.match(r" {8} *-?\d+ (.+)$", line)
         if field:
             packages[name][field.group(1).lower()] = "" if field.group(2) == "(none)" else field.group(2)

@@ -30,8 +30,8 @@ Keys of a rule. C(variable) and exactly one kind are required:
 - C(range: [low, high])   a number within these, both included; null leaves a side open
 - C(pattern: regex)       the whole value matches
 - C(path: absolute)       begins with / and is neither / itself nor contains ..
-- C(network: true)        CIDR without host bits, IPv4 or IPv6
-- C(address: true)        IPv4 or IPv6 address
+- C(network: true)        CIDR without host bits, IPv4
+- C(address: true)        IPv4 address
 - C(unique: true)         no value twice on one host (of a list);  C(unique: hosts): on no two hosts
 - C(same: true)           one value for all hosts
 - C(that: expression)     Jinja without braces, true is good; C(item) is the value named by C(variable)
@@ -143,14 +143,14 @@ def _in_range(value, limits):
 
 def _is_network(value):
     try:
-        return "/" in str(value) and bool(ipaddress.ip_network(str(value)))
+        return "/" in str(value) and bool(ipaddress.IPv4Network(str(value)))
     except ValueError:
         return False
 
 
 def _is_address(value):
     try:
-        return bool(ipaddress.ip_address(str(value)))
+        return bool(ipaddress.IPv4Address(str(value)))
     except ValueError:
         return False
 
@@ -174,8 +174,8 @@ def _allowed(rule):
         return "a number from %s to %s" % (low, high) if high is not None else "a number, %s at least" % low
     return {
         "path": "an absolute path below /, without ..",
-        "network": "a network such as 10.0.0.0/24, without host bits",
-        "address": "an IP address",
+        "network": "an IPv4 network such as 10.0.0.0/24, without host bits",
+        "address": "an IPv4 address",
         "unique": "every value once",
         "same": "the same value for all hosts",
     }[rule["kind"]]
@@ -245,7 +245,10 @@ def _same_address(hosts):
     """Return {address: [hosts]} of the addresses that several hosts share; hosts is [(name, address, port)]."""
     shared = {}
     for name, address, port in hosts:
-        text = str(ipaddress.ip_address(address)) if _is_address(address) else str(address).lower().rstrip(".")
+        try:
+            text = str(ipaddress.ip_address(address))
+        except ValueError:
+            text = str(address).lower().rstrip(".")
         shared.setdefault((text, port), []).append(name)
     return {text: names for (text, dummy), names in shared.items() if len(names) > 1}
 

@@ -124,9 +124,9 @@ def base_problems(base, probe, requires, variables, packages, apt_packages, nccl
         elif not (probe["nccl_header"] or nccl_version):
             problems.append(why + "and %s has no nccl.h: set training_image_nccl_version (for example 2.28.9-1+cuda13.0) and training_image_apt_repositories, "
                             "or HOROVOD_NCCL_HOME in training_image_build_variables" % base)
-    if "ddl" in operations and variables.get("HOROVOD_GPU_OPERATIONS") != "DDL":
+    if "ddl" in operations and variables.get("HOROVOD_GPU_ALLREDUCE") != "DDL":
         problems.append("training_image_requires.tensor_operations has ddl, which this recipe does not build by itself: name a base whose Horovod has it, "
-                        "or set HOROVOD_GPU_OPERATIONS to DDL in training_image_build_variables")
+                        "or set HOROVOD_GPU_ALLREDUCE to DDL in training_image_build_variables")
     if nccl_version and versions["cuda"]:
         wanted = nccl_version.rpartition("+cuda")[2].partition(".")[0]
         if wanted != versions["cuda"].partition(".")[0]:

@@ -170,6 +170,8 @@ class Config:
         else:
             self.record.pop(KEY, None)
         if self.record:
+            # On a host that has had its engine already, nothing else makes the folder.
+            os.makedirs(os.path.dirname(self.record_path), mode=0o755, exist_ok=True)
             self._write(self.record_path, json.dumps(self.record, indent=2, sort_keys=True) + "\n", 0o600)
         elif os.path.exists(self.record_path):
             os.unlink(self.record_path)
@@ -264,29 +266,42 @@ def refuse_to_stop(module, config, engine, new):
 
 
 def take(module, engine, new, action):
-    """Have the engine take the new file. The reason where it does not."""
+    """Have the engine take the new file. The reason where it does not, and whether a restart was tried."""
     if action == "restart" and new.get("live-restore") is True and engine.is_active() and not engine.live_restore():
         # live-restore can be reloaded: in force before the restart, it lets the containers outlive it.
         engine.reload()
+        # A reload is a signal: nobody waits for the daemon to have read the file.
+        deadline = time.time() + 5
+        while not engine.live_restore() and time.time() < deadline:
+            time.sleep(0.3)
         if not engine.live_restore() and engine.containers() and not module.params["interrupt_containers"]:
-            return "live-restore could not be reloaded, and a restart would have stopped containers"
+            return "live-restore could not be reloaded, and a restart would have stopped containers", False
     if action == "restart":
-        return engine.restart()
+        return engine.restart(), True
     if action == "reload" and not engine.reload():
-        return "it could not be reloaded"
-    return ""
+        return "it could not be reloaded", False
+    return "", False
+
+
+def run_as_before(engine, restarted):
+    """Have the engine run with the former file. The reason where it does not. One that no restart was tried on has its containers still."""
+    if not restarted:
+        engine.reload()
+        if engine.is_active():
+            return ""
+    return engine.restart()
 
 
 def bring_into_force(module, config, engine, merged, text, action):
     config.note(merged.placed, True)
     config.write(text)
-    reason = take(module, engine, merged.options, action)
+    reason, restarted = take(module, engine, merged.options, action)
     if reason:
         # A run that was cut short may have left its own file: then what was there before it is the one that worked.
         was_pending = config.noted.get("pending", False)
         config.write(config.noted["former_text"] if was_pending else config.text)
         config.note([] if was_pending else config.noted.get("placed", []), False)
-        again = engine.restart()
+        again = run_as_before(engine, restarted)
         module.fail_json(msg=(
             f"Docker did not take the new {config.path}: {reason}\nThe former file is back in place, and Docker "
             + (f"does not come up with it either: {again}" if again else "runs with it again")))

@@ -201,7 +201,7 @@ def write(share, name, check_mode):
         for folder in FOLDERS:
             os.makedirs(os.path.join(share, folder), mode=0o755, exist_ok=True)
         # Of an earlier proof that was interrupted.
-        remove_files(share, [file for file in os.listdir(os.path.join(share, FOLDERS[-1])) if file.startswith(name + ".")])
+        remove_files(share, [file for file in os.listdir(os.path.join(share, FOLDERS[-1])) if re.fullmatch(re.escape(name) + r"\.[0-9a-f]{32}", file)])
         # A name that was never asked for: a network file system remembers what it didn't find.
         file, content = "%s.%s" % (name, uuid.uuid4().hex), os.urandom(65536)
         synced(os.path.join(share, FOLDERS[-1], file), content)

@@ -118,6 +118,9 @@ unit:
     loaded:
       description: Whether systemd knows it.
       type: bool
+    foreign:
+      description: File of a unit of that name that role training_container has not placed, empty where there is none.
+      type: str
     active:
       description: Whether it runs.
       type: bool
@@ -151,7 +154,9 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 
-PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload")
+PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath")
+# Begins the unit file that role training_container writes.
+OURS = "# Placed by trainyard.gpu.training_container."
 
 
 def permissions(path):
@@ -159,6 +164,18 @@ def permissions(path):
         return "%04o" % stat.S_IMODE(os.stat(path).st_mode)
     except OSError:
         return ""
+
+
+def foreign(unit, loaded_from):
+    """The file of a unit of that name that is not ours, where systemd has it from or where ours would be; empty where there is none."""
+    for path in (loaded_from, "/etc/systemd/system/" + unit):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                if not stream.read(len(OURS)) == OURS:
+                    return path
+        except OSError:
+            pass
+    return ""
 
 
 def ask_docker(module, result):
@@ -201,6 +218,7 @@ def ask_systemd(module, result):
     found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
     result["unit"] = {
         "loaded": found["LoadState"] == "loaded",
+        "foreign": foreign(unit, found["FragmentPath"]),
         "active": found["ActiveState"] == "active",
         "state": found["ActiveState"],
         "enabled": found["UnitFileState"] == "enabled",

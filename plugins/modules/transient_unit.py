@@ -106,9 +106,11 @@ EXAMPLES = r"""
 - name: Run the job, and stop it 15 seconds after this playbook is gone
   trainyard.gpu.transient_unit:
     name: trainyard-job-20261120t101500z
-    command: [/var/lib/trainyard/bin/trainyard-job, run, /data1/share/.trainyard/jobs/20261120t101500z/spec.json]
-    stop_command: [/var/lib/trainyard/bin/trainyard-job, sweep, 20261120t101500z]
-    log: /var/log/trainyard/train.log
+    command: [/var/lib/trainyard/bin/trainyard-job, run]
+    stop_command: [/var/lib/trainyard/bin/trainyard-job, finish]
+    environment:
+      TRAINYARD_JOB: "{{ my_job | to_json }}"
+    log: /data1/share/.trainyard/jobs/20261120t101500z/job.log
     lease: 15
 """
 

@@ -75,6 +75,45 @@ def test_former_file_comes_back_when_the_engine_does_not_start(host, role, confi
     host.run_expect([0], "docker version")
 
 
+def test_options_on_a_host_that_had_its_engine_already(host, role):
+    """No package was installed there, so nothing of ours is in its folder."""
+    records, before = "/var/lib/trainyard/placed.d", host.file(CONFIG).content_string
+    host.run_expect([0], f"mv {records} {records}.kept")
+    assert role(docker_engine_daemon_options={"shutdown-timeout": 20}).code == 0
+    assert json.loads(host.file(CONFIG).content_string) == {**json.loads(before), "shutdown-timeout": 20}
+    assert role(docker_engine_daemon_options={}).code == 0
+    assert host.file(CONFIG).content_string == before
+    host.run_expect([0], f"rm -r {records} && mv {records}.kept {records}")
+
+
+@pytest.fixture
+def container(host):
+    """A user's container, of next to nothing."""
+    host.run_expect([0], "cd / && tar -ch usr/bin/sleep lib/x86_64-linux-gnu/libc.so.6 lib64/ld-linux-x86-64.so.2 | docker import - of-the-user "
+                         "&& docker run --detach --network none --name of-the-user of-the-user /usr/bin/sleep infinity")
+    yield lambda: host.check_output("docker inspect --format '{{.State.Running}} {{.State.StartedAt}}' of-the-user")
+    host.run_expect([0], "docker rm --force of-the-user && docker image rm of-the-user")
+
+
+def test_users_container_outlives_what_goes_wrong_and_what_goes_well(host, role, request):
+    assert role(docker_engine_daemon_options={}).code == 0
+    assert host.check_output("docker info --format '{{.LiveRestoreEnabled}}'") == "false"
+    before, running = host.file(CONFIG).content_string, request.getfixturevalue("container")
+    since = running()
+    assert since.startswith("true ")
+    run = role(docker_engine_daemon_options=dict(OURS, hosts=["fd://"]))
+    assert run.code != 0
+    assert "live-restore could not be reloaded" in run.text
+    assert (running(), host.file(CONFIG).content_string) == (since, before)
+    # Without live-restore the restart that the options need would stop it.
+    refused = role(docker_engine_daemon_options={"log-opts": {"max-size": "10m"}}, docker_engine_daemon_override=["log-opts"])
+    assert refused.code != 0
+    assert "would stop: of-the-user" in refused.text
+    assert role(docker_engine_daemon_options=OURS).code == 0
+    assert running() == since
+    assert host.check_output("docker info --format '{{.LiveRestoreEnabled}}'") == "true"
+
+
 def test_value_of_ours_wins_where_that_is_asked_and_is_taken_back_later(host, role):
     before = host.file(CONFIG).content_string
     assert role(docker_engine_daemon_options=OURS, docker_engine_daemon_override=["log-opts"]).changed == 1

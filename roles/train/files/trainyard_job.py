@@ -132,9 +132,9 @@ def horovodrun(spec, hosts, port, container, image_environment, job_dir):
         command += ["--network-interface", interface]
     if spec["controller"] != "auto":
         command.append("--" + spec["controller"])
-    if spec["environment"]:
-        # Once more behind horovodrun, which sets NCCL_SOCKET_IFNAME and others after the environment that it is given.
-        command += ["env"] + assignments(spec["environment"])
+    # Once more behind horovodrun, which sets NCCL_SOCKET_IFNAME and others after the environment that it is given. Without the sign it is a
+    # beginning: bond0 is bond0.100 as well.
+    command += ["env"] + assignments(dict({"NCCL_SOCKET_IFNAME": "=" + interface}, **spec["environment"]))
     return command + RANK + spec["command"]
 
 

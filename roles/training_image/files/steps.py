@@ -112,7 +112,12 @@ def apt(repositories=()):
     if site("apt.sources"):
         # The site's repositories stand for those of the base, and ours are added to them.
         sources = temporary
-        settings.append('Dir::Etc::SourceParts "%s";' % sources)
+        settings += ['Dir::Etc::SourceList "/dev/null";', 'Dir::Etc::SourceParts "%s";' % sources]
+        with open(site("apt.sources")) as stream:
+            text, keys = keys_as_files(stream.read(), temporary)
+        for name, content in [("site.sources", text)] + keys:
+            with open(os.path.join(temporary, name), "w") as stream:
+                stream.write(content)
     with open(os.path.join(temporary, "apt.conf"), "w") as stream:
         stream.write("\n".join(settings) + "\n")
 
@@ -121,7 +126,6 @@ def apt(repositories=()):
 
     try:
         for number, repository in enumerate(repositories):
-            # The key is a file: apt before 2.3 knows no key inside the deb822 text.
             key = os.path.join(temporary, "%d.asc" % number)
             path = os.path.join(sources, "trainyard-build-%d.sources" % number)
             placed.append(path)
@@ -144,6 +148,18 @@ def apt(repositories=()):
         os.makedirs("/var/lib/apt/lists/partial")
         for path in glob.glob("/var/cache/apt/*.bin") + glob.glob("/var/cache/apt/archives/*.deb"):
             os.unlink(path)
+
+
+def keys_as_files(text, folder):
+    """Sources with each key that stands in them moved to a file: (sources, [(name, key)]). apt before 2.3 knows no key inside the deb822 text."""
+    keys = []
+
+    def move(found):
+        key = "\n".join("" if line == " ." else line[1:] for line in found.group(1).splitlines()) + "\n"
+        keys.append(("site-%d.asc" % len(keys), key))
+        return "Signed-By: %s\n" % os.path.join(folder, keys[-1][0])
+
+    return re.sub(r"(?m)^Signed-By:\n((?: .*\n)+)", move, text), keys
 
 
 def deb822(repository, key):

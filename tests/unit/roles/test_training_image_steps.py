@@ -103,3 +103,14 @@ def test_step_that_is_refused_says_so_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr(steps, "step_nccl", refuse)
     with pytest.raises(SystemExit, match="trainyard: training_image_nccl_version: no"):
         steps.main()
+
+
+def test_keys_in_sources_become_files():
+    """As role package_sources writes them, for the apt of an older base."""
+    block = "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQIN%s\n -----END PGP PUBLIC KEY BLOCK-----\n"
+    text, keys = steps.keys_as_files("# Managed.\nTypes: deb\nURIs: https://a.example\n" + block % "A" + "\nTypes: deb\nURIs: https://b.example\n" + block % "B", "/tmp/x")
+    assert text == ("# Managed.\nTypes: deb\nURIs: https://a.example\nSigned-By: /tmp/x/site-0.asc\n"
+                    "\nTypes: deb\nURIs: https://b.example\nSigned-By: /tmp/x/site-1.asc\n")
+    assert keys == [("site-%d.asc" % number, "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQIN%s\n-----END PGP PUBLIC KEY BLOCK-----\n" % letter)
+                    for number, letter in enumerate("AB")]
+    assert steps.keys_as_files("Signed-By: /usr/share/keyrings/site.gpg\n", "/tmp/x") == ("Signed-By: /usr/share/keyrings/site.gpg\n", [])

@@ -105,6 +105,8 @@ BAD = [
     ({"facts_python_version": "3.7.3"}, "python-version", "Python 3.7.3"),
     ({"facts_interfaces": [{"name": "eth1", "up": False, "addresses": []}], "vars_cluster_address": ""}, "address-missing", "eth1 none (down)"),
     ({"vars_cluster_address": "10.0.0.99"}, "address-elsewhere", "10.0.0.99"),
+    ({"facts_interfaces": [{"name": "eth0", "up": True, "addresses": [{"address": "fd00::11", "prefix": 64, "scope": "global"}]}],
+      "vars_cluster_address": "fd00::11"}, "address-not-ipv4", "fd00::11"),
     ({"vars_slots": 3}, "slots-exceeded", "3 on a host with 0 GPUs and 2 CPUs"),
     ({"facts_gpus": 4, "facts_cpus": 64, "vars_slots": 5}, "slots-exceeded", "5 on a host with 4 GPUs"),
     ({"facts_gpus": 8, "vars_slots": 8, "vars_training_container_gpus": [0, 1]}, "slots-without-gpu", "8 with training_container_gpus 0, 1"),

@@ -133,6 +133,7 @@ def test_an_object_does_not_replace_a_users_value_unasked():
         ("Docker version 28.5.1, build f8215cc", "28.5.1"),
         ("Docker version 29.0.0-rc.1, build 1234567", "29.0.0-rc.1"),
         ("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3", "1.6.20"),
+        ("containerd github.com/containerd/containerd/v2 v2.1.3 abc", "2.1.3"),
         ("containerd containerd.io v1.7.28 b98a3aace656320842a23f4a392a33f46af97866", "1.7.28"),
         ("", ""),
     ],

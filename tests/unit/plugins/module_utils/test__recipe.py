@@ -190,7 +190,7 @@ def test_base_without_apt():
 def test_ddl_only_where_the_user_says_how():
     requires = dict(LAB, tensor_operations=["ddl"])
     assert "ddl" in problems(probe(), requires, packages=["torch==2"])[0]
-    assert problems(probe(), requires, packages=["torch==2"], variables={"HOROVOD_GPU_OPERATIONS": "DDL"}) == []
+    assert problems(probe(), requires, packages=["torch==2"], variables={"HOROVOD_GPU_ALLREDUCE": "DDL"}) == []
 
 
 def test_a_pinned_nccl_has_to_be_for_the_bases_cuda_also_where_horovod_is_not_compiled():

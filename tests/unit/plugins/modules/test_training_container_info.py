@@ -17,7 +17,7 @@ CONTAINER = {
     "Config": {"Labels": {"trainyard.managed": "true", "trainyard.settings": "0123"}, "Env": ["HTTPS_PROXY=http://user:pass@proxy:3128"]},
 }
 IMAGE = {"Id": "sha256:aa", "RootFS": {"Layers": []}, "Config": {"Labels": {}}}
-UNIT = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no"}
+UNIT = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no", "FragmentPath": ""}
 
 
 @pytest.fixture(name="run")
@@ -61,8 +61,15 @@ def test_all_is_there(run, tmp_path):
     assert told["image"] == {"exists": True, "id": "sha256:aa"}
     assert told["container"] == {"exists": True, "running": True, "id": "c" * 64, "image_id": "sha256:aa", "started_at": "2026-11-20T12:41:28Z",
                                  "managed": True, "settings": "0123", "restart_policy": "no"}
-    assert told["unit"] == {"loaded": True, "active": True, "state": "active", "enabled": True, "reload_needed": False, "log": []}
+    assert told["unit"] == {"loaded": True, "foreign": "", "active": True, "state": "active", "enabled": True, "reload_needed": False, "log": []}
     assert told["paths"] == {str(tmp_path): "0750", "/no/such": ""}
+
+
+@pytest.mark.parametrize("first_line, foreign", [("# Placed by trainyard.gpu.training_container.", False), ("[Unit]", True), ("", True)])
+def test_unit_of_someone_else(run, tmp_path, first_line, foreign):
+    path = tmp_path / "trainyard-training.service"
+    path.write_text(f"{first_line}\n[Service]\nExecStart=/bin/true\n", encoding="utf-8")
+    assert run(prints(CONTAINER, IMAGE), unit={"FragmentPath": str(path)})["unit"]["foreign"] == (str(path) if foreign else "")
 
 
 def test_checksums_of_files(run, tmp_path):

@@ -83,7 +83,7 @@ def test_horovodrun_line():
     command = job.horovodrun(spec(), hosts(), 12345, "trainyard-training", ["PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib"], JOB_DIR)
     line = command[command.index("horovodrun"):]
     assert line == ["horovodrun", "-np", "3", "-H", "172.30.77.11:1,172.30.77.12:2", "-p", "12345", "--disable-cache",
-                    "--start-timeout", "60", "--network-interface", "eth0"] + job.RANK + ["python3", "train.py", "--name", "a b"]
+                    "--start-timeout", "60", "--network-interface", "eth0", "env", "NCCL_SOCKET_IFNAME==eth0"] + job.RANK + ["python3", "train.py", "--name", "a b"]
     before = command[:command.index("horovodrun")]
     assert before[:7] == ["docker", "exec", "--workdir", "/data1/share", "trainyard-training", "env", "-i"]
     assert {"PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib", "HOME=/root", "PYTHONUNBUFFERED=1", "TRAINYARD_JOB_ID=j1",
