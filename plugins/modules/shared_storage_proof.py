@@ -82,7 +82,7 @@ EXAMPLES = r"""
   trainyard.gpu.shared_storage_proof:
     path: /data1/share
     step: read
-    files: "{{ ansible_play_hosts | difference([inventory_hostname]) | map('extract', hostvars, ['written', 'proof']) }}"
+    files: "{{ ansible_play_hosts | reject('eq', inventory_hostname) | map('extract', hostvars, ['written', 'proof']) }}"
   register: seen
 
 - name: Remove them

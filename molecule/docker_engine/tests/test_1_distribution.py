@@ -75,6 +75,16 @@ def test_former_file_comes_back_when_the_engine_does_not_start(host, role, confi
     host.run_expect([0], "docker version")
 
 
+def test_proxies_are_the_same_text_in_every_run(host, role):
+    asked = {"docker_engine_http_proxy": "http://proxy.site.example:3128", "docker_engine_no_proxy": ["%s.site.example" % name for name in "abcdefgh"]}
+    assert role(**asked).changed > 0
+    assert host.check_output("docker info --format '{{.HTTPProxy}}'") == asked["docker_engine_http_proxy"]
+    assert host.check_output("docker info --format '{{.NoProxy}}'").split(",")[:8] == asked["docker_engine_no_proxy"]
+    assert role(**asked).changed == 0
+    assert role().code == 0
+    assert host.check_output("docker info --format '{{.HTTPProxy}}'") == ""
+
+
 def test_options_on_a_host_that_had_its_engine_already(host, role):
     """No package was installed there, so nothing of ours is in its folder."""
     records, before = "/var/lib/trainyard/placed.d", host.file(CONFIG).content_string
