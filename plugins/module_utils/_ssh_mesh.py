@@ -195,8 +195,13 @@ def mesh_problems(proofs, members, hosts):
                 if login["cause"] == "host_key_changed":
                     evidence += ", %s is on record" % fingerprint(expected[target])
                 problems.append("%s can't log in to %s (%s): %s. Fix: %s" % (source, target, login["cause"], evidence, login["fix"]))
-            elif target in proofs:
-                problems += _differences(source, target, login["session"], proofs[target]["container"])
+            else:
+                way_back = login["session"].get("way_back", "")
+                if way_back not in ("", "open"):
+                    problems.append("the container of %s can't connect to %s on a port that is not sshd's (%s), as ranks have to. Fix: let a firewall pass "
+                                    "all TCP between the hosts on the cluster network" % (target, source, way_back))
+                if target in proofs:
+                    problems += _differences(source, target, login["session"], proofs[target]["container"])
     return {"problems": problems, "absent": sorted(set(absent))}
 
 

@@ -12,6 +12,8 @@ version_added: "0.1.0"
 description:
   - Logs in to all O(peers) at the same time, from inside the container, by the ssh that jobs use, with host keys checked.
   - Tells for each what the session has of limits and environment, or why the login failed. A login that fails is a result, not a failure.
+  - With O(address), each session also connects back to a port of this host that nobody has named before, as ranks do to find each other; a firewall
+    that lets only sshd's port pass is found so.
 options:
   container:
     description: Name of the training container on this host.
@@ -22,6 +24,10 @@ options:
     type: list
     elements: str
     required: true
+  address:
+    description: This host's address on the cluster network. Empty means that nothing connects back.
+    type: str
+    default: ""
   environment:
     description: Variables of the session's environment to return.
     type: list
@@ -117,12 +123,16 @@ logins:
         memlock:
           description: What C(ulimit -l) prints, in KiB or V(unlimited).
           type: str
+        way_back:
+          description: How the connection to this host's port ended, V(open) or the error; empty without O(address).
+          type: str
         environment:
           description: Those of O(environment) that are set.
           type: dict
 """
 
 import json
+import socket
 import time
 
 from ansible.module_utils.basic import AnsibleModule
@@ -161,6 +171,16 @@ echo "hostname=$(uname -n)"
 echo "container_id=$(sed -n 's|.*/containers/\([0-9a-f]\{64\}\)/.*|\1|p' /proc/self/mountinfo | head -n 1)"
 echo "memlock=$(ulimit -l)"
 """.strip()
+WAY_BACK = """
+echo "way_back=$(python3 -c '
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), int(sys.argv[3])).close()
+    print("open")
+except OSError as error:
+    print(error)
+' %s %d %d 2>&1 | tail -n 1)"
+""".strip()
 
 
 def own_container(module):
@@ -186,6 +206,7 @@ def session_of(text):
         "hostname": values.pop("hostname", ""),
         "container_id": values.pop("container_id", ""),
         "memlock": values.pop("memlock", ""),
+        "way_back": values.pop("way_back", ""),
         "environment": {name[1:]: value for name, value in values.items() if name.startswith("$") and value},
     }
 
@@ -193,9 +214,15 @@ def session_of(text):
 def log_in(module, peers):
     """Try all of them once."""
     params = module.params
-    probe = "\n".join([PROBE] + ['printf \'$%s=%%s\\n\' "$%s"' % (name, name) for name in params["environment"]])
-    run = run_tool(module, ["/bin/sh", "-c", SCRIPT, "sh", params["executable"], str(params["timeout"]), probe] + peers,
-                   4 * params["timeout"], container=params["container"])
+    probe = [PROBE] + ['printf \'$%s=%%s\\n\' "$%s"' % (name, name) for name in params["environment"]]
+    # The system completes connections to a socket that listens; nobody has to accept them.
+    with socket.socket() as listener:
+        if params["address"]:
+            listener.bind((params["address"], 0))
+            listener.listen(len(peers))
+            probe.append(WAY_BACK % (listener.getsockname() + (params["timeout"],)))
+        run = run_tool(module, ["/bin/sh", "-c", SCRIPT, "sh", params["executable"], str(params["timeout"]), "\n".join(probe)] + peers,
+                       4 * params["timeout"], container=params["container"])
     if run.cause or run.rc != 0:
         return None, run
     logins = []
@@ -213,6 +240,7 @@ def main():
         argument_spec={
             "container": {"type": "str", "required": True},
             "peers": {"type": "list", "elements": "str", "required": True},
+            "address": {"type": "str", "default": ""},
             "environment": {"type": "list", "elements": "str", "default": ["PATH", "LD_LIBRARY_PATH"]},
             "wait": {"type": "int", "default": 20},
             "timeout": {"type": "int", "default": 5},

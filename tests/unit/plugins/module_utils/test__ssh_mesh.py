@@ -159,8 +159,8 @@ def test_empty_record():
 PATH = "/usr/local/lib/trainyard/bin:/usr/bin"
 
 
-def session(container="c" * 64, memlock="unlimited", path=PATH):
-    return {"hostname": "b", "container_id": container, "memlock": memlock, "environment": {"PATH": path}}
+def session(container="c" * 64, memlock="unlimited", path=PATH, way_back="open"):
+    return {"hostname": "b", "container_id": container, "memlock": memlock, "way_back": way_back, "environment": {"PATH": path}}
 
 
 def proof(*logins, container="c" * 64, cause=""):
@@ -175,6 +175,8 @@ def login(name, cause="", **found):
     (login("b"), []),
     (login("b", memlock="64"), ["ulimit -l is 64", "unlimited"]),
     (login("b", path="/usr/bin:/bin"), ["PATH is '/usr/bin:/bin'"]),
+    (login("b", way_back=""), []),
+    (login("b", way_back="[Errno 111] Connection refused"), ["the container of b can't connect to a on a port that is not sshd's ([Errno 111] Connection refused)"]),
     (login("b", container="d" * 64), ["logs in to container dddddddddddd", "two hosts share an address"]),
     (login("b", cause="connection_refused"), ["a can't log in to b (connection_refused)"]),
     (login("b", cause="host_key_changed"), ["a can't log in to b (host_key_changed)", KEYS[NEW]]),
