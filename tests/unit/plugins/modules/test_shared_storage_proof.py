@@ -67,7 +67,7 @@ def test_file_that_comes_late_is_waited_for(tmp_path):
     proof = run(tmp_path, "write", name="a")["proof"]
     file = tmp_path / ".trainyard/proof" / proof["file"]
     hidden = file.rename(tmp_path / "hidden")
-    with subprocess.Popen(["sh", "-c", f"sleep 1; mv {hidden} {file}"]):
+    with subprocess.Popen(["sh", "-c", f"sleep 3; mv {hidden} {file}"]):
         seen = run(tmp_path, "read", files=[proof])["seen"][0]
     assert seen["cause"] == "" and seen["seconds"] > 0.4
 
