@@ -76,6 +76,8 @@ def test_horovod_that_cannot_be_imported_any_more(cluster):
     assert cluster.playbook("playbooks/verify.yml").code == 0
 
 
+# This and the next one for want of minutes: scenario training_image breaks and heals the same in CI, with a small image.
+@pytest.mark.acceptance
 def test_image_removed_on_one_host(cluster, healed):
     image = cluster.inspect(cluster.peer)["Config"]["Image"]
     cluster.on(cluster.peer, "systemctl stop %s; docker rm --force %s; docker rmi --force %s" % (cluster.container, cluster.container, image))
@@ -85,6 +87,7 @@ def test_image_removed_on_one_host(cluster, healed):
     assert cluster.inspect(cluster.peer, image)["RootFS"]["Layers"] == cluster.layers(cluster.head)
 
 
+@pytest.mark.acceptance
 def test_image_edited_on_one_host(cluster, healed):
     """docker commit over the tag: name and label are those of the recipe, the layers are not."""
     image = cluster.inspect(cluster.peer)["Config"]["Image"]
