@@ -1,0 +1,111 @@
+"""One thing is broken on a host, and the playbook names it, the host and no other; whole again, nothing stops it. Nothing on a host changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+ROOT = Path(__file__).resolve().parents[3]
+A, B = HOSTS = ("preflight-a", "preflight-b")
+FINDING = re.compile(r"^\s*(BLOCK|WARN) ([\w-]+): (.+)$", re.MULTILINE)
+
+
+def on(host, command, check=True):
+    done = subprocess.run(["docker", "exec", host, "sh", "-c", command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    assert done.returncode == 0 or not check, "%s: %s: %s" % (host, command, done.stdout)
+    return done.stdout
+
+
+def preflight(*arguments, **variables):
+    command = ["ansible-playbook", "playbooks/preflight.yml", "-i", os.environ["MOLECULE_INVENTORY_FILE"], *arguments, "-e", json.dumps(variables)]
+    done = subprocess.run(command, cwd=ROOT, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    print(done.stdout)
+    # Hosts with the same finding share its line.
+    findings = {(severity, check, host) for severity, check, hosts in FINDING.findall(done.stdout) for host in hosts.split(", ")}
+    return SimpleNamespace(code=done.returncode, text=done.stdout, findings=findings)
+
+
+@contextmanager
+def broken(host, command, mend):
+    on(host, command)
+    try:
+        yield
+    finally:
+        on(host, mend)
+
+
+def test_whole_hosts_pass_and_nothing_on_them_changes():
+    for host in HOSTS:
+        on(host, "touch /run/before; sleep 1.1")
+    run = preflight()
+    assert (run.code, run.findings) == (0, set())
+    for host in HOSTS:
+        # What Ansible itself needs to be there, and what the host does by itself.
+        assert on(host, "find / -xdev -newercm /run/before -not -path '/proc/*' -not -path '/home/ops*' -not -path '/tmp*' -not -path '/var/tmp*' "
+                        "-not -path '/var/log/*' -not -path '/var/lib/systemd/*' -not -path '/var/cache/ldconfig*'") == ""
+
+
+def test_all_problems_of_all_hosts_come_in_one_message():
+    with (
+        broken(B, "hostname preflight-a", "hostname preflight-b"),
+        broken(B, "cp /usr/lib/os-release /root/kept; sed -i 's/^VERSION_ID=.*/VERSION_ID=\"10\"/' /usr/lib/os-release", "cp /root/kept /usr/lib/os-release"),
+        broken(B, "iptables -I INPUT -p tcp --syn -s 172.30.90.101 -j DROP", "iptables -D INPUT -p tcp --syn -s 172.30.90.101 -j DROP"),
+    ):
+        run = preflight(preflight_image_disk_mib=99999999, cluster_slots=64, training_container_gpus="all", cluster_fabric_network="10.9.8.0/24")
+    assert (run.code, run.findings) == (2, {
+        *(("BLOCK", check, host) for host in HOSTS
+          for check in ("hostname-twice", "image-disk", "slots-exceeded", "gpu-missing", "fabric-address-missing")),
+        ("BLOCK", "os-supported", B),
+        ("BLOCK", "peer-unreachable", A),
+    })
+
+
+def test_a_network_that_no_host_is_in():
+    run = preflight(cluster_network="10.9.8.0/24")
+    assert (run.code, run.findings) == (2, {("BLOCK", "address-missing", A), ("BLOCK", "address-missing", B)})
+
+
+def test_port_that_someone_else_holds():
+    listener = "import socket, time; s = socket.create_server((\"\", 12345)); time.sleep(600)"
+    on(B, "systemd-run --quiet --unit taken python3 -c '%s'" % listener)
+    try:
+        for _attempt in range(50):
+            if ":12345 " in on(B, "ss -Htln"):
+                break
+            time.sleep(0.2)
+        run = preflight()
+        assert (run.code, run.findings) == (2, {("BLOCK", "ssh-port-taken", B)})
+        pid = on(B, "systemctl show --property MainPID --value taken").strip()
+        assert "0.0.0.0:12345 is held by python3 (pid %s)" % pid in run.text
+        # Another port is free.
+        assert preflight(cluster_ssh_port=12346).code == 0
+    finally:
+        on(B, "systemctl stop taken")
+
+
+def test_own_name_on_the_loopback_is_a_warning_that_can_be_made_to_stop_it():
+    # Docker has mounted the file: it is written, not replaced.
+    with broken(A, "cp /etc/hosts /root/hosts; { echo 127.0.1.1 preflight-a; cat /root/hosts; } > /etc/hosts", "cat /root/hosts > /etc/hosts; rm /root/hosts"):
+        run = preflight(preflight_fail_on="warn")
+    assert (run.code, run.findings) == (2, {("WARN", "own-name-loopback", A)})
+
+
+def test_one_host_alone():
+    """What --limit leaves out is still a member, and asked."""
+    run = preflight("--limit", B)
+    assert (run.code, run.findings) == (0, set())
+    with broken(A, "hostname preflight-b", "hostname preflight-a"):
+        assert preflight("--limit", A).code == 0
+
+
+def test_a_host_that_has_no_python():
+    with broken(B, "mv /usr/bin/python3.11 /root/", "mv /root/python3.11 /usr/bin/"):
+        run = preflight()
+    assert run.code in (2, 4)
+    assert run.findings == {("BLOCK", "python-version", B)}
