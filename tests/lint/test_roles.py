@@ -13,7 +13,7 @@ ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir()
 FILES = ["README.md", "defaults/main.yml", "meta/argument_specs.yml", "meta/main.yml", "tasks/main.yml", "tasks/remove.yml"]
 
 # Roles that need a whole cluster, or that others exercise in each of their runs, are proved in scenario `cluster`.
-IN_SCENARIO_CLUSTER = {"cluster", "preflight", "train", "verify"}
+IN_SCENARIO_CLUSTER = {"cluster", "train", "verify"}
 
 pytestmark = pytest.mark.parametrize("role", ROLES)
 
