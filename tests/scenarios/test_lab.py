@@ -41,8 +41,9 @@ def fixture_clone(tmp_path_factory):
 
 def start(clone, log, *arguments):
     print("\n$ make %s  (log %s)" % (" ".join(arguments), log), flush=True)
-    # Of the tests' own tools nothing: a newcomer has none of them.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "MOLECULE_", "PYTEST_")) and key != "KEEP"}
+    # Of the tests' own tools nothing, nor of the make that has called them: a newcomer has none of them.
+    foreign = ("ANSIBLE_", "MOLECULE_", "PYTEST_", "MAKE", "MFLAGS")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign) and key != "KEEP"}
     with open(log, "w", encoding="utf-8") as output:
         return subprocess.Popen(["make", *arguments], cwd=clone, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                                 start_new_session=True)
