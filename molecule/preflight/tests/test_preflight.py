@@ -97,15 +97,12 @@ def test_own_name_on_the_loopback_is_a_warning_that_can_be_made_to_stop_it():
 
 
 def test_one_host_alone():
-    """What --limit leaves out is still a member, and asked."""
+    """With --limit, and the head left out."""
     run = preflight("--limit", B)
     assert (run.code, run.findings) == (0, set())
-    with broken(A, "hostname preflight-b", "hostname preflight-a"):
-        assert preflight("--limit", A).code == 0
 
 
 def test_a_host_that_has_no_python():
     with broken(B, "mv /usr/bin/python3.11 /root/", "mv /root/python3.11 /usr/bin/"):
         run = preflight()
-    assert run.code in (2, 4)
-    assert run.findings == {("BLOCK", "python-version", B)}
+    assert (run.code, run.findings) == (2, {("BLOCK", "python-version", B)})
