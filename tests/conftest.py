@@ -1,8 +1,14 @@
-"""Order and report of the test run: what takes milliseconds comes first, the cluster scenario last."""
+"""Order, pace and report of the test run: what takes milliseconds comes first, the cluster scenario last."""
 
 from __future__ import annotations
 
-ORDER = ["tests/unit/", "tests/lint/", "tests/scenarios/"]
+import os
+import sys
+
+import pytest
+from molecule_runs import MoleculeRuns
+
+ORDER = ["tests/unit/", "tests/lint/test_artifact.py", "tests/lint/test_house_rules.py", "tests/lint/test_roles.py", "tests/lint/", "tests/scenarios/"]
 SLOWEST = ["test_scenario[cluster]", "test_scenario[nccl_rebuild]", "test_killed_in_every_stage_and_run_again", "test_killed_and_taken_down"]
 
 
@@ -12,6 +18,21 @@ def pytest_collection_modifyitems(items):
         return place, SLOWEST.index(item.name) if item.name in SLOWEST else -1
 
     items.sort(key=rank)
+
+
+@pytest.fixture(scope="session")
+def molecule_runs(request, tmp_path_factory):
+    """The scenarios that are asked for. What is judged beside them while they run, the slow linters, uses it too."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        terminal = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", errors="replace", buffering=1)
+    asked = [item.callspec.params["scenario"] for item in request.session.items if "scenario" in getattr(getattr(item, "callspec", None), "params", ())]
+    acceptance = "not acceptance" not in request.config.getoption("-m")
+    terminal.write("\n" if asked else "")
+    runs = MoleculeRuns(asked, tmp_path_factory.mktemp("runs"), acceptance, terminal.write)
+    yield runs
+    runs.end()
+    terminal.close()
 
 
 def pytest_deselected(items):

@@ -2,76 +2,21 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from molecule_runs import LOGS
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
-LOGS = ROOT / ".cache/logs"
 # Several GB of CUDA packages and a second compile.
 ACCEPTANCE = {"nccl_rebuild"}
-# They compile on all cores, and cluster judges seconds.
-ALONE = {"cluster", "nccl_rebuild"}
-
-
 def scenarios():
     for path in sorted(ROOT.glob("molecule/*/molecule.yml")):
         name = path.parent.name
         yield pytest.param(name, id=name, marks=[pytest.mark.scenario] + [pytest.mark.acceptance] * (name in ACCEPTANCE))
-
-
-def molecule(scenario, record, acceptance, tell):
-    """Run a scenario; every line is told while it runs, and stands in a log. Returns exit code and text."""
-    environment = dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), TRAINYARD_RUNS=str(record), PYTHONUNBUFFERED="1",
-                       ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160", TRAINYARD_ACCEPTANCE="1" if acceptance else "")
-    LOGS.mkdir(parents=True, exist_ok=True)
-    command = [str(BIN / "molecule"), "test", "--scenario-name", scenario]
-    if os.environ.get("KEEP"):
-        command += ["--destroy", "never"]
-    text = []
-    with open(LOGS / ("%s.log" % scenario), "w", encoding="utf-8") as log:
-        tell("%s (log: %s)\n" % (" ".join(command[1:]), log.name))
-        with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, errors="replace", stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-            for line in process.stdout:
-                log.write(line)
-                log.flush()
-                tell(line)
-                text.append(line)
-    return process.returncode, "".join(text)
-
-
-@pytest.fixture(name="finished", scope="session")
-def fixture_finished(request, tmp_path_factory):
-    """Returns, of a scenario: exit code, text, and what the callback has recorded. Two run side by side: most of a scenario is one host's waiting for
-    another. Where seconds are judged a scenario runs alone: conftest.py has it come last."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        terminal = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", errors="replace", buffering=1)
-    records = tmp_path_factory.mktemp("runs")
-    acceptance = "not acceptance" not in request.config.getoption("-m")
-
-    def run(scenario):
-        prefix = "" if scenario in ALONE else "%s | " % scenario
-        record = records / ("%s.jsonl" % scenario)
-        code, text = molecule(scenario, record, acceptance, lambda line: terminal.write(prefix + line))
-        return code, text, [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
-
-    asked = [item.callspec.params["scenario"] for item in request.session.items if "scenario" in getattr(item, "fixturenames", ())]
-    terminal.write("\n")
-    pool = concurrent.futures.ThreadPoolExecutor(2)
-    running = {scenario: pool.submit(run, scenario) for scenario in asked if scenario not in ALONE}
-    yield lambda scenario: run(scenario) if scenario in ALONE else running[scenario].result()
-    pool.shutdown(cancel_futures=True)
-    terminal.close()
 
 
 def complaints(text, sequence):
@@ -110,11 +55,11 @@ def check_mode_differences(records, excused):
 
 
 @pytest.mark.parametrize("scenario", list(scenarios()))
-def test_scenario(scenario, finished):
+def test_scenario(scenario, molecule_runs):
     config = {}
     for path in (ROOT / ".config/molecule/config.yml", ROOT / "molecule" / scenario / "molecule.yml"):
         config.update((yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("scenario", {}))
-    code, text, records = finished(scenario)
+    code, text, records = molecule_runs.result(scenario)
     if code:
         pytest.fail("molecule test -s %s: exit code %d, see %s" % (scenario, code, LOGS / ("%s.log" % scenario)), pytrace=False)
     sequence = [step for step in config["test_sequence"] if not (os.environ.get("KEEP") and step in ("cleanup", "destroy"))]

@@ -79,6 +79,7 @@ def test_an_image_that_lacks_something_after_the_build_is_refused(cluster):
     assert before == [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
 
 
+@pytest.mark.acceptance
 def test_one_host_alone(cluster):
     """--limit: the other host is not touched and nothing of it is forgotten."""
     run = cluster.site("--limit", cluster.peer)

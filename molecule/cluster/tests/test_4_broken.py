@@ -62,6 +62,7 @@ def test_host_key_of_a_peer_changed(cluster):
     assert (again.code, again.changed) == (0, {})
 
 
+@pytest.mark.acceptance
 def test_horovod_that_cannot_be_imported_any_more(cluster):
     """--check-build still ticks PyTorch then; a job would fail in its first line."""
     package = cluster.inside(cluster.peer, "cd / && python3 -c 'import packaging; print(packaging.__path__[0])'").out.strip()
@@ -76,7 +77,7 @@ def test_horovod_that_cannot_be_imported_any_more(cluster):
     assert cluster.playbook("playbooks/verify.yml").code == 0
 
 
-# This and the next one for want of minutes: scenario training_image breaks and heals the same in CI, with a small image.
+# This and the next one: scenario training_image breaks and heals the same in CI, with a small image.
 @pytest.mark.acceptance
 def test_image_removed_on_one_host(cluster, healed):
     image = cluster.inspect(cluster.peer)["Config"]["Image"]
@@ -100,8 +101,8 @@ def test_image_edited_on_one_host(cluster, healed):
     assert cluster.on(cluster.peer, "docker run --rm --entrypoint cat %s /usr/local/lib/edited" % image, check=False).code != 0
 
 
-# The second for want of minutes in CI.
-@pytest.mark.parametrize("who", ["peer", pytest.param("head", marks=pytest.mark.acceptance)])
+@pytest.mark.acceptance
+@pytest.mark.parametrize("who", ["peer", "head"])
 def test_one_host_down(cluster, healed, who):
     """Nothing changes on the others; and a host that comes back is in the cluster again without anyone's help."""
     down = getattr(cluster, who)

@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 
+import pytest
+
 
 def test_nothing_is_left(cluster):
     cluster.on(cluster.head, "echo kept > /data1/share/of-the-user")
@@ -27,6 +29,7 @@ def test_nothing_is_left(cluster):
     assert cluster.last_job()["exit_code"] is not None
 
 
+@pytest.mark.acceptance
 def test_again(cluster):
     """On hosts that have nothing of ours it does nothing."""
     run = cluster.playbook("playbooks/teardown.yml")
@@ -39,6 +42,7 @@ def test_what_jobs_left_on_the_share_goes_when_it_is_asked_for_by_name(cluster):
     assert cluster.on(cluster.peer, "ls --almost-all /data1/share").out == "of-the-user\n"
 
 
+@pytest.mark.acceptance
 def test_preflight_names_all_that_is_wrong_at_once(cluster):
     """Four troubles on two hosts, for real: one message has them all, and nothing is changed."""
     cluster.on(cluster.head, "printf '127.0.0.1 localhost\\n127.0.1.1 %s\\n' > /etc/hosts" % cluster.head)

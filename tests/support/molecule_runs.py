@@ -1,0 +1,60 @@
+"""Molecule as a user calls it, several scenarios side by side."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+LOGS = ROOT / ".cache/logs"
+# They compile on all cores, and cluster judges seconds.
+ALONE = {"cluster", "nccl_rebuild"}
+# Most of a scenario is one host's waiting for another, so more than one fits on a core.
+SIDE_BY_SIDE = 3
+
+
+class MoleculeRuns:
+    """Begins the scenarios that needn't be alone at once, and the others when their result is asked for."""
+
+    def __init__(self, asked, records, acceptance, tell):
+        self.records, self.acceptance, self.tell = records, acceptance, tell
+        self.pool = concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE)
+        self.running = {scenario: self.pool.submit(self.run, scenario) for scenario in asked if scenario not in ALONE}
+
+    def result(self, scenario):
+        """Exit code, text, and what the callback has recorded."""
+        return self.run(scenario) if scenario in ALONE else self.running[scenario].result()
+
+    def end(self):
+        self.pool.shutdown(cancel_futures=True)
+
+    def run(self, scenario):
+        record = self.records / ("%s.jsonl" % scenario)
+        code, text = self.molecule(scenario, record)
+        return code, text, [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
+
+    def molecule(self, scenario, record):
+        """Every line is told while it runs, and stands in a log."""
+        prefix = "" if scenario in ALONE else "%s | " % scenario
+        environment = dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), TRAINYARD_RUNS=str(record), PYTHONUNBUFFERED="1",
+                           ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160", TRAINYARD_ACCEPTANCE="1" if self.acceptance else "")
+        LOGS.mkdir(parents=True, exist_ok=True)
+        command = [str(BIN / "molecule"), "test", "--scenario-name", scenario]
+        if os.environ.get("KEEP"):
+            command += ["--destroy", "never"]
+        text = []
+        with open(LOGS / ("%s.log" % scenario), "w", encoding="utf-8") as log:
+            self.tell(prefix + "%s (log: %s)\n" % (" ".join(command[1:]), log.name))
+            with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, errors="replace", stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+                for line in process.stdout:
+                    log.write(line)
+                    log.flush()
+                    self.tell(prefix + line)
+                    text.append(line)
+        return process.returncode, "".join(text)
