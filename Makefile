@@ -36,11 +36,9 @@ lab-shell:
 	@$(lab) shell $(HOST)
 
 test: $(venv)
-	@$(lab) prepare
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -m 'not acceptance'
 
 acceptance: $(venv)
-	@$(lab) prepare
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest
 
 lint: $(venv)

@@ -20,9 +20,9 @@ def pytest_collection_modifyitems(items):
     items.sort(key=rank)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def molecule_runs(request, tmp_path_factory):
-    """The scenarios that are asked for. What is judged beside them while they run, the slow linters, uses it too."""
+    """The scenarios that are asked for begin at once: what is judged before them needs one core at most."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         terminal = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", errors="replace", buffering=1)

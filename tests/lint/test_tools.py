@@ -99,8 +99,6 @@ def fixture_finished(tmp_path_factory):
         yield {tool: pool.submit(tool, tmp_path_factory.mktemp(tool.__name__)) for tool in TOOLS}
 
 
-# The scenarios that are asked for begin first, and run beside them.
-@pytest.mark.usefixtures("molecule_runs")
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.__name__)
 def test_tool(tool, finished):
     finished[tool].result()

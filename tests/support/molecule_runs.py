@@ -24,6 +24,8 @@ class MoleculeRuns:
     def __init__(self, asked, records, acceptance, tell):
         self.records, self.acceptance, self.tell = records, acceptance, tell
         self.pool = concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE)
+        # The hosts' image and what else takes minutes on a new machine.
+        self.prepared = self.pool.submit(self.stream, "prepare", [sys.executable, "-u", "lab/lab.py", "prepare"], dict(os.environ)) if asked else None
         self.running = {scenario: self.pool.submit(self.run, scenario) for scenario in asked if scenario not in ALONE}
 
     def result(self, scenario):
@@ -34,22 +36,28 @@ class MoleculeRuns:
         self.pool.shutdown(cancel_futures=True)
 
     def run(self, scenario):
+        code, text = self.prepared.result()
+        if code:
+            return code, text, []
         record = self.records / ("%s.jsonl" % scenario)
         code, text = self.molecule(scenario, record)
         return code, text, [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
 
     def molecule(self, scenario, record):
-        """Every line is told while it runs, and stands in a log."""
-        prefix = "" if scenario in ALONE else "%s | " % scenario
         environment = dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), TRAINYARD_RUNS=str(record), PYTHONUNBUFFERED="1",
                            ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160", TRAINYARD_ACCEPTANCE="1" if self.acceptance else "")
-        LOGS.mkdir(parents=True, exist_ok=True)
         command = [str(BIN / "molecule"), "test", "--scenario-name", scenario]
         if os.environ.get("KEEP"):
             command += ["--destroy", "never"]
+        return self.stream(scenario, command, environment)
+
+    def stream(self, name, command, environment):
+        """Every line is told while it runs, and stands in a log."""
+        prefix = "" if name in ALONE else "%s | " % name
+        LOGS.mkdir(parents=True, exist_ok=True)
         text = []
-        with open(LOGS / ("%s.log" % scenario), "w", encoding="utf-8") as log:
-            self.tell(prefix + "%s (log: %s)\n" % (" ".join(command[1:]), log.name))
+        with open(LOGS / ("%s.log" % name), "w", encoding="utf-8") as log:
+            self.tell("%s%s (log: %s)\n" % (prefix, " ".join(command[1:]), log.name))
             with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, errors="replace", stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
                 for line in process.stdout:
