@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -12,10 +14,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 LOGS = ROOT / ".cache/logs"
-# They compile on all cores, and cluster judges seconds.
-ALONE = {"cluster", "nccl_rebuild"}
+# It fills several GB and all cores for long.
+ALONE = {"nccl_rebuild"}
 # Most of a scenario is one host's waiting for another, so more than one fits on a core.
 SIDE_BY_SIDE = 3
+LONGEST_FIRST = ["cluster", "docker_engine", "training_image"]
+# Scenarios whose tests judge seconds: they run beside the others until then, and wait for `quiet`.
+WAITING = {"cluster"}
+BUSY = ROOT / ".cache/busy"
+
+
+@contextlib.contextmanager
+def quiet():
+    """Wait until no scenario runs that doesn't wait itself."""
+    BUSY.parent.mkdir(exist_ok=True)
+    with open(BUSY, "a", encoding="utf-8") as busy:
+        fcntl.flock(busy, fcntl.LOCK_SH)
+        yield
 
 
 class MoleculeRuns:
@@ -26,19 +41,31 @@ class MoleculeRuns:
         self.pool = concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE)
         # The hosts' image and what else takes minutes on a new machine.
         self.prepared = self.pool.submit(self.stream, "prepare", [sys.executable, "-u", "lab/lab.py", "prepare"], dict(os.environ)) if asked else None
-        self.running = {scenario: self.pool.submit(self.run, scenario) for scenario in asked if scenario not in ALONE}
+        together = sorted(set(asked) - ALONE, key=lambda name: ((LONGEST_FIRST + [name]).index(name), name))
+        self.loud, self.busy = set(together) - WAITING, None
+        if self.loud:
+            BUSY.parent.mkdir(exist_ok=True)
+            self.busy = open(BUSY, "a", encoding="utf-8")  # the lock goes with this process, however it ends
+            fcntl.flock(self.busy, fcntl.LOCK_EX)
+        self.running = {scenario: self.pool.submit(self.run, scenario) for scenario in together}
 
     def result(self, scenario):
-        """Exit code, text, and what the callback has recorded."""
+        """Exit code, text, and what the callback has recorded of a scenario."""
         return self.run(scenario) if scenario in ALONE else self.running[scenario].result()
 
     def end(self):
         self.pool.shutdown(cancel_futures=True)
 
     def run(self, scenario):
-        code, text = self.prepared.result()
-        if code:
-            return code, text, []
+        try:
+            code, text = self.prepared.result()
+            return (code, text, []) if code else self.judged(scenario)
+        finally:
+            self.loud.discard(scenario)
+            if self.busy and not self.loud:
+                self.busy.close()
+
+    def judged(self, scenario):
         record = self.records / ("%s.jsonl" % scenario)
         code, text = self.molecule(scenario, record)
         return code, text, [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []

@@ -42,7 +42,7 @@ def test_two_hosts_train_together(cluster, launcher):
     assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
 
 
-@pytest.mark.parametrize("launcher, example", [("horovodrun", "digits_horovod.py"), ("torchrun", "digits_torchrun.py")])
+@pytest.mark.parametrize("launcher, example", [("horovodrun", "digits_horovod.py"), pytest.param("torchrun", "digits_torchrun.py", marks=pytest.mark.acceptance)])
 def test_ranks_that_do_not_average_are_found_out(cluster, launcher, example):
     run = train(cluster, train_launcher=launcher, train_command="python3 /data1/share/.trainyard/examples/%s --epochs 2 --no-averaging" % example)
     assert run.code == 2
@@ -67,7 +67,7 @@ def test_both_ranks_on_one_host_are_found_out(cluster):
     assert "rank 1 belongs on host %s, but ran on %s" % (cluster.peer, cluster.head) in run.text
 
 
-@pytest.mark.parametrize("launcher", ["horovodrun", "torchrun"])
+@pytest.mark.parametrize("launcher", ["horovodrun", pytest.param("torchrun", marks=pytest.mark.acceptance)])
 def test_a_failed_rank_fails_the_job_and_leaves_none_alive(cluster, launcher):
     """Rank 1 dies with an exit code of its own while rank 0 would sleep for ever."""
     command = "sh -c \"test $FAILS_ON != $(hostname) || exit 7; sleep 1000\""
@@ -110,7 +110,8 @@ def kill_runner(cluster, job_id, operator):
 
 # torchrun's for want of minutes in CI.
 @pytest.mark.parametrize("launcher", ["horovodrun", pytest.param("torchrun", marks=pytest.mark.acceptance)])
-@pytest.mark.parametrize("kill, exit_code", [(press_ctrl_c, 143), (kill_operator, 143), (kill_rank, None), (kill_runner, 143)])
+@pytest.mark.parametrize("kill, exit_code", [(press_ctrl_c, 143), (kill_operator, 143), (kill_rank, None),
+                                             pytest.param(kill_runner, 143, marks=pytest.mark.acceptance)])
 def test_no_rank_outlives_its_job(cluster, kill, exit_code, launcher):
     job_id = "%s-%s" % (launcher, kill.__name__.replace("_", "-"))
     log = cluster.state / ("%s.log" % job_id)

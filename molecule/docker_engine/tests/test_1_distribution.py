@@ -75,6 +75,7 @@ def test_former_file_comes_back_when_the_engine_does_not_start(host, role, confi
     host.run_expect([0], "docker version")
 
 
+@pytest.mark.acceptance
 def test_proxies_are_the_same_text_in_every_run(host, role):
     asked = {"docker_engine_http_proxy": "http://proxy.site.example:3128", "docker_engine_no_proxy": ["%s.site.example" % name for name in "abcdefgh"]}
     assert role(**asked).changed > 0
@@ -85,6 +86,7 @@ def test_proxies_are_the_same_text_in_every_run(host, role):
     assert host.check_output("docker info --format '{{.HTTPProxy}}'") == ""
 
 
+@pytest.mark.acceptance
 def test_options_on_a_host_that_had_its_engine_already(host, role):
     """No package was installed there, so nothing of ours is in its folder."""
     records, before = "/var/lib/trainyard/placed.d", host.file(CONFIG).content_string
@@ -124,6 +126,7 @@ def test_users_container_outlives_what_goes_wrong_and_what_goes_well(host, role,
     assert host.check_output("docker info --format '{{.LiveRestoreEnabled}}'") == "true"
 
 
+@pytest.mark.acceptance
 def test_value_of_ours_wins_where_that_is_asked_and_is_taken_back_later(host, role):
     before = host.file(CONFIG).content_string
     assert role(docker_engine_daemon_options=OURS, docker_engine_daemon_override=["log-opts"]).changed == 1
