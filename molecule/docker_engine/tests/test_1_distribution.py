@@ -107,6 +107,7 @@ def container(host):
     host.run_expect([0], "docker rm --force of-the-user && docker image rm of-the-user")
 
 
+@pytest.mark.acceptance
 def test_users_container_outlives_what_goes_wrong_and_what_goes_well(host, role, request):
     assert role(docker_engine_daemon_options={}).code == 0
     assert host.check_output("docker info --format '{{.LiveRestoreEnabled}}'") == "false"
