@@ -73,7 +73,7 @@ class MoleculeRuns:
     def molecule(self, scenario, record):
         environment = dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), TRAINYARD_RUNS=str(record), PYTHONUNBUFFERED="1",
                            ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160", TRAINYARD_ACCEPTANCE="1" if self.acceptance else "")
-        # The one that takes longest goes first.
+        # The one that takes longest goes first, as in molecule/shared/create.yml.
         command = ["nice", "--adjustment", "0" if scenario in WAITING else "5", str(BIN / "molecule"), "test", "--scenario-name", scenario]
         if os.environ.get("KEEP"):
             command += ["--destroy", "never"]
