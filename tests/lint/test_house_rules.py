@@ -32,7 +32,7 @@ def committed():
                             stdout=subprocess.PIPE, text=True).stdout
     for name in sorted(set(listed.split("\0"))):
         path = ROOT / name
-        if name and path.is_file() and path.suffix in TEXT and not name.startswith(("tests/fixtures/", "tests/unit/", ".dev/")) and name != "LICENSE":
+        if name and path.is_file() and path.suffix in TEXT and not name.startswith(("tests/fixtures/", ".dev/")) and name != "LICENSE":
             yield name, path.read_text(encoding="utf-8", errors="replace")
 
 
