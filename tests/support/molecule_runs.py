@@ -19,7 +19,7 @@ ALONE = {"nccl_rebuild"}
 # Most of a scenario is one host's waiting for another, so more than one fits on a core.
 SIDE_BY_SIDE = 3
 LONGEST_FIRST = ["cluster", "docker_engine", "training_image"]
-# Scenarios whose tests judge seconds: they run beside the others until then, and wait for `quiet`.
+# Scenarios of which some tests judge seconds: they run beside the others, and these tests wait for `quiet`.
 WAITING = {"cluster"}
 BUSY = ROOT / ".cache/busy"
 

@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 CONTAINER = "trainyard-training"
 PORT = 12345
+# A job: each rank prints the time, every second, for ever.
+FOR_EVER = "sh -c \"while date +%s.%N; do sleep 1; done\""
 # One bare module run on both hosts, where the limits of seconds were set.
 MODULE_RUN_SECONDS = 0.19
 # In a second run, of one host: what it sends is ssh's own traffic, what it receives is the modules as well. The training image is over a GB.

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 from left_to_acceptance import pytest_collection_modifyitems
-from molecule_runs import quiet
 from whole_cluster import WholeCluster
 
 __all__ = ["pytest_collection_modifyitems"]
@@ -10,9 +9,7 @@ __all__ = ["pytest_collection_modifyitems"]
 
 @pytest.fixture(scope="session")
 def cluster():
-    print("waiting until the other scenarios have ended: seconds are judged here")
-    with quiet():
-        yield WholeCluster("cluster", "172.30.78.0/24")
+    return WholeCluster("cluster", "172.30.78.0/24")
 
 
 @pytest.fixture(params=["cluster-a", "cluster-b"])

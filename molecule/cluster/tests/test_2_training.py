@@ -6,10 +6,9 @@ import json
 import os
 import re
 import signal
-import subprocess
-import time
 
 import pytest
+from whole_cluster import FOR_EVER
 
 
 def train(cluster, **variables):
@@ -79,18 +78,6 @@ def test_a_failed_rank_fails_the_job_and_leaves_none_alive(cluster, launcher):
     assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
 
 
-# Each rank prints the time, every second, for ever.
-FOR_EVER = "sh -c \"while date +%s.%N; do sleep 1; done\""
-
-
-def test_the_operator_sees_each_line_within_5_seconds(cluster):
-    job = cluster.start("playbooks/train.yml", "-e", {"train_command": FOR_EVER, "train_timeout": 25}, output=subprocess.PIPE)
-    late = [time.time() - float(seen.group(1)) for seen in (re.search(r"\[\d \S+\] (\d+\.\d+)$", line.rstrip()) for line in job.stdout) if seen]
-    assert job.wait() == 2
-    assert cluster.last_job()["exit_code"] == 124
-    assert len(late) > 12 and max(late) < 5
-
-
 def kill_operator(cluster, job_id, operator):
     os.killpg(operator.pid, signal.SIGKILL)
 
@@ -110,22 +97,22 @@ def kill_runner(cluster, job_id, operator):
 
 # torchrun's for want of minutes in CI.
 @pytest.mark.parametrize("launcher", ["horovodrun", pytest.param("torchrun", marks=pytest.mark.acceptance)])
-@pytest.mark.parametrize("kill, exit_code", [(press_ctrl_c, 143), (kill_operator, 143), (kill_rank, None),
+@pytest.mark.parametrize("kill, exit_code", [(press_ctrl_c, 143), pytest.param(kill_operator, 143, marks=pytest.mark.acceptance), (kill_rank, None),
                                              pytest.param(kill_runner, 143, marks=pytest.mark.acceptance)])
 def test_no_rank_outlives_its_job(cluster, kill, exit_code, launcher):
     job_id = "%s-%s" % (launcher, kill.__name__.replace("_", "-"))
     log = cluster.state / ("%s.log" % job_id)
     with open(log, "w", encoding="utf-8") as output:
         operator = cluster.start("playbooks/train.yml", "-e", {"train_command": FOR_EVER, "train_job_id": job_id, "train_launcher": launcher}, output=output)
-    cluster.wait("both ranks", 60, lambda: set(re.findall(r"\[(\d) \S+\] \d+\.\d+$", log.read_text(encoding="utf-8"), re.MULTILINE)) == {"0", "1"})
+    cluster.wait("both ranks", 120, lambda: set(re.findall(r"\[(\d) \S+\] \d+\.\d+$", log.read_text(encoding="utf-8"), re.MULTILINE)) == {"0", "1"})
     assert all(left_alive(cluster, job_id).values())
     kill(cluster, job_id, operator)
     result = "/data1/share/.trainyard/jobs/%s/result.json" % job_id
-    # 15 s of lease, then a SIGTERM that is given 2 s.
-    cluster.wait("result.json", 40, lambda: cluster.on(cluster.peer, "cat %s" % result, check=False).code == 0)
+    # 15 s of lease, then a SIGTERM that is given 2 s; the other scenarios have the cores meanwhile.
+    cluster.wait("result.json", 60, lambda: cluster.on(cluster.peer, "cat %s" % result, check=False).code == 0)
     assert left_alive(cluster, job_id) == {host: [] for host in cluster.hosts}
     told = json.loads(cluster.on(cluster.head, "cat %s" % result).out)
     assert told["exit_code"] and told["problems"]
     assert exit_code in (None, told["exit_code"])
-    assert operator.wait(30) != 0
+    assert operator.wait(60) != 0
     assert cluster.on(cluster.head, "systemctl is-active trainyard-job-%s" % job_id, check=False).code != 0

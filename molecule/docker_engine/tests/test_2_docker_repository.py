@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 HOST = "docker-engine-b"
 testinfra_hosts = ["ansible://" + HOST]
 KEYRING = "/etc/apt/keyrings/trainyard-docker.asc"
@@ -37,12 +39,14 @@ def test_key_is_trusted_for_this_repository_alone(host):
     assert host.check_output("grep --recursive --files-with-matches --fixed-strings -- \"$(sed -n 3p /srv/docker-repository/gpg)\" /etc/apt") == KEYRING
 
 
+@pytest.mark.acceptance
 def test_teardown_removes_every_package_that_was_absent(host, role):
     assert role("remove").code == 0
     assert host.check_output("dpkg-query --show") == host.check_output("cat /srv/packages")
     assert host.check_output("find /etc/apt /etc/systemd/system -name '*trainyard*' -o -name 'docker*'") == ""
 
 
+@pytest.mark.acceptance
 def test_repository_that_another_key_signed_is_refused(host, role):
     # Another address, so that no list of before helps out.
     host.run_expect([0], "ln --symbolic --no-dereference --force docker-repository /srv/other-repository")

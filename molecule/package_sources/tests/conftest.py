@@ -9,6 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from left_to_acceptance import pytest_collection_modifyitems
+
+__all__ = ["pytest_collection_modifyitems"]
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 
+import pytest
+
 HEAD, PEER = "package-sources-a", "package-sources-b"
 testinfra_hosts = ["ansible://" + HEAD]
 WHEELS = "/var/lib/trainyard/wheels"
@@ -45,6 +47,7 @@ def test_a_secret_is_not_printed(host, role):
     assert "s3cret" not in run.text
 
 
+@pytest.mark.acceptance
 def test_authority_is_withdrawn_by_itself(host, role, scenario):
     before = host.check_output("grep --count BEGIN /etc/ssl/certs/ca-certificates.crt")
     assert role(package_sources_ca_certificates=[str(scenario / "site-ca.pem")]).code == 0
@@ -55,6 +58,7 @@ def test_authority_is_withdrawn_by_itself(host, role, scenario):
     assert host.check_output("find /etc/ssl/certs -xtype l") == ""
 
 
+@pytest.mark.acceptance
 def test_run_that_was_cut_short_is_made_up_for(host, role, scenario):
     # As after the test before, but: the certificate lies in its folder, but the system's bundle does not have it yet.
     host.run_expect([0], "mv /usr/local/share/ca-certificates /tmp/kept && update-ca-certificates --fresh && mv /tmp/kept /usr/local/share/ca-certificates")
