@@ -19,13 +19,15 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp=None, task_vars=None):
-        super().run(tmp, task_vars)
+        found = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         sources = {}
         if arguments.get("src") and arguments.get("state") != "absent":
             sources = self.sources(arguments["src"], arguments.get("patterns") or ["*"])
-            found = {name: os.stat(path) for name, path in sources.items()}
-            arguments["files"] = {name: [file.st_size, int(file.st_mtime)] for name, file in found.items()}
+            stats = {name: os.stat(path) for name, path in sources.items()}
+            arguments["files"] = {name: [file.st_size, int(file.st_mtime)] for name, file in stats.items()}
+            if arguments["files"] and arguments["files"] == arguments.get("known"):
+                return dict(found, changed=False, copied=[], removed=[])
 
         result = self._execute_module(module_args=arguments, task_vars=task_vars)
         if result.get("wanted"):

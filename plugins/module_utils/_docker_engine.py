@@ -168,6 +168,16 @@ def cli_needs_buildx(version):
     return bool(version) and numbers(version) >= [23]
 
 
+# For dpkg-query --showformat.
+DPKG_FORMAT = "${Package} ${Version} ${db:Status-Status}\\n"
+
+
+def parse_installed(text):
+    """What parse_policy returns, of dpkg-query with C(DPKG_FORMAT): the installed versions only."""
+    rows = [line.split(" ") for line in text.splitlines()]
+    return {row[0]: {"installed": row[1], "candidate": "", "origin": "", "versions": []} for row in rows if row[2:] == ["installed"]}
+
+
 def parse_policy(text):
     """{package: {installed, candidate, origin, versions}} of C(apt-cache policy); origin is that of the installed version."""
     packages, name, version = {}, None, None

@@ -50,6 +50,10 @@ options:
     type: list
     elements: str
     default: []
+  candidates:
+    description: Whether apt is asked what it could install. Otherwise only dpkg is, which is much quicker, for what is installed.
+    type: bool
+    default: true
   files:
     description: Paths of which the checksum is wanted.
     type: list
@@ -173,7 +177,7 @@ packages:
   description:
     - By name of O(packages), what apt knows of it. C(installed) and C(candidate) are versions or empty, C(origin) is the source
       of the installed one as C(apt-cache policy) prints it, C(versions) all that could be installed, newest first.
-    - A package that apt does not know has empty values.
+    - A package that apt does not know has empty values, and all but C(installed) are empty without O(candidates).
   returned: success
   type: dict
   sample: {docker.io: {installed: 20.10.24+dfsg1-1+deb12u1, candidate: 20.10.24+dfsg1-1+deb12u1, origin: "", versions: [20.10.24+dfsg1-1+deb12u1]}}
@@ -227,7 +231,15 @@ import json
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import (
-    ParseError, cli_needs_buildx, merge, parse_daemon_config, parse_policy, tool_version, upstream_version,
+    DPKG_FORMAT,
+    ParseError,
+    cli_needs_buildx,
+    merge,
+    parse_daemon_config,
+    parse_installed,
+    parse_policy,
+    tool_version,
+    upstream_version,
 )
 
 FIXES = {
@@ -285,7 +297,12 @@ class Host:
         return {"exists": content is not None, "options": options, "error": "", "differs": differs}
 
     def packages(self):
-        known = parse_policy(self.output("apt-cache", "policy", *self.params["packages"])) if self.params["packages"] else {}
+        if not self.params["packages"]:
+            return {}
+        if self.params["candidates"]:
+            known = parse_policy(self.output("apt-cache", "policy", *self.params["packages"]))
+        else:
+            known = parse_installed(self.output("dpkg-query", "--show", "--showformat", DPKG_FORMAT, *self.params["packages"]))
         return {name: known.get(name, NO_PACKAGE) for name in self.params["packages"]}
 
     def files(self):
@@ -325,6 +342,7 @@ def main():
             "daemon_options": {"type": "dict", "default": {}},
             "daemon_override": {"type": "list", "elements": "str", "default": []},
             "packages": {"type": "list", "elements": "str", "default": []},
+            "candidates": {"type": "bool", "default": True},
             "files": {"type": "list", "elements": "path", "default": []},
             "record": {"type": "path", "default": "/var/lib/trainyard/placed.d/docker_engine.json"},
             "environment": {"type": "dict", "default": {}, "no_log": True},

@@ -52,6 +52,11 @@ options:
     type: list
     elements: path
     default: []
+  folders:
+    description: Absolute paths of folders whose files are asked for. Folders in them are not entered.
+    type: list
+    elements: path
+    default: []
   image_label:
     description: Name of a label. RV(labelled_images) lists the images of the host's Docker engine that carry it.
     type: str
@@ -229,6 +234,11 @@ disk_free_mib:
   description: For each of O(paths), the space that an unprivileged user may still use in MiB.
   returned: always
   type: dict
+folders:
+  description: For each of O(folders) that exists, by name of each file its size in bytes and the time of its last change, in seconds since 1970.
+  returned: always
+  type: dict
+  sample: {/var/lib/trainyard/wheels: {torch-2.13.0-cp311-cp311-linux_x86_64.whl: [215482913, 1763510000]}}
 labelled_images:
   description: Names of the images that carry O(image_label); empty where there is no Docker engine.
   returned: always
@@ -389,6 +399,11 @@ def free_mib(path):
     return stat.f_bavail * stat.f_frsize // (1024 * 1024)
 
 
+def files_in(path):
+    with os.scandir(path) as entries:
+        return {entry.name: [entry.stat().st_size, int(entry.stat().st_mtime)] for entry in entries if entry.is_file()}
+
+
 def labelled_images(module, docker):
     label = module.params["image_label"]
     if not (label and docker):
@@ -414,14 +429,16 @@ def main():
             },
             "ports": {"type": "list", "elements": "int", "default": []},
             "paths": {"type": "list", "elements": "path", "default": []},
+            "folders": {"type": "list", "elements": "path", "default": []},
             "image_label": {"type": "str", "default": ""},
             "timeout": {"type": "float", "default": 3.0},
         },
         supports_check_mode=True,
     )
-    relative = [path for path in module.params["paths"] if not os.path.isabs(path)]
-    if relative:
-        module.fail_json(msg="paths: %s is not absolute; give paths that begin with /" % ", ".join(relative))
+    for name in ("paths", "folders"):
+        relative = [path for path in module.params[name] if not os.path.isabs(path)]
+        if relative:
+            module.fail_json(msg="%s: %s is not absolute; give paths that begin with /" % (name, ", ".join(relative)))
     docker = module.get_bin_path("docker")
     hostname = socket.gethostname()
     names = dict.fromkeys(module.params["names"] + ([hostname] if module.params["own_name"] else []))
@@ -445,6 +462,7 @@ def main():
             connections=connections,
             listeners=listeners(module, docker),
             disk_free_mib={path: free_mib(path) for path in module.params["paths"]},
+            folders={path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)},
             labelled_images=labelled_images(module, docker),
         )
     except ParseError as error:

@@ -37,6 +37,11 @@ options:
     type: str
     choices: [present, absent]
     default: present
+  known:
+    description:
+      - What the folder on the host was seen to hold earlier in this run, as RV(trainyard.gpu.host_info#module:folders) has it. Where that is right, the
+        host is not asked again.
+    type: dict
   files:
     description: Filled by the action plugin. By name, size in bytes and time of last change, in seconds since 1970, of every file
       of the controller's folder.
@@ -145,6 +150,7 @@ def main():
             "dest": {"type": "path", "required": True},
             "patterns": {"type": "list", "elements": "str", "default": ["*"]},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "known": {"type": "dict"},
             "files": {"type": "dict"},
             "uploads": {"type": "dict"},
         },

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import (
-    ParseError, changed_options, cli_needs_buildx, dump_daemon_config, failure_reason, merge, parse_daemon_config, parse_policy, tool_version,
-    upstream_version,
+    ParseError, changed_options, cli_needs_buildx, dump_daemon_config, failure_reason, merge, parse_daemon_config, parse_installed, parse_policy,
+    tool_version, upstream_version,
 )
 
 USERS = {"log-level": "warn", "log-opts": {"max-size": "100m"}, "dns": ["10.0.0.1"]}
@@ -203,3 +203,8 @@ def test_the_reason_is_found_in_the_journal_and_said_once():
     assert failure_reason(f"Starting docker.service\n{said}\nMain process exited\n{said}\n") == said
     assert failure_reason("one\ntwo\n") == "one\ntwo"
     assert failure_reason("") == ""
+
+
+def test_dpkg_tells_what_is_installed_and_not_what_was_removed():
+    text = "docker.io 20.10.24+dfsg1-1+deb12u1+b2 installed\ncontainerd 1.6.20~ds1-1+deb12u1 config-files\n"
+    assert parse_installed(text) == {"docker.io": {"installed": "20.10.24+dfsg1-1+deb12u1+b2", "candidate": "", "origin": "", "versions": []}}
