@@ -61,6 +61,14 @@ options:
     description: Name of a label. RV(labelled_images) lists the images of the host's Docker engine that carry it.
     type: str
     default: ''
+  users:
+    description: Names and numeric ids of users. RV(account_clashes) tells which of them the host has otherwise.
+    type: dict
+    default: {}
+  groups:
+    description: Names and numeric ids of groups, for RV(account_clashes).
+    type: dict
+    default: {}
   timeout:
     description: Longest time in seconds that looking up names and connecting may take altogether.
     type: float
@@ -165,6 +173,11 @@ gpus:
   description: Number of GPUs that the loaded NVIDIA driver knows; 0 without a driver.
   returned: always
   type: int
+programs:
+  description: For some programs by which roles tell what is installed, whether the host has them.
+  returned: always
+  type: dict
+  sample: {exportfs: true, mount.nfs4: true, setquota: false}
 boot_id:
   description: Identifier of the current boot of the kernel.
   returned: always
@@ -234,6 +247,24 @@ disk_free_mib:
   description: For each of O(paths), the space that an unprivileged user may still use in MiB.
   returned: always
   type: dict
+account_clashes:
+  description: Those of O(users) and O(groups) whose name has another id on this host, or whose id has another name.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    kind:
+      description: V(user) or V(group).
+      type: str
+    name:
+      description: Name that was asked about.
+      type: str
+    asked:
+      description: What was asked about, in words.
+      type: str
+    found:
+      description: What the host has, in words.
+      type: str
 folders:
   description: For each of O(folders) that exists, by name of each file its size in bytes and the time of its last change, in seconds since 1970.
   returned: always
@@ -257,6 +288,7 @@ import threading
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     ParseError,
     container_ids,
@@ -267,6 +299,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     parse_os_release,
 )
 
+PROGRAMS = ("exportfs", "mount.nfs4", "setquota")
 SIOCGIFFLAGS = 0x8913
 SIOCGIFADDR = 0x8915
 SIOCGIFNETMASK = 0x891B
@@ -431,6 +464,8 @@ def main():
             "paths": {"type": "list", "elements": "path", "default": []},
             "folders": {"type": "list", "elements": "path", "default": []},
             "image_label": {"type": "str", "default": ""},
+            "users": {"type": "dict", "default": {}},
+            "groups": {"type": "dict", "default": {}},
             "timeout": {"type": "float", "default": 3.0},
         },
         supports_check_mode=True,
@@ -456,6 +491,7 @@ def main():
             interfaces=interfaces(module),
             default_interface=default_interface(read("/proc/net/route"), read("/proc/net/ipv6_route")),
             gpus=len(glob.glob("/proc/driver/nvidia/gpus/*")),
+            programs={name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"])) for name in PROGRAMS},
             boot_id=read("/proc/sys/kernel/random/boot_id").strip(),
             container=os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or os.path.exists("/run/systemd/container"),
             resolved=resolved,
@@ -464,6 +500,7 @@ def main():
             disk_free_mib={path: free_mib(path) for path in module.params["paths"]},
             folders={path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)},
             labelled_images=labelled_images(module, docker),
+            account_clashes=account_clashes(module.params["users"], module.params["groups"]),
         )
     except ParseError as error:
         module.fail_json(msg=str(error))

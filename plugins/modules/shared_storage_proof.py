@@ -49,12 +49,27 @@ options:
         description: SHA-256 of its content in hexadecimal.
         type: str
         required: true
+      uid:
+        description: Numeric id of its owner.
+        type: int
+        required: true
+      gid:
+        description: Numeric id of its group.
+        type: int
+        required: true
+      mode:
+        description: Its permission bits in octal.
+        type: str
+        required: true
   take:
     description: Whether V(read) deletes what it has seen as it should be. For files that nobody else is to read. Not in check mode.
     type: bool
     default: false
+  speed_record:
+    description: JSON file that M(trainyard.gpu.shared_storage_speed) keeps, for V(write) to tell what was measured.
+    type: path
   timeout:
-    description: Longest time in seconds to wait for files that a storage is slow to show.
+    description: Longest time in seconds to wait for files that a storage is slow to show, or for a storage that doesn't answer.
     type: int
     default: 10
 extends_documentation_fragment:
@@ -95,7 +110,7 @@ EXAMPLES = r"""
 RETURN = r"""
 cause:
   description:
-    - What is wrong with the folder. V(missing), V(no_directory), V(not_writable) or V(no_space); empty where nothing is.
+    - What is wrong with the folder. V(missing), V(no_directory), V(not_writable), V(no_space) or V(no_answer); empty where nothing is.
   returned: when O(step=write)
   type: str
 error:
@@ -135,6 +150,36 @@ proof:
     checksum:
       description: SHA-256 of its content.
       type: str
+    uid:
+      description: Numeric id of its owner, as this host sees it.
+      type: int
+    gid:
+      description: Numeric id of its group.
+      type: int
+    mode:
+      description: Its permission bits in octal.
+      type: str
+space:
+  description: What the storage holds; empty where it could not be asked.
+  returned: when O(step=write)
+  type: dict
+  contains:
+    total_mib:
+      description: Its size in MiB.
+      type: int
+    free_mib:
+      description: What an unprivileged user may still use, in MiB.
+      type: int
+    inodes:
+      description: Number of files that it can hold. Some storages say V(0), as they have no limit.
+      type: int
+    inodes_free:
+      description: Number of files that can still be made.
+      type: int
+speed:
+  description: What M(trainyard.gpu.shared_storage_speed) has measured of the same mount; empty where it hasn't.
+  returned: when O(step=write)
+  type: dict
 seen:
   description: One for each of O(files), in their order.
   returned: when O(step=read)
@@ -145,7 +190,9 @@ seen:
       description: Name of the host that wrote it.
       type: str
     cause:
-      description: V(missing), V(differs), V(unreadable), or empty where the file is there with the same content.
+      description:
+        - V(missing), V(differs) in its content, V(owner_differs), V(mode_differs), V(not_renamed) where it has its former name too, V(unreadable).
+        - Empty where the file is there as it was written.
       type: str
     seconds:
       description: Time until it was seen in seconds.
@@ -154,36 +201,33 @@ seen:
 
 import errno
 import hashlib
+import json
 import os
 import re
+import stat
 import time
 import uuid
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import ask_file_system
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import mount_of, parse_mountinfo
 
+# No other file would have it by chance.
+MODE = 0o640
+UNFINISHED = ".unfinished"
 FOLDERS = (".trainyard", ".trainyard/proof")
 CAUSES = {errno.ENOENT: "missing", errno.ENOTDIR: "no_directory", errno.ENOSPC: "no_space", errno.EDQUOT: "no_space"}
 
 
-def mount_of(path, mountinfo):
-    """Return the last of the mounts with the longest path that the folder lies on: a later one covers an earlier one."""
-    path = os.path.realpath(path)
-    best = {"path": "", "source": "", "type": ""}
-    for line in mountinfo.splitlines():
-        fields, dummy, kind = line.partition(" - ")
-        # The kernel writes blanks as \040.
-        where = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), fields.split()[4])
-        if (path == where or path.startswith(where.rstrip("/") + "/")) and len(where) >= len(best["path"]):
-            best = {"path": where, "source": kind.split()[1], "type": kind.split()[0]}
-    return best
-
-
 def synced(path, content):
-    """Write a file and its name down to the storage."""
-    with open(path, "wb") as file:
+    """Write a file down to the storage, and give it its name only then, as a checkpoint is written."""
+    unfinished = path + UNFINISHED
+    with open(unfinished, "wb") as file:
+        os.fchmod(file.fileno(), MODE)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+    os.rename(unfinished, path)
     folder = os.open(os.path.dirname(path), os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -191,21 +235,50 @@ def synced(path, content):
         os.close(folder)
 
 
-def write(share, name, check_mode):
+def space_of(path):
+    found = os.statvfs(path)
+    return {"total_mib": found.f_blocks * found.f_frsize // 2**20, "free_mib": found.f_bavail * found.f_frsize // 2**20,
+            "inodes": found.f_files, "inodes_free": found.f_favail}
+
+
+def speed_of(record, mount):
+    """Return what was measured, for as long as the same storage is mounted."""
+    try:
+        with open(record, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, TypeError, ValueError):
+        return {}
+    return found.get("speed", {}) if found.get("mount") == {key: mount[key] for key in ("path", "source", "type")} else {}
+
+
+def write(share, name, check_mode, timeout, speed_record):
+    result = {"cause": "", "error": "", "mount": dict.fromkeys(("path", "source", "type"), ""), "real_path": share, "proof": {}, "space": {}, "speed": {}}
+    cause, result["error"] = ask_file_system(share, timeout)
+    if cause == "hangs":
+        result["cause"] = "no_answer"
+        return result
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        result = {"cause": "", "error": "", "mount": mount_of(share, file.read()), "real_path": os.path.realpath(share), "proof": {}}
+        mount = mount_of(os.path.realpath(share), parse_mountinfo(file.read()))
+    result.update(error="", mount={key: mount[key] for key in ("path", "source", "type")}, real_path=os.path.realpath(share))
+    result["speed"] = speed_of(speed_record, mount)
     try:
         os.scandir(share).close()
+        result["space"] = space_of(share)
         if check_mode:
             return result
         for folder in FOLDERS:
-            os.makedirs(os.path.join(share, folder), mode=0o755, exist_ok=True)
+            # Without a mode of its own: that would narrow the access list by which other hosts' root may write here, where there is one.
+            os.makedirs(os.path.join(share, folder), exist_ok=True)
         # Of an earlier proof that was interrupted.
-        remove_files(share, [file for file in os.listdir(os.path.join(share, FOLDERS[-1])) if re.fullmatch(re.escape(name) + r"\.[0-9a-f]{32}", file)])
+        former = re.escape(name) + r"\.[0-9a-f]{32}(%s)?" % re.escape(UNFINISHED)
+        remove_files(share, [file for file in os.listdir(os.path.join(share, FOLDERS[-1])) if re.fullmatch(former, file)])
         # A name that was never asked for: a network file system remembers what it didn't find.
         file, content = "%s.%s" % (name, uuid.uuid4().hex), os.urandom(65536)
-        synced(os.path.join(share, FOLDERS[-1], file), content)
-        result["proof"] = {"name": name, "file": file, "checksum": hashlib.sha256(content).hexdigest()}
+        path = os.path.join(share, FOLDERS[-1], file)
+        synced(path, content)
+        found = os.stat(path)
+        result["proof"] = {"name": name, "file": file, "checksum": hashlib.sha256(content).hexdigest(), "uid": found.st_uid, "gid": found.st_gid,
+                           "mode": "%04o" % stat.S_IMODE(found.st_mode)}
     except OSError as error:
         result.update(cause=CAUSES.get(error.errno, "not_writable"), error=str(error))
     return result
@@ -213,13 +286,21 @@ def write(share, name, check_mode):
 
 def look(share, expected):
     """Return why the file isn't as expected, '' where it is."""
+    path = os.path.join(share, FOLDERS[-1], expected["file"])
     try:
-        with open(os.path.join(share, FOLDERS[-1], expected["file"]), "rb") as file:
-            return "" if hashlib.sha256(file.read()).hexdigest() == expected["checksum"] else "differs"
+        with open(path, "rb") as file:
+            if hashlib.sha256(file.read()).hexdigest() != expected["checksum"]:
+                return "differs"
+            found = os.fstat(file.fileno())
     except FileNotFoundError:
         return "missing"
     except OSError:
         return "unreadable"
+    if (found.st_uid, found.st_gid) != (expected["uid"], expected["gid"]):
+        return "owner_differs"
+    if "%04o" % stat.S_IMODE(found.st_mode) != expected["mode"]:
+        return "mode_differs"
+    return "not_renamed" if os.path.exists(path + UNFINISHED) else ""
 
 
 def read(share, files, timeout, take):
@@ -273,9 +354,13 @@ def main():
                     "name": {"type": "str", "required": True},
                     "file": {"type": "str", "required": True},
                     "checksum": {"type": "str", "required": True},
+                    "uid": {"type": "int", "required": True},
+                    "gid": {"type": "int", "required": True},
+                    "mode": {"type": "str", "required": True},
                 },
             },
             "take": {"type": "bool", "default": False},
+            "speed_record": {"type": "path"},
             "timeout": {"type": "int", "default": 10},
         },
         required_if=[("step", "write", ["name"])],
@@ -284,7 +369,7 @@ def main():
     params = module.params
     result = {}
     if params["step"] == "write":
-        result = write(params["path"], params["name"], module.check_mode)
+        result = write(params["path"], params["name"], module.check_mode, params["timeout"], params["speed_record"])
     try:
         if params["step"] == "read":
             result = read(params["path"], params["files"], params["timeout"], params["take"] and not module.check_mode)

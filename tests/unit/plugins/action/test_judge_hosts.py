@@ -45,6 +45,7 @@ def a_host(name, address, **changes):
         "disk_free_mib": {"/var/lib/docker": 50000},
         "listeners": [],
         "connections": [],
+        "account_clashes": [],
         "resolved": {name: {"addresses": [address], "error": ""}},
     }
     variables = {"inventory_hostname": name, "cluster_host": facts, "asked": answer, "cluster_network": "10.0.0.0/24", "cluster_address": address,
@@ -127,6 +128,12 @@ BAD = [
      "peer-name-wrong", "b is 127.0.0.1"),
     ({"answer_resolved": {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": ["10.0.0.11"], "error": ""}}},
      "peer-name-wrong", "b is 10.0.0.11"),
+    ({"answer_connections": [{"name": "NFS server nas", "address": "nas", "port": 2049, "state": "refused", "error": "Connection refused"}]},
+     "nfs-server-unreachable", "nas port 2049: Connection refused"),
+    ({"vars_cluster_storage": "a", "vars_nfs_server_clients": ["10.0.0.0/8", "fd00::1", "gone.example"], "answer_resolved": {
+        "a": {"addresses": ["10.0.0.11"], "error": ""}, "gone.example": {"addresses": [], "error": "unknown name"}}}, "nfs-client-unknown", "gone.example is not known"),
+    ({"answer_account_clashes": [{"kind": "user", "name": "anna", "asked": "user anna with id 2001", "found": "user carl with id 2001"}]},
+     "account-clash", "user carl with id 2001"),
 ]
 
 

@@ -1,19 +1,21 @@
 """shared_storage_proof, run as Ansible runs it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from ansible_collections.trainyard.gpu.plugins.modules import shared_storage_proof
+import pytest
 
-MODULE = Path(__file__).parents[4] / "plugins/modules/shared_storage_proof.py"
+DEV = Path(__file__).parents[4] / ".dev"
 
 
 def run(path, step, check=False, **arguments):
     arguments = {"path": str(path), "step": step, **arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
     done = subprocess.run(
-        [sys.executable, str(MODULE)], input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False
+        [sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.shared_storage_proof"], env=dict(os.environ, PYTHONPATH=str(DEV)),
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False
     )
     return json.loads(done.stdout)
 
@@ -100,19 +102,22 @@ def test_folder_that_refuses_to_be_written():
     assert told["cause"] in ("not_writable", "missing") and told["error"] and told["proof"] == {}
 
 
-MOUNTINFO = """22 1 0:20 / / rw - overlay overlay rw
-30 22 8:1 / /data1 rw,relatime shared:1 - ext4 /dev/sdb1 rw
-31 30 0:41 / /data1/share rw shared:2 - nfs4 10.0.0.1:/data1/share rw
-32 22 8:2 / /data1/share\\040two rw - xfs /dev/sdc rw
-33 22 0:44 / /data1/share rw shared:3 - nfs4 10.0.0.9:/other rw
-"""
+@pytest.mark.parametrize("spoil, cause", [
+    (lambda file: os.chown(file, 1234, 0), "owner_differs"),
+    (lambda file: file.chmod(0o644), "mode_differs"),
+    (lambda file: file.with_name(file.name + ".unfinished").write_text(""), "not_renamed"),
+], ids=["owner", "mode", "rename"])
+def test_file_that_is_not_as_it_was_written(tmp_path, spoil, cause):
+    proof = run(tmp_path, "write", name="a")["proof"]
+    assert run(tmp_path, "read", files=[proof])["seen"][0]["cause"] == ""
+    spoil(tmp_path / ".trainyard/proof" / proof["file"])
+    assert run(tmp_path, "read", files=[proof], timeout=1)["seen"][0]["cause"] == cause
 
 
-def test_mount_that_a_folder_lies_on():
-    found = {path: shared_storage_proof.mount_of(path, MOUNTINFO)["source"] for path in (
-        "/", "/data2", "/data1", "/data1/shared", "/data1/share", "/data1/share/x", "/data1/share two/x")}
-    assert found == {
-        "/": "overlay", "/data2": "overlay", "/data1": "/dev/sdb1", "/data1/shared": "/dev/sdb1",
-        # The later mount covers the earlier one.
-        "/data1/share": "10.0.0.9:/other", "/data1/share/x": "10.0.0.9:/other", "/data1/share two/x": "/dev/sdc",
-    }
+def test_space_and_what_was_measured_of_the_same_mount(tmp_path):
+    told = run(tmp_path, "write", name="a")
+    assert 0 < told["space"]["free_mib"] <= told["space"]["total_mib"] and told["speed"] == {}
+    record = tmp_path / "speed.json"
+    for mount, expected in ((told["mount"], {"write_mib_per_second": 1.0}), (dict(told["mount"], source="elsewhere"), {})):
+        record.write_text(json.dumps({"mount": mount, "speed": {"write_mib_per_second": 1.0}}))
+        assert run(tmp_path, "write", name="a", speed_record=str(record))["speed"] == expected

@@ -1,0 +1,116 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: nfs_mounts
+short_description: NFS mounts of a host, with everything filled in
+version_added: "0.2.0"
+description:
+  - Completes the entries of C(nfs_client_mounts) with source, mount options and names of systemd's units.
+  - A server that is a member of the cluster is taken by its address on the cluster network. What the host itself serves is left out.
+positional: host
+options:
+  _input:
+    description: Entries with C(server), C(path), and optionally C(target) and C(options).
+    type: list
+    elements: dict
+    required: true
+  host:
+    description: Inventory name of the host.
+    type: str
+    required: true
+  members:
+    description: C(cluster_members) of role C(trainyard.gpu.cluster).
+    type: list
+    elements: dict
+    default: []
+  options:
+    description: Options of the mounts that name none themselves.
+    type: list
+    elements: str
+    default: [hard]
+  version:
+    description: Version of the protocol for mounts that name none. Empty leaves it to both sides.
+    type: str
+    default: ""
+  nconnect:
+    description: Connections to the server for mounts that name no number.
+    type: int
+    default: 1
+"""
+
+EXAMPLES = r"""
+mounts: "{{ nfs_client_mounts | trainyard.gpu.nfs_mounts(inventory_hostname, cluster_members) }}"
+"""
+
+RETURN = r"""
+_value:
+  description: One entry for each mount of the host, in their order.
+  type: list
+  elements: dict
+  contains:
+    target:
+      description: Mount point.
+      type: str
+    source:
+      description: Server and path as the mount program takes them.
+      type: str
+    server:
+      description: Address or name of the server.
+      type: str
+    options:
+      description: Mount options, those for systemd included.
+      type: list
+      elements: str
+    unit:
+      description: Name of the mount's unit.
+      type: str
+    automount_unit:
+      description: Name of its automount unit.
+      type: str
+"""
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
+
+
+def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect=1):
+    by_name = {}
+    for member in members:
+        by_name[member["name"]] = member
+        if member["address"]:
+            by_name[member["address"]] = member
+    found = []
+    for mount in mounts:
+        member = by_name.get(mount["server"])
+        if member and member["name"] == host:
+            continue
+        server = (member["address"] or member["name"]) if member else mount["server"]
+        path, target = mount["path"].rstrip("/") or "/", (mount.get("target") or mount["path"]).rstrip("/")
+        chosen = ["_netdev", "nofail"] + list(mount.get("options") or options)
+        given = {option.partition("=")[0] for option in chosen}
+        if version and not given & {"vers", "nfsvers"}:
+            chosen.append("vers=%s" % version)
+        if int(nconnect) > 1 and "nconnect" not in given:
+            chosen.append("nconnect=%d" % int(nconnect))
+        if not given & {"retry", "bg", "fg"}:
+            # In minutes, a week: at boot the server may be long in coming, and a unit that has failed stays so.
+            chosen.append("retry=10080")
+        found.append({
+            "target": target,
+            "source": "%s:%s" % ("[%s]" % server if ":" in server else server, path),
+            "server": server,
+            "options": chosen,
+            "unit": unit_name(target, "mount"),
+            "automount_unit": unit_name(target, "automount"),
+        })
+    return found
+
+
+class FilterModule:
+    """Mounts as systemd and the kernel know them."""
+
+    def filters(self):
+        return {"nfs_mounts": nfs_mounts}

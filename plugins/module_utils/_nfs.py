@@ -1,0 +1,225 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What exports, mounts and their access lists look like in the kernel's and the NFS tools' files. Text in, data out."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import struct
+
+__all__ = [
+    "ParseError",
+    "access_list",
+    "allowed_by_ufw",
+    "full_access",
+    "is_same_client",
+    "mount_of",
+    "not_in_force",
+    "options_in_force",
+    "parse_exports",
+    "parse_mountinfo",
+    "parse_versions",
+    "shown_options",
+    "unit_name",
+]
+
+# linux/posix_acl_xattr.h
+_ACL_VERSION = 2
+_USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+_NO_ID = 0xFFFFFFFF
+
+
+# exportfs keeps one word for each.
+_SYNONYMS = {"mp": "mountpoint", "auth_nlm": "secure_locks", "no_auth_nlm": "insecure_locks", "fsid=root": "fsid=0"}
+# Of mount options, what the mount program, systemd or the kernel keep to themselves.
+_NOT_SHOWN = frozenset((
+    "_netdev nofail defaults retry bg fg auto noauto rw async dev suid exec tcp udp rdma intr nointr lock nolock acl ac cto rdirplus resvport "
+    "port mountport mountproto mountvers mounthost minorversion"
+).split())
+
+
+class ParseError(ValueError):
+    """Text that is not in the format of the file; the message shows the line."""
+
+
+def _unescape(text):
+    """The kernel and exportfs write blanks and the like as octal codes: \\040."""
+    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), text)
+
+
+# --- mounts ---------------------------------------------------------------------------------------------------------------
+
+
+def parse_mountinfo(text):
+    """Return path, source, type and options of every mount in /proc/PID/mountinfo, in its order."""
+    mounts = []
+    for line in text.splitlines():
+        fields, dummy, kind = line.partition(" - ")
+        before, after = fields.split(), kind.split()
+        if len(before) < 6 or len(after) < 2:
+            raise ParseError("no line of mountinfo: %.160r" % line)
+        options = before[5].split(",") + (after[2].split(",") if len(after) > 2 else [])
+        mounts.append({"path": _unescape(before[4]), "source": _unescape(after[1]), "type": after[0], "options": list(dict.fromkeys(options))})
+    return mounts
+
+
+def mount_of(path, mounts):
+    """Return the mount that a path (without links) lies on: the longest one, and of these the last, which covers the ones before it."""
+    best = {"path": "", "source": "", "type": "", "options": []}
+    for mount in mounts:
+        where = mount["path"]
+        if (path == where or path.startswith(where.rstrip("/") + "/")) and len(where) >= len(best["path"]):
+            best = mount
+    return best
+
+
+def unit_name(path, suffix):
+    """Return the name of systemd's unit for a path, as systemd-escape --path gives it."""
+    parts = [part for part in path.split("/") if part]
+    text = "-".join(
+        "".join(character if re.match(r"[A-Za-z0-9:_.]", character) and not (character == "." and index == 0 and number == 0)
+                else "".join("\\x%02x" % byte for byte in character.encode("utf-8"))
+                for index, character in enumerate(part))
+        for number, part in enumerate(parts)
+    )
+    return (text or "-") + "." + suffix
+
+
+def shown_options(options):
+    """Return the mount options that the kernel shows for those that were asked for; the others are the mount program's or systemd's own."""
+    shown = []
+    for option in options:
+        name, equals, value = option.partition("=")
+        if name.startswith("x-") or name in _NOT_SHOWN:
+            continue
+        if name == "actimeo":
+            shown += ["%s=%s" % (each, value) for each in ("acregmin", "acregmax", "acdirmin", "acdirmax")]
+            continue
+        if name == "nfsvers":
+            name = "vers"
+        shown.append(name + equals + value)
+    return shown
+
+
+def options_in_force(asked, shown):
+    """Return those of the asked options that a mounted file system does not have. A version without minor number takes any."""
+    sizes = dict(option.split("=") for option in shown if option.startswith(("rsize=", "wsize=")))
+    return [option for option in shown_options(asked) if option not in shown
+            # The server may lower these.
+            and not (option.startswith(("rsize=", "wsize=")) and int(sizes.get(option[:5], "0")) in range(1, int(option[6:]) + 1))
+            and not (option.startswith("vers=") and any(other.startswith(option + ".") for other in shown))
+            and option != "nconnect=1"]
+
+
+# --- exports --------------------------------------------------------------------------------------------------------------
+
+
+def parse_exports(text):
+    """Return path, client and options of every export in /etc/exports, a file of /etc/exports.d, or /var/lib/nfs/etab."""
+    exports = []
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        words = [word[0] or word[1] for word in re.findall(r'"([^"]*)"|((?:\\.|[^\s"#])+)|#.*', line)]
+        words = [word for word in words if word]
+        if not words:
+            continue
+        path, defaults = _unescape(words[0]), []
+        if not path.startswith("/"):
+            raise ParseError("no export: %.160r" % line)
+        clients = []
+        for word in words[1:]:
+            if word.startswith("-") and not clients:
+                defaults = word[1:].split(",")
+                continue
+            match = re.fullmatch(r"([^()]*)(?:\(([^()]*)\))?", word)
+            if not match:
+                raise ParseError("no client of an export: %.160r" % line)
+            clients.append((match.group(1) or "*", defaults + [option for option in (match.group(2) or "").split(",") if option]))
+        exports += [{"path": path, "client": client, "options": options} for client, options in clients or [("*", defaults)]]
+    return exports
+
+
+def is_same_client(one, other):
+    """Tell whether two clients of an export are the same: an address with and without its prefix, a name in any case."""
+    def normal(client):
+        try:
+            return str(ipaddress.ip_network(client, strict=False))
+        except ValueError:
+            return client.lower().rstrip(".")
+
+    return normal(one) == normal(other)
+
+
+def not_in_force(wanted, in_force, canonical=str):
+    """Return the wanted exports that the server does not serve, or serves with other options.
+
+    C(canonical) gives the name under which the server keeps a client that is asked for by another one.
+    """
+    def served_as_asked(export, served):
+        same = is_same_client(served["client"], export["client"]) or is_same_client(served["client"], canonical(export["client"]))
+        return served["path"] == export["path"] and same and {_SYNONYMS.get(option, option) for option in export["options"]} <= set(served["options"])
+
+    return [export for export in wanted if not any(served_as_asked(export, served) for served in in_force)]
+
+
+def parse_versions(text):
+    """Return the versions that /proc/fs/nfsd/versions says are on: ``-2 +3 +4 -4.0 +4.1 +4.2``. A main version covers its minor ones."""
+    words = text.split()
+    found = [word[1:] for word in words if re.fullmatch(r"\+\d+(\.\d+)?", word)]
+    # The kernel names 4.0 only where it is off.
+    if "4" in found and not {"+4.0", "-4.0"} & set(words):
+        found.insert(found.index("4"), "4.0")
+    return [version for version in found if version != "4"]
+
+
+def allowed_by_ufw(status, address, port):
+    """Tell whether `ufw status verbose` lets an address reach a TCP port."""
+    if not re.search(r"^Status: active", status, re.M):
+        return True
+    if re.search(r"^Default: allow \(incoming\)", status, re.M):
+        return True
+    wanted = ipaddress.ip_address(address)
+    for line in status.splitlines():
+        match = re.match(r"(\S+)(?: \(v6\))?\s+(ALLOW|LIMIT)(?: IN)?\s+(\S+)", line)
+        if not match or match.group(1) not in ("%d/tcp" % port, str(port), "Anywhere"):
+            continue
+        if match.group(3) == "Anywhere":
+            return True
+        try:
+            if wanted in ipaddress.ip_network(match.group(3), strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
+
+
+# --- access lists ---------------------------------------------------------------------------------------------------------
+
+
+def access_list(raw):
+    """Return [(tag, permissions, id)] of a POSIX access list as the kernel keeps it in an extended attribute; [] for none."""
+    if not raw:
+        return []
+    if len(raw) < 4 or (len(raw) - 4) % 8 or struct.unpack_from("<I", raw)[0] != _ACL_VERSION:
+        raise ParseError("no POSIX access list: %r" % raw[:16])
+    return [struct.unpack_from("<HHI", raw, offset) for offset in range(4, len(raw), 8)]
+
+
+def full_access(raw, mode, uid, default):
+    """Return the access list in which one more user may do everything; what others have in it stays.
+
+    C(raw) is the present one (b"" for none), C(mode) the permission bits: of them come owner and others, and without a list the group too.
+    With C(default) it is the list for what is made in the folder later.
+    """
+    entries = {(tag, owner): permissions for tag, permissions, owner in access_list(raw)}
+    if not entries:
+        entries = {(_USER_OBJ, _NO_ID): mode >> 6 & 7, (_GROUP_OBJ, _NO_ID): mode >> 3 & 7, (_OTHER, _NO_ID): mode & 7}
+    elif not default:
+        entries.update({(_USER_OBJ, _NO_ID): mode >> 6 & 7, (_OTHER, _NO_ID): mode & 7})
+    entries[(_USER, uid)] = 7
+    entries[(_MASK, _NO_ID)] = 7
+    order = sorted(entries, key=lambda entry: (entry[0], entry[1]))
+    return struct.pack("<I", _ACL_VERSION) + b"".join(struct.pack("<HHI", tag, entries[(tag, owner)], owner) for tag, owner in order)

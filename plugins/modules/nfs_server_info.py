@@ -1,0 +1,335 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nfs_server_info
+short_description: Ask a host what it serves by NFS, all at once
+version_added: "0.2.0"
+description:
+  - Tells what is exported at this moment, by which files, how the kernel's server is set, and whom a firewall keeps from it.
+options:
+  exports:
+    description: Exports that there should be. RV(missing) tells which of them are not in force.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: Absolute path of the exported folder.
+        type: path
+        required: true
+      client:
+        description: Address, network or name of who may mount it.
+        type: str
+        required: true
+      options:
+        description: Options of the export.
+        type: list
+        elements: str
+        default: []
+  exports_file:
+    description: The file that holds the caller's own exports.
+    type: path
+    default: /etc/exports.d/trainyard.exports
+  files:
+    description: Absolute paths of files whose checksums are asked for.
+    type: list
+    elements: path
+    default: []
+  record:
+    description: Absolute path of a JSON file whose content is asked for.
+    type: path
+  addresses:
+    description: Addresses that must reach the server. RV(firewall.shut_out) tells which of them a firewall of this host keeps away.
+    type: list
+    elements: str
+    default: []
+  interface:
+    description: Interface by which they come, for firewalld's zones.
+    type: str
+    default: ''
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Ask the server what it exports
+  trainyard.gpu.nfs_server_info:
+    exports:
+      - {path: /data1/share, client: 10.0.0.12, options: [rw, sync, root_squash]}
+  register: asked
+"""
+
+RETURN = r"""
+available:
+  description: Whether the host has an NFS server.
+  returned: always
+  type: bool
+service:
+  description: The unit nfs-server.service.
+  returned: always
+  type: dict
+  contains:
+    active:
+      description: Whether it runs.
+      type: bool
+    enabled:
+      description: Whether it starts at boot.
+      type: bool
+in_force:
+  description: What is exported at this moment.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: Exported folder.
+      type: str
+    client:
+      description: Who may mount it.
+      type: str
+    options:
+      description: Options, those included that the server has added.
+      type: list
+      elements: str
+missing:
+  description: Those of O(exports) that are not in force, or with other options.
+  returned: always
+  type: list
+  elements: dict
+left_over:
+  description: Exports in force of O(exports)' paths that neither O(exports) nor a file of the user's has.
+  returned: always
+  type: list
+  elements: dict
+own_clients:
+  description: Clients in O(exports_file), each once.
+  returned: always
+  type: list
+  elements: str
+others:
+  description: Exports in C(/etc/exports) and in the other files of C(/etc/exports.d), as RV(in_force), with the C(file) of each.
+  returned: always
+  type: list
+  elements: dict
+nfsd:
+  description: How the running server is set; empty where none runs.
+  returned: always
+  type: dict
+  contains:
+    threads:
+      description: Number of its threads.
+      type: int
+    versions:
+      description: Versions of the protocol that it speaks.
+      type: list
+      elements: str
+    lease_seconds:
+      description: Seconds after which a silent client loses its locks.
+      type: int
+    grace_seconds:
+      description: Seconds after a start in which only clients from before may lock.
+      type: int
+mounts:
+  description: For each path in O(exports), the mount point that it lies on.
+  returned: always
+  type: dict
+mounted_by_nfs:
+  description: Those of the paths in O(exports) that lie on a mount by NFS, which can't be exported.
+  returned: always
+  type: list
+  elements: str
+firewall:
+  description: The host's firewall.
+  returned: always
+  type: dict
+  contains:
+    kind:
+      description: V(ufw), V(firewalld), or empty where none of them is active.
+      type: str
+    zone:
+      description: Zone of O(interface) in firewalld.
+      type: str
+    shut_out:
+      description: Those of O(addresses) that it keeps from TCP port 2049.
+      type: list
+      elements: str
+files:
+  description: SHA-256 of each of O(files) that exists.
+  returned: always
+  type: dict
+record:
+  description: Content of O(record); empty where there is none.
+  returned: always
+  type: dict
+error:
+  description: Why a file of exports can't be read as one; empty where all can.
+  returned: always
+  type: str
+"""
+
+import glob
+import hashlib
+import json
+import os
+import re
+import socket
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
+    ParseError,
+    allowed_by_ufw,
+    is_same_client,
+    mount_of,
+    not_in_force,
+    parse_exports,
+    parse_mountinfo,
+    parse_versions,
+)
+
+ETAB = "/var/lib/nfs/etab"
+NFSD = "/proc/fs/nfsd/"
+PORT = 2049
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def number(path):
+    found = re.match(r"\d+", read(path).strip())
+    return int(found.group()) if found else 0
+
+
+def nfsd():
+    versions = parse_versions(read(NFSD + "versions"))
+    if not versions:
+        return {}
+    return {"threads": number(NFSD + "threads"), "versions": versions, "lease_seconds": number(NFSD + "nfsv4leasetime"),
+            "grace_seconds": number(NFSD + "nfsv4gracetime")}
+
+
+def service(module):
+    systemctl = module.get_bin_path("systemctl")
+    if not systemctl:
+        return {"active": False, "enabled": False}
+    dummy, out, dummy2 = module.run_command([systemctl, "show", "--property=ActiveState,UnitFileState", "nfs-server.service"])
+    return {"active": "ActiveState=active" in out, "enabled": "UnitFileState=enabled" in out}
+
+
+def firewall(module):
+    addresses = module.params["addresses"]
+    ufw = module.get_bin_path("ufw", opt_dirs=["/usr/sbin"])
+    if ufw:
+        dummy, out, dummy2 = module.run_command([ufw, "status", "verbose"], environ_update={"LC_ALL": "C"})
+        if re.search(r"^Status: active", out, re.M):
+            return {"kind": "ufw", "zone": "", "shut_out": [address for address in addresses if not allowed_by_ufw(out, address, PORT)]}
+    command = module.get_bin_path("firewall-cmd")
+    if command and module.run_command([command, "--state"])[0] == 0:
+        rc, out, dummy = module.run_command([command, "--get-zone-of-interface=" + module.params["interface"]])
+        zone = out.strip() if rc == 0 else module.run_command([command, "--get-default-zone"])[1].strip()
+
+        def has(*query):
+            return module.run_command([command, "--zone=" + zone] + list(query))[0] == 0
+
+        target = module.run_command([command, "--permanent", "--zone=" + zone, "--get-target"])[1].strip()
+        if target == "ACCEPT" or has("--query-service=nfs") or has("--query-port=%d/tcp" % PORT):
+            return {"kind": "firewalld", "zone": zone, "shut_out": []}
+        shut_out = []
+        for address in addresses:
+            family = "ipv6" if ":" in address else "ipv4"
+            rule = 'rule family="%s" source address="%s" service name="nfs" accept' % (family, address)
+            if not has("--query-rich-rule=" + rule):
+                shut_out.append(address)
+        return {"kind": "firewalld", "zone": zone, "shut_out": shut_out}
+    return {"kind": "", "zone": "", "shut_out": []}
+
+
+def canonical(client):
+    """The name under which exportfs keeps a client."""
+    if "/" in client or "*" in client:
+        return client
+    try:
+        return socket.getaddrinfo(client, None, flags=socket.AI_CANONNAME)[0][3] or client
+    except OSError:
+        return client
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "exports": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "client": {"type": "str", "required": True},
+                    "options": {"type": "list", "elements": "str", "default": []},
+                },
+            },
+            "exports_file": {"type": "path", "default": "/etc/exports.d/trainyard.exports"},
+            "files": {"type": "list", "elements": "path", "default": []},
+            "record": {"type": "path"},
+            "addresses": {"type": "list", "elements": "str", "default": []},
+            "interface": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    # exportfs follows links, and writes a name as the name service completes it.
+    exports = [dict(export, path=os.path.realpath(export["path"])) for export in module.params["exports"]]
+    error, others, own = "", [], []
+    for path in ["/etc/exports"] + sorted(glob.glob("/etc/exports.d/*.exports")):
+        try:
+            found = parse_exports(read(path))
+        except ParseError as problem:
+            error, found = "%s: %s" % (path, problem), []
+        if path == module.params["exports_file"]:
+            own = list(dict.fromkeys(export["client"] for export in found))
+        else:
+            others += [dict(export, file=path) for export in found]
+    in_force = parse_exports(read(ETAB))
+    mounts = parse_mountinfo(read("/proc/self/mountinfo"))
+    paths = {export["path"] for export in exports}
+    sums = {}
+    for path in module.params["files"]:
+        try:
+            with open(path, "rb") as file:
+                sums[path] = hashlib.sha256(file.read()).hexdigest()
+        except OSError:
+            continue
+    module.exit_json(
+        changed=False,
+        available=bool(module.get_bin_path("exportfs", opt_dirs=["/usr/sbin", "/sbin"])) and os.path.exists("/usr/sbin/rpc.nfsd"),
+        service=service(module),
+        in_force=in_force,
+        missing=not_in_force(exports, in_force, canonical),
+        left_over=[served for served in in_force if served["path"] in paths and not any(
+            served["path"] == export["path"] and any(is_same_client(served["client"], client) for client in (export["client"], canonical(export["client"])))
+            for export in exports + others)],
+        own_clients=own,
+        others=others,
+        nfsd=nfsd(),
+        mounts={path: mount_of(path, mounts)["path"] for path in paths},
+        mounted_by_nfs=[path for path in sorted(paths) if mount_of(path, mounts)["type"] in ("nfs", "nfs4")],
+        firewall=firewall(module),
+        files=sums,
+        record=json.loads(read(module.params["record"] or "") or "{}"),
+        error=error,
+    )
+
+
+if __name__ == "__main__":
+    main()

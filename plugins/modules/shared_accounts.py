@@ -1,0 +1,218 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: shared_accounts
+short_description: Users and groups with the same ids on every host
+version_added: "0.2.0"
+description:
+  - Makes groups and users that are missing, by C(groupadd) and C(useradd), without a password and without a home folder, and has users in their groups.
+  - A name that has another id on the host, or an id that has another name, fails before anything is made.
+  - Accounts that a directory service knows count as there.
+  - What it makes is written into O(record), by which V(former) takes it away again.
+options:
+  groups:
+    description: The groups.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name of the group.
+        type: str
+        required: true
+      gid:
+        description: Its numeric id.
+        type: int
+        required: true
+  users:
+    description: The users.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name of the user.
+        type: str
+        required: true
+      uid:
+        description: Numeric id.
+        type: int
+        required: true
+      groups:
+        description:
+          - Names of the groups the user is in. The first one is the primary group of a user that is made.
+          - Without any, the user gets a group of the same name and number.
+        type: list
+        elements: str
+        default: []
+      shell:
+        description: Login shell of a user that is made.
+        type: str
+        default: /bin/bash
+  homes:
+    description: Folder in which C(passwd) says that the homes of new users lie. They are not made by this module.
+    type: path
+    default: /home
+  record:
+    description: Absolute path of a JSON file that keeps what was made. Its folder must exist.
+    type: path
+    required: true
+  state:
+    description: V(present) has the accounts. V(former) removes those that O(record) tells of, and the memberships.
+    type: str
+    choices: [present, former]
+    default: present
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Have anna on every host, as the same number
+  trainyard.gpu.shared_accounts:
+    groups:
+      - {name: vision, gid: 3001}
+    users:
+      - {name: anna, uid: 2001, groups: [vision]}
+    record: /var/lib/trainyard/placed.d/shared_accounts.json
+"""
+
+RETURN = r"""
+made:
+  description: What was made or removed, in words.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import json
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes, find_group, find_user
+
+
+class Accounts:
+    def __init__(self, module):
+        self.module, self.made = module, []
+        self.path = module.params["record"]
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                self.record = json.load(file)
+        except FileNotFoundError:
+            self.record = {}
+        except ValueError as error:
+            module.fail_json(msg="%s is no JSON (%s): what was made can't be told" % (self.path, error))
+
+    def note(self, kind, value):
+        """Before it is made: an interrupted run must not leave what nobody knows of."""
+        if not self.module.check_mode and value not in self.record.setdefault(kind, []):
+            self.record[kind].append(value)
+            self.write()
+
+    def write(self):
+        if self.module.check_mode:
+            return
+        if not any(self.record.values()):
+            if os.path.exists(self.path):
+                os.unlink(self.path)
+            return
+        unfinished = self.path + ".unfinished"
+        with open(unfinished, "w", encoding="utf-8") as file:
+            json.dump(self.record, file, indent=2, sort_keys=True)
+            file.write("\n")
+        os.rename(unfinished, self.path)
+
+    def run(self, words, *command):
+        self.made.append(words)
+        if self.module.check_mode:
+            return
+        rc, out, err = self.module.run_command([self.module.get_bin_path(command[0], required=True, opt_dirs=["/usr/sbin", "/sbin"])] + list(command[1:]))
+        if rc != 0:
+            self.module.fail_json(msg="%s: %s: %s" % (words, command[0], (err or out).strip()), made=self.made)
+
+    def present(self, users, groups):
+        # One that is in no group gets its own, with the same number: what useradd would choose is another one on every host.
+        groups = groups + [{"name": user["name"], "gid": user["uid"]} for user in users if not user["groups"]]
+        users = [dict(user, groups=user["groups"] or [user["name"]]) for user in users]
+        clashes = account_clashes({user["name"]: user["uid"] for user in users}, {group["name"]: group["gid"] for group in groups})
+        if clashes:
+            self.module.fail_json(msg="; ".join("%s is asked for, this host has %s" % (clash["asked"], clash["found"]) for clash in clashes)
+                                  + ". Nothing was made. Take ids that are free on all hosts, or the ones that the hosts have", clashes=clashes)
+        for group in groups:
+            if not find_group(group["name"]):
+                self.note("groups", group["name"])
+                self.run("group %s" % group["name"], "groupadd", "--gid", str(group["gid"]), group["name"])
+        for user in users:
+            if not find_user(user["name"]):
+                self.note("users", user["name"])
+                self.run("user %s" % user["name"], "useradd", "--no-create-home", "--home-dir", os.path.join(self.module.params["homes"], user["name"]),
+                         "--uid", str(user["uid"]), "--gid", user["groups"][0], "--no-user-group", "--shell", user["shell"], user["name"])
+            entry = find_user(user["name"])
+            for name in user["groups"][0 if entry else 1:]:
+                group = find_group(name)
+                if group and (user["name"] in group.gr_mem or (entry and entry.pw_gid == group.gr_gid)):
+                    continue
+                self.note("members", [name, user["name"]])
+                self.run("%s in group %s" % (user["name"], name), "gpasswd", "--add", user["name"], name)
+
+    def former(self):
+        for name, user in list(self.record.get("members", [])):
+            group = find_group(name)
+            if group and user in group.gr_mem and user not in self.record.get("users", []) and name not in self.record.get("groups", []):
+                self.run("%s no longer in group %s" % (user, name), "gpasswd", "--delete", user, name)
+        for user in list(self.record.get("users", [])):
+            if find_user(user):
+                # Its files on the share stay, with the number as their owner.
+                self.run("user %s removed" % user, "userdel", user)
+        for name in list(self.record.get("groups", [])):
+            if find_group(name):
+                self.run("group %s removed" % name, "groupdel", name)
+        self.record = {}
+        self.write()
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "groups": {
+                "type": "list", "elements": "dict", "default": [],
+                "options": {"name": {"type": "str", "required": True}, "gid": {"type": "int", "required": True}},
+            },
+            "users": {
+                "type": "list", "elements": "dict", "default": [],
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "uid": {"type": "int", "required": True},
+                    "groups": {"type": "list", "elements": "str", "default": []},
+                    "shell": {"type": "str", "default": "/bin/bash"},
+                },
+            },
+            "homes": {"type": "path", "default": "/home"},
+            "record": {"type": "path", "required": True},
+            "state": {"type": "str", "choices": ["present", "former"], "default": "present"},
+        },
+        supports_check_mode=True,
+    )
+    accounts = Accounts(module)
+    if module.params["state"] == "former":
+        accounts.former()
+    else:
+        accounts.present(module.params["users"], module.params["groups"])
+    module.exit_json(changed=bool(accounts.made), made=accounts.made)
+
+
+if __name__ == "__main__":
+    main()

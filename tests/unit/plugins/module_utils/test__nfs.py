@@ -1,0 +1,142 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
+    ParseError, access_list, allowed_by_ufw, full_access, is_same_client, mount_of, not_in_force, options_in_force, parse_exports, parse_mountinfo,
+    parse_versions, unit_name,
+)
+
+MOUNTINFO = """22 28 0:21 / /sys rw,nosuid,nodev shared:7 - sysfs sysfs rw
+28 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,errors=remount-ro
+95 28 254:32 / /data1 rw,relatime shared:50 - ext4 /dev/vdc rw,quota,usrquota,grpquota
+120 28 0:45 / /data1/share rw,relatime shared:60 - nfs4 10.0.0.11:/data1/share rw,vers=4.2,rsize=524288,hard,proto=tcp,timeo=600,sec=sys,local_lock=none,addr=10.0.0.11
+121 28 0:46 / /mnt/with\\040blank rw,relatime - nfs nas:/vol\\040one rw,vers=3,soft
+122 95 0:47 / /data1/share rw,relatime shared:61 - tmpfs tmpfs rw
+"""
+
+
+# --- mounts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_mounts_with_options_of_mount_and_file_system():
+    mounts = {mount["path"]: mount for mount in parse_mountinfo(MOUNTINFO)}
+    assert mounts["/mnt/with blank"]["source"] == "nas:/vol one"
+    assert "usrquota" in mounts["/data1"]["options"] and "relatime" in mounts["/data1"]["options"]
+    with pytest.raises(ParseError, match="half a line"):
+        parse_mountinfo("half a line\n")
+
+
+@pytest.mark.parametrize("path, source", [("/data1/share/x", "tmpfs"), ("/data1/shared", "/dev/vdc"), ("/data", "/dev/vda"), ("/", "/dev/vda")])
+def test_the_mount_that_a_path_lies_on_is_the_last_of_the_longest(path, source):
+    assert mount_of(path, parse_mountinfo(MOUNTINFO))["source"] == source
+
+
+@pytest.mark.parametrize("path, name", [
+    ("/data1/share", "data1-share.mount"), ("/", "-.mount"), ("/mnt/a-b", "mnt-a\\x2db.mount"), ("/mnt//x/", "mnt-x.mount"),
+    ("/mnt/with blank", "mnt-with\\x20blank.mount"), ("/.hidden/.x", "\\x2ehidden-.x.mount"), ("/mnt/ä", "mnt-\\xc3\\xa4.mount"),
+])
+def test_unit_names_are_those_of_systemd_escape(path, name):
+    assert unit_name(path, "mount") == name
+
+
+@pytest.mark.parametrize("asked, missing", [
+    (["_netdev", "nofail", "hard", "vers=4", "retry=10080"], []),
+    (["hard", "vers=4.2", "nconnect=1"], []),
+    (["soft", "vers=4.1", "nconnect=4", "x-systemd.automount"], ["soft", "vers=4.1", "nconnect=4"]),
+    (["nfsvers=4.2", "rsize=1048576", "noatime", "tcp"], ["noatime"]),
+    (["rsize=1024", "actimeo=30"], ["rsize=1024", "acregmin=30", "acregmax=30", "acdirmin=30", "acdirmax=30"]),
+])
+def test_options_that_are_not_in_force(asked, missing):
+    shown = next(mount for mount in parse_mountinfo(MOUNTINFO) if mount["type"] == "nfs4")["options"]
+    assert options_in_force(asked, shown) == missing
+
+
+# --- exports --------------------------------------------------------------------------------------------------------------
+
+
+def test_exports_of_a_user_s_file():
+    text = ('# /srv/no *(rw)\n"/srv/with blank" 10.0.0.0/24(ro) \\\n  host.example(rw,sync)  # by hand\n/srv/open\n/srv/def -rw,async a b(ro)\n'
+            "/srv/oct\\040al *(rw)\n\n")
+    assert [(export["path"], export["client"], export["options"]) for export in parse_exports(text)] == [
+        ("/srv/with blank", "10.0.0.0/24", ["ro"]), ("/srv/with blank", "host.example", ["rw", "sync"]), ("/srv/open", "*", []),
+        ("/srv/def", "a", ["rw", "async"]), ("/srv/def", "b", ["rw", "async", "ro"]), ("/srv/oct al", "*", ["rw"])]
+    with pytest.raises(ParseError, match="no export: 'srv"):
+        parse_exports("srv *(rw)")
+    with pytest.raises(ParseError, match="no client"):
+        parse_exports("/srv a(rw")
+
+
+ETAB = "/data1/share\t10.0.0.12(rw,sync,wdelay,hide,nocrossmnt,secure,root_squash,no_all_squash,no_subtree_check,acl,no_pnfs,anonuid=65534,anongid=65534,sec=sys)\n"
+
+
+@pytest.mark.parametrize("client, options, served", [
+    ("10.0.0.12", ["rw", "sync", "root_squash"], True), ("10.0.0.12/32", ["rw"], True), ("10.0.0.12", ["no_root_squash"], False), ("10.0.0.13", ["rw"], False),
+])
+def test_exports_that_are_not_in_force(client, options, served):
+    wanted = [{"path": "/data1/share", "client": client, "options": options}]
+    assert not_in_force(wanted, parse_exports(ETAB)) == ([] if served else wanted)
+
+
+@pytest.mark.parametrize("one, other, same", [("10.0.0.5", "10.0.0.5/32", True), ("10.0.0.5/24", "10.0.0.0/24", True), ("A.example.", "a.example", True), ("a", "b", False)])
+def test_clients_that_are_the_same(one, other, same):
+    assert is_same_client(one, other) is same
+
+
+@pytest.mark.parametrize("text, versions", [
+    ("-2 +3 +4 +4.1 +4.2\n", ["3", "4.0", "4.1", "4.2"]), ("+3 +4 +4.0 +4.1 +4.2\n", ["3", "4.0", "4.1", "4.2"]), ("-2 -3 +4 -4.1\n", ["4.0"]), ("-3 +4 -4.0 +4.1\n", ["4.1"]), ("", []),
+])
+def test_versions_that_the_server_speaks(text, versions):
+    assert parse_versions(text) == versions
+
+
+UFW = """Status: active
+Logging: on (low)
+Default: deny (incoming), allow (outgoing), disabled (routed)
+New profiles: skip
+
+To                         Action      From
+--                         ------      ----
+22/tcp                     ALLOW IN    Anywhere
+2049/tcp                   ALLOW IN    10.0.0.12                  # trainyard.gpu.nfs_server
+Anywhere                   ALLOW IN    192.168.7.0/24
+2049                       DENY IN     10.0.0.14
+22/tcp (v6)                ALLOW IN    Anywhere (v6)
+"""
+
+
+@pytest.mark.parametrize("address, status, allowed", [
+    ("10.0.0.12", UFW, True), ("10.0.0.13", UFW, False), ("10.0.0.14", UFW, False), ("192.168.7.9", UFW, True), ("fd00::1", UFW, False),
+    ("10.0.0.13", "Status: inactive\n", True), ("10.0.0.13", UFW.replace("deny (incoming)", "allow (incoming)"), True),
+])
+def test_who_gets_through_ufw(address, status, allowed):
+    assert allowed_by_ufw(status, address, 2049) is allowed
+
+
+# --- access lists ---------------------------------------------------------------------------------------------------------
+
+
+def entries(raw):
+    return {(tag, None if owner == 0xFFFFFFFF else owner): permissions for tag, permissions, owner in access_list(raw)}
+
+
+def test_one_more_user_may_do_everything():
+    new = entries(full_access(b"", 0o2755, 65534, False))
+    assert new == {(1, None): 7, (2, 65534): 7, (4, None): 5, (0x10, None): 7, (0x20, None): 5}
+    assert list(access_list(full_access(b"", 0o755, 65534, False))) == sorted(access_list(full_access(b"", 0o755, 65534, False)))
+
+
+def test_what_others_have_in_the_list_stays():
+    raw = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in [
+        (1, 7, 0xFFFFFFFF), (2, 5, 1234), (4, 0, 0xFFFFFFFF), (8, 6, 3001), (0x10, 5, 0xFFFFFFFF), (0x20, 0, 0xFFFFFFFF)])
+    assert entries(full_access(raw, 0o2770, 65534, True)) == {(1, None): 7, (2, 1234): 5, (2, 65534): 7, (4, None): 0, (8, 3001): 6, (0x10, None): 7, (0x20, None): 0}
+    again = full_access(raw, 0o2770, 65534, True)
+    assert full_access(again, 0o2770, 65534, True) == again
+    with pytest.raises(ParseError):
+        access_list(b"\x01\x00\x00\x00")
