@@ -11,10 +11,11 @@ lab := python3 -u lab/lab.py
 venv := .venv/complete
 
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down lab-shell test acceptance lint bench clean
+.PHONY: help lab lab-vm lab-down lab-shell test acceptance lint bench clean
 
 help:
 	@echo 'make lab         two hosts on this machine, site.yml, a training run over both (HOSTS=3, LAB_IMAGE=)'
+	@echo 'make lab-vm      the same on virtual machines, with kernels of their own: NFS, memlock'
 	@echo 'make lab-shell   a shell on a host of the lab (HOST=lab-b)'
 	@echo 'make lab-down    removes the lab (KEEP=1 keeps images and wheels)'
 	@echo 'make test        what CI runs: lint, unit tests, Molecule scenarios'
@@ -28,6 +29,9 @@ $(venv): requirements.txt requirements-collections.txt galaxy.yml lab/setup
 
 lab: $(venv)
 	@$(lab) run --hosts $(HOSTS) --image '$(LAB_IMAGE)'
+
+lab-vm: $(venv)
+	@$(lab) run --virtual --hosts $(HOSTS)
 
 lab-down:
 	@$(lab) down $(if $(KEEP),--keep)

@@ -199,6 +199,14 @@ class Lab:
             raise LabError(f"host: {host}\nstep: ssh user ops: {done.stderr.strip() or done.stdout.strip()}")
         return [" ".join(line.split()[:2]) for line in done.stdout.splitlines() if line.startswith(("ssh-", "ecdsa-"))]
 
+    def on(self, host, *argv, check=True, timeout=None):
+        """Run a command on a host as root."""
+        return self.engine.docker("exec", host, *argv, check=check, timeout=timeout)
+
+    def login(self, host):
+        """The command that opens a shell on a host."""
+        return [self.engine.client, "exec", "--interactive", "--tty", "--user", "ops", "--workdir", "/home/ops", host, "bash", "--login"]
+
     # Down
 
     def remove_host(self, host):

@@ -19,6 +19,44 @@ BASE_PACKAGES = (
 HOST_HOOKS = ['rm -f "$1"/etc/ssh/ssh_host_*', ': > "$1"/etc/machine-id']
 # The Python of a training image is the job's own: pip may install into it.
 BASE_HOOKS = [*HOST_HOOKS, 'rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED "$1"/etc/apt/apt.conf.d/99mmdebstrap']
+# A server with a kernel of its own. Docker's engine needs apparmor's tools where the kernel has it.
+VIRTUAL_PACKAGES = [*HOST_PACKAGES, "apparmor", "e2fsprogs", "initramfs-tools", "linux-image-cloud-amd64", "acl"]
+VIRTUAL_DISK = "14G"
+# Before anything that needs a name, an address or a key: each host's own come on a small disk.
+IDENTITY_SERVICE = """[Unit]
+Description=Identity of a host of the lab
+DefaultDependencies=no
+After=local-fs.target systemd-tmpfiles-setup.service
+Before=network-pre.target systemd-networkd.service systemd-hostnamed.service ssh.service sysinit.target
+Wants=network-pre.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/local/sbin/lab-identity
+
+[Install]
+WantedBy=sysinit.target
+"""
+IDENTITY_SCRIPT = """#!/bin/sh
+set -eu
+mkdir -p /run/lab-identity
+mount -o ro LABEL=lab-identity /run/lab-identity
+cd /run/lab-identity
+cp hosts resolv.conf hostname /etc/
+hostname "$(cat hostname)"
+install -m 0644 lab.network /etc/systemd/network/lab.network
+install -m 0600 ssh_host_*_key /etc/ssh/
+install -m 0644 ssh_host_*_key.pub /etc/ssh/
+install -d -m 0700 -o ops -g ops /home/ops/.ssh
+install -m 0600 -o ops -g ops authorized_keys /home/ops/.ssh/authorized_keys
+cd /
+umount /run/lab-identity
+# Disks that not every host has. Here and not in fstab, where a device that an emulated machine is slow to find would be given up.
+if device=$(blkid -L lab-data); then mount -o usrquota,grpquota "$device" /data1; fi
+if device=$(blkid -L lab-docker); then mkdir -p /var/lib/docker; mount "$device" /var/lib/docker; fi
+"""
+VIRTUAL_FSTAB = "LABEL=lab-root / ext4 errors=remount-ro 0 1\n"
 PYTHON_OF = {"bookworm": "3.11", "trixie": "3.13", "jammy": "3.10", "noble": "3.12"}
 
 
@@ -103,6 +141,42 @@ def host_image(engine, cache, log):
     return recipe.image
 
 
+def virtual_system(cache, log):
+    """Kernel, initrd and disk of the virtual hosts, {kernel, initrd, disk}: the same bare distribution, with a kernel."""
+    recipe = Recipe("virtual", VIRTUAL_PACKAGES, HOST_HOOKS)
+    digest = hashlib.sha256(repr((recipe.image, IDENTITY_SERVICE, IDENTITY_SCRIPT, VIRTUAL_FSTAB, VIRTUAL_DISK)).encode()).hexdigest()[:12]
+    target = cache / f"virtual-{digest}"
+    system = {"kernel": target / "vmlinuz", "initrd": target / "initrd.img", "disk": target / "disk.ext4"}
+    if target.exists():
+        return system
+    if not machine.runs_virtual_machines():
+        for stale in cache.glob("virtual-*"):
+            shutil.rmtree(stale)
+    archive, root, unfinished = cache / "virtual.tar", cache / "virtual.root", cache / "virtual.unfinished"
+    recipe.make(archive, log)
+    for folder in (root, unfinished):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    run("tar", "--extract", "--numeric-owner", "--xattrs", "--xattrs-include=*", "--file", str(archive), "--directory", str(root))
+    (root / "usr/local/sbin/lab-identity").write_text(IDENTITY_SCRIPT)
+    (root / "usr/local/sbin/lab-identity").chmod(0o755)
+    (root / "etc/systemd/system/lab-identity.service").write_text(IDENTITY_SERVICE)
+    (root / "etc/fstab").write_text(VIRTUAL_FSTAB)
+    (root / "data1").mkdir()
+    (root / "etc/sudoers.d/ops").write_text("ops ALL=(ALL) NOPASSWD: ALL\n")
+    (root / "etc/sudoers.d/ops").chmod(0o440)
+    script = "useradd --create-home --shell /bin/bash ops; systemctl --quiet enable lab-identity systemd-networkd ssh; " \
+             "systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer"
+    run("chroot", str(root), "sh", "-euc", script)
+    for name, pattern in (("vmlinuz", "vmlinuz-*"), ("initrd.img", "initrd.img-*")):
+        shutil.copy(next((root / "boot").glob(pattern)), unfinished / name)
+    run("mkfs.ext4", "-q", "-F", "-L", "lab-root", "-d", str(root), str(unfinished / "disk.ext4"), VIRTUAL_DISK)
+    shutil.rmtree(root)
+    archive.unlink()
+    unfinished.rename(target)
+    return system
+
+
 def training_base(engine, cache, log):
     """The base of the training image as a Docker archive, (image name, path): a site without a registry has such a file."""
     recipe = Recipe("training-base", BASE_PACKAGES, BASE_HOOKS)
@@ -141,6 +215,16 @@ def wheels(root, cache, log):
         )
     unfinished.rename(target)
     return target
+
+
+def recipe_digest(root):
+    """What the training image of the lab comes from: its role, the inventory's variables, base and wheels."""
+    digest = hashlib.sha256()
+    files = [path for folder in ("roles/training_image", "inventories/lab/group_vars") for path in (root / folder).rglob("*") if path.is_file()]
+    for path in sorted([*files, root / "lab/wheels.txt", root / "plugins/module_utils/_recipe.py", root / "plugins/filter/image_recipe.py"]):
+        if path.name != "README.md":
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def remove_images(engine, repository=REPOSITORY):

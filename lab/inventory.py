@@ -76,13 +76,14 @@ def write(path, text):
     unfinished.rename(path)
 
 
-def machine_file(root):
-    return root / "inventories/lab/group_vars/cluster/machine.yml"
+def machine_files(root):
+    """The file about this machine, in each of the committed inventories."""
+    return [root / "inventories" / name / "group_vars/cluster/machine.yml" for name in ("lab", "lab_virtual")]
 
 
-def write_inventory(root, folder, lab):
-    """An inventory of this lab's hosts with the variables of the committed one."""
+def write_inventory(root, folder, lab, committed):
+    """An inventory of this lab's hosts with the variables of a committed one."""
     write(folder / "hosts.yml", hosts_file(lab))
     link = folder / "group_vars"
     if not link.is_symlink():
-        link.symlink_to(os.path.relpath(root / "inventories/lab/group_vars", pathlib.Path(os.path.realpath(folder))))
+        link.symlink_to(os.path.relpath(committed / "group_vars", pathlib.Path(os.path.realpath(folder))))

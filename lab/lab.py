@@ -15,15 +15,19 @@ import time
 
 import images
 import inventory
+import machine
 import report
 from hosts import SHARE, Lab, labs_of, other_labs
 from machine import Engine
 from process import LabError, say, stream
+from virtual import VirtualLab, build_storage, in_use
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".lab" / "cache"
 COMMITTED = ROOT / "inventories" / "lab"
+COMMITTED_VIRTUAL = ROOT / "inventories" / "lab_virtual"
 CONTAINER = "trainyard-training"
+BUILDER_SUBNET = "172.30.75.0/24"
 
 
 @contextlib.contextmanager
@@ -74,7 +78,8 @@ def prepare(options):
         engine.ensure()
         host = images.host_image(engine, CACHE, log)
         base, archive = images.training_base(engine, CACHE, log)
-        inventory.write(inventory.machine_file(ROOT), inventory.to_yaml(inventory.machine_variables(ROOT, base, archive, wheels)))
+        for path in inventory.machine_files(ROOT):
+            inventory.write(path, inventory.to_yaml(inventory.machine_variables(ROOT, base, archive, wheels)))
     return engine, options.image or host
 
 
@@ -82,28 +87,70 @@ def bring_up(options):
     engine, image = prepare(options)
     lab = Lab(engine, options.name, options.subnet, options.state, options.hosts)
     lab.check_owner()
+    if in_use(options.state):
+        raise LabError(f"the lab {lab.name} is up with virtual hosts, at the same addresses: run make lab-down first")
     lab.up(image)
-    folder = options.inventory or (COMMITTED if lab.name == "lab" and options.hosts == 2 else ROOT / "inventories" / f"{lab.name}_{options.hosts}")
-    if folder != COMMITTED:
-        inventory.write_inventory(ROOT, folder, lab)
-    return lab, folder
+    return lab, inventory_of(options, lab, COMMITTED)
+
+
+def bring_up_virtual(options):
+    engine, dummy = prepare(options)
+    lab = VirtualLab(engine, options.name, options.subnet, options.state, options.hosts)
+    lab.check_owner()
+    lab.check_free()
+    with only_one(CACHE, wait=True):
+        system = images.virtual_system(CACHE, log_file(ROOT / ".lab", "virtual"))
+    lab.up(system, training_storage(engine, options) if options.trains else None)
+    return lab, inventory_of(options, lab, COMMITTED_VIRTUAL)
+
+
+def inventory_of(options, lab, committed):
+    folder = options.inventory or (committed if lab.name == "lab" and options.hosts == 2 else ROOT / "inventories" / f"{lab.name}_{options.hosts}")
+    if folder != committed:
+        inventory.write_inventory(ROOT, folder, lab, committed)
+    return folder
+
+
+def training_storage(engine, options):
+    """A disk with the training image, built where compilers are fast: on a container host that is there for this only."""
+    target = CACHE / f"docker-{images.recipe_digest(ROOT)}.ext4"
+    if target.exists():
+        return target
+    if not machine.runs_virtual_machines():
+        for stale in CACHE.glob("docker-*.ext4"):
+            stale.unlink()
+    say("building the training image on a host that is a container")
+    state = options.state / "builder"
+    builder = Lab(engine, f"{options.name}-builder", BUILDER_SUBNET, state, 1)
+    try:
+        builder.up(images.host_image(engine, CACHE, log_file(ROOT / ".lab", "prepare")))
+        folder = state / "inventory"
+        inventory.write_inventory(ROOT, folder, builder, COMMITTED)
+        playbook("playbooks/gpu_stack.yml", folder, options.state)
+        playbook("playbooks/training_environment.yml", folder, options.state, "--tags", "training_image")
+        say("making a disk of the training image")
+        build_storage(builder, next(iter(builder.hosts)), target)
+    finally:
+        builder.down()
+        shutil.rmtree(state, ignore_errors=True)
+    return target
 
 
 def up(options):
     with only_one(options.state):
-        bring_up(options)
+        (bring_up_virtual if options.virtual else bring_up)(options)
 
 
-def playbook(name, folder, state):
+def playbook(name, folder, state, *arguments):
     """Run a playbook as a user would; its output goes to the terminal and to a log."""
     log = log_file(state, pathlib.Path(name).stem)
-    say(f"ansible-playbook {name} -i {folder.relative_to(ROOT)}  (log {log})")
+    say(f"ansible-playbook {' '.join([name, '-i', str(folder.relative_to(ROOT)), *arguments])}  (log {log})")
     binaries = ROOT / ".venv" / "bin"
     environment = {"PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
     if sys.stdout.isatty():
         environment["ANSIBLE_FORCE_COLOR"] = "1"
     os.chdir(ROOT)
-    status = stream([str(binaries / "ansible-playbook"), name, "-i", str(folder)], log, environment)
+    status = stream([str(binaries / "ansible-playbook"), name, "-i", str(folder), *arguments], log, environment)
     if status != 0:
         raise LabError(report.failure_text(name, status, log.read_text(errors="replace"), log))
 
@@ -112,7 +159,7 @@ def read_result(lab, since):
     """result.json of the newest job on the share that has ended since a time."""
     head = next(iter(lab.hosts))
     newest = f"find {SHARE}/.trainyard/jobs -name result.json -newermt @{since:.0f} -printf '%T@ %p\\n' | sort -n | tail -n 1 | cut -d' ' -f2- | xargs --no-run-if-empty cat"
-    text = lab.engine.docker("exec", head, "sh", "-c", newest).stdout
+    text = lab.on(head, "sh", "-c", newest).stdout
     if not text:
         raise LabError(f"host: {head}\nstep: summary: train.yml has left no result.json under {SHARE}/.trainyard/jobs")
     return json.loads(text)
@@ -127,15 +174,16 @@ def whole_way(options):
         seconds[stage] = time.monotonic() - begun
         return value
 
+    options.trains = options.virtual
     with only_one(options.state):
-        lab, folder = timed("lab", bring_up, options)
+        lab, folder = timed("lab", bring_up_virtual if options.virtual else bring_up, options)
         timed("site.yml", playbook, "site.yml", folder, options.state)
         begun = time.time()
         timed("train.yml", playbook, "playbooks/train.yml", folder, options.state)
         result = read_result(lab, begun)
-        docker_on_head = ("exec", next(iter(lab.hosts)), "docker")
-        image = lab.engine.docker(*docker_on_head, "inspect", "--format", "{{.Config.Image}} {{.Image}}", CONTAINER).stdout.strip()
-        build_table = lab.engine.docker(*docker_on_head, "exec", CONTAINER, "horovodrun", "--check-build").stdout
+        head = next(iter(lab.hosts))
+        image = lab.on(head, "docker", "inspect", "--format", "{{.Config.Image}} {{.Image}}", CONTAINER).stdout.strip()
+        build_table = lab.on(head, "docker", "exec", CONTAINER, "horovodrun", "--check-build").stdout
         print(report.summary(lab.hosts, image, build_table, result, seconds), flush=True)
 
 
@@ -146,7 +194,7 @@ def down(options):
             engine.ensure()
         others = []
         if engine.reachable():
-            lab = Lab(engine, options.name, options.subnet, options.state)
+            lab = (VirtualLab if in_use(options.state) else Lab)(engine, options.name, options.subnet, options.state)
             lab.check_owner()
             lab.down()
             others = other_labs(engine, options.name)
@@ -167,7 +215,8 @@ def down(options):
             with only_one(CACHE, wait=True):
                 images.remove_scratch(CACHE / "tmp")
                 shutil.rmtree(CACHE)
-            inventory.machine_file(ROOT).unlink(missing_ok=True)
+            for path in inventory.machine_files(ROOT):
+                path.unlink(missing_ok=True)
         for entry in options.state.iterdir():
             if entry != CACHE and entry.name != "lock" and not (others and entry.is_dir() and (entry / "lock").exists()):
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -191,9 +240,33 @@ def down_all(options):
 
 def shell(options):
     engine = Engine(CACHE)
-    if not engine.reachable() or options.host not in (hosts := Lab(engine, options.name, options.subnet, options.state).containers()):
-        raise LabError(f"there is no host {options.host}" + (f"; there are {', '.join(hosts)}" if engine.reachable() and hosts else ": run make lab"))
-    os.execv(engine.client, [engine.client, "exec", "--interactive", "--tty", "--user", "ops", "--workdir", "/home/ops", options.host, "bash", "--login"])
+    if in_use(options.state):
+        hosts = [path.name for path in (options.state / "hosts").iterdir()]
+        lab = VirtualLab(engine, options.name, options.subnet, options.state, len(hosts))
+    elif engine.reachable():
+        lab = Lab(engine, options.name, options.subnet, options.state)
+        hosts = lab.containers()
+    else:
+        hosts = []
+    if options.host not in hosts:
+        raise LabError(f"there is no host {options.host}" + (f"; there are {', '.join(sorted(hosts))}" if hosts else ": run make lab"))
+    command = lab.login(options.host)
+    os.execvp(command[0], command)
+
+
+def power(options):
+    """Switch a virtual host on, or off without a shutdown. It isn't waited for."""
+    engine = Engine(CACHE)
+    if not in_use(options.state):
+        raise LabError(f"no virtual hosts lie in {options.state}: run make lab-vm")
+    engine.ensure()
+    lab = VirtualLab(engine, options.name, options.subnet, options.state, len(list((options.state / "hosts").iterdir())))
+    if options.host not in lab.hosts:
+        raise LabError(f"there is no host {options.host}; there are {', '.join(lab.hosts)}")
+    if options.switch == "off":
+        lab.cut_power(options.host)
+    else:
+        lab.attach(images.virtual_system(CACHE, log_file(ROOT / ".lab", "virtual"))).start(options.host)
 
 
 def main():
@@ -216,12 +289,18 @@ def main():
         added = command(name, action, text)
         added.add_argument("--hosts", type=int, choices=range(2, 10), default=2, metavar="N", help="how many hosts, 2 to 9")
         added.add_argument("--image", default="", help="an image with systemd for the hosts, instead of the one that is built here")
+        added.add_argument("--virtual", action="store_true", help="virtual machines for hosts, with kernels of their own")
+        added.add_argument("--trains", action="store_true", help="with --virtual: hosts that have the training image already")
         added.add_argument("--inventory", type=lambda path: pathlib.Path(path).resolve(), help="folder for an inventory of these hosts")
     added = command("down", down, "Remove the hosts and all that belongs to them.")
     added.add_argument("--keep", action="store_true", help="keep what is slow to make: images, base archive, wheels, a started engine")
     command("down-all", down_all, "Remove all labs of this checkout.").set_defaults(keep=False)
     added = command("shell", shell, "Open a shell on a host.")
     added.add_argument("host", nargs="?", default="lab-a")
+
+    added = command("power", power, "Switch a virtual host on, or off without a shutdown.")
+    added.add_argument("switch", choices=["on", "off"])
+    added.add_argument("host")
 
     options = parser.parse_args()
     try:

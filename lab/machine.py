@@ -48,6 +48,11 @@ def runs_systemd():
     return os.path.isdir("/run/systemd/system")
 
 
+def runs_virtual_machines():
+    """Whether any runs, of whichever lab: disks that they are based on must stay."""
+    return any((command_of(path.name) or "").startswith("qemu-system") for path in pathlib.Path("/proc").glob("[0-9]*"))
+
+
 def granted(bounding_set):
     """Names of CAPABILITIES that a bounding set (hexadecimal, as in /proc/self/status) holds."""
     bits = int(bounding_set, 16)
@@ -203,17 +208,17 @@ class Engine:
         say("stopping the Docker engine that the lab started (its packages stay: apt-get purge docker.io removes them)")
         if how.get("systemd"):
             run("systemctl", "stop", "docker.socket", "docker.service", "containerd.service", check=False)
-        elif _command_of(how["pid"]) == "dockerd":
+        elif command_of(how["pid"]) == "dockerd":
             os.kill(how["pid"], 15)
             for _ in range(60):
-                if _command_of(how["pid"]) != "dockerd":
+                if command_of(how["pid"]) != "dockerd":
                     break
                 time.sleep(0.5)
         self.record.unlink()
         self.client = None
 
 
-def _command_of(pid):
+def command_of(pid):
     """The name of a living process; a zombie is none."""
     try:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()

@@ -1,0 +1,247 @@
+"""Hosts with a kernel of their own: QEMU machines on the bridge of a Docker network, whose way out they use too."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+
+import machine
+from hosts import Lab
+from process import LabError, run, say
+
+MEMORY_MIB = 3072
+# How long an emulated machine may take from power on to an sshd that answers and a systemd that has started everything.
+BOOT_SECONDS = 420
+IDENTITY_LABEL = "lab-identity"
+# A disk of its own for what the storage host serves, small enough to be filled by a test.
+DATA_MIB = 2048
+
+NETWORK = """[Match]
+Type=ether
+
+[Network]
+Address={address}/{prefix}
+Gateway={gateway}
+{servers}
+"""
+
+
+def accelerator(system, cache):
+    """kvm where it really boots a kernel (a /dev/kvm that exists may not), tcg elsewhere."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "tcg"
+    console = cache / "kvm-test.log"
+    console.unlink(missing_ok=True)
+    command = ["qemu-system-x86_64", "-accel", "kvm", "-m", "512", "-display", "none", "-no-reboot", "-kernel", str(system["kernel"]),
+               "-append", "console=ttyS0 panic=-1", "-serial", f"file:{console}"]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=20, check=False)
+    return "kvm" if console.exists() and "Linux version" in console.read_text(errors="replace") else "tcg"
+
+
+class VirtualLab(Lab):
+    """As Lab, with virtual machines for hosts. Each lives in a folder of the lab's state: disks, identity, console, pid."""
+
+    kind = "virtual"
+
+    def __init__(self, engine, name, subnet, state, count=2):
+        super().__init__(engine, name, subnet, state, count)
+        self.system = self.accelerator = self.docker_storage = None
+
+    def folder(self, host):
+        return self.state / "hosts" / host
+
+    # Up
+
+    def up(self, system, docker_storage=None):
+        """Bring the machines up. `system` is what images.virtual_system has made, `docker_storage` a disk for /var/lib/docker."""
+        if not machine.is_root():
+            raise LabError("virtual hosts need root on this machine, for their network and disks: run make lab-vm as root")
+        machine.install("qemu-system-x86", "qemu-utils", "iproute2", "e2fsprogs")
+        self.check_free()
+        self._make_key()
+        self._make_network()
+        self.system, self.docker_storage = system, docker_storage
+        self.accelerator = accelerator(system, self.state)
+        if self.accelerator != "kvm":
+            say("KVM does not boot a kernel here: the hosts are emulated, and everything in them takes about ten times as long")
+        for host in self.hosts:
+            self.make(host)
+            self.start(host)
+        self.write_known_hosts()
+        for host in self.hosts:
+            self.wait_for(host)
+        say(f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}")
+
+    def check_free(self):
+        if self.containers():
+            raise LabError(f"the lab {self.name} is up with containers for hosts, at the same addresses: run make lab-down first")
+
+    def make(self, host):
+        """The disks and the identity of a host, unless it has them."""
+        folder = self.folder(host)
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / "complete").exists():
+            return
+        say(f"making {host} {self.hosts[host]}")
+        identity = folder / "identity"
+        shutil.rmtree(identity, ignore_errors=True)
+        identity.mkdir()
+        for kind in ("ed25519", "ecdsa"):
+            run("ssh-keygen", "-q", "-t", kind, "-N", "", "-C", f"root@{host}", "-f", str(identity / f"ssh_host_{kind}_key"))
+        servers = [line.split()[1] for line in pathlib.Path("/etc/resolv.conf").read_text().splitlines() if line.startswith("nameserver ")]
+        (identity / "hostname").write_text(f"{host}\n")
+        (identity / "hosts").write_text(f"127.0.0.1 localhost\n{self.hosts[host]} {host}\n")
+        (identity / "resolv.conf").write_text("".join(f"nameserver {server}\n" for server in servers))
+        (identity / "authorized_keys").write_text(self.key.with_suffix(".pub").read_text())
+        (identity / "lab.network").write_text(NETWORK.format(address=self.hosts[host], prefix=self.subnet.prefixlen, gateway=self.subnet[1],
+                                                             servers="".join(f"DNS={server}\n" for server in servers)).rstrip() + "\n")
+        run("mkfs.ext4", "-q", "-F", "-L", IDENTITY_LABEL, "-d", str(identity), str(folder / "identity.ext4"), "4M")
+        self._overlay(self.system["disk"], folder / "root.qcow2")
+        if host == next(iter(self.hosts)):
+            run("mkfs.ext4", "-q", "-F", "-L", "lab-data", "-O", "quota", str(folder / "data.ext4"), f"{DATA_MIB}M")
+        if self.docker_storage:
+            self._overlay(self.docker_storage, folder / "docker.qcow2")
+        (folder / "complete").touch()
+
+    @staticmethod
+    def _overlay(base, path):
+        path.unlink(missing_ok=True)
+        run("qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(base), str(path))
+
+    def _drives(self, host):
+        folder = self.folder(host)
+        for path, kind in ((folder / "root.qcow2", "qcow2"), (folder / "identity.ext4", "raw"), (folder / "data.ext4", "raw"), (folder / "docker.qcow2", "qcow2")):
+            if path.exists():
+                # unsafe: a guest's flush is not passed on to this machine's disk. What the guest has written outlives its QEMU, not this machine.
+                yield f"file={path},if=virtio,cache=unsafe,format={kind},discard=unmap"
+
+    def tap(self, host):
+        return f"ty-{host}"[:15]
+
+    def _bridge(self):
+        return "br-" + self._inspect("network", self.network)["Id"][:12]
+
+    def start(self, host):
+        """Switch a host on, unless it is."""
+        if self.runs(host):
+            return
+        folder, tap = self.folder(host), self.tap(host)
+        if not pathlib.Path(f"/sys/class/net/{tap}").exists():
+            run("ip", "tuntap", "add", "dev", tap, "mode", "tap")
+        run("ip", "link", "set", tap, "master", self._bridge())
+        run("ip", "link", "set", tap, "up")
+        rank = list(self.hosts).index(host)
+        command = [
+            "qemu-system-x86_64", "-name", host, "-daemonize", "-pidfile", str(folder / "pid"), "-display", "none",
+            "-accel", self.accelerator, "-cpu", "host" if self.accelerator == "kvm" else "max", "-smp", "1", "-m", str(MEMORY_MIB),
+            "-kernel", str(self.system["kernel"]), "-initrd", str(self.system["initrd"]),
+            # mitigations: an emulated processor has no speculation to guard, and pays for each guard.
+            "-append", "root=LABEL=lab-root rw console=ttyS0 net.ifnames=0 mitigations=off nokaslr quiet systemd.show_status=1",
+            *(word for drive in self._drives(host) for word in ("-drive", drive)),
+            "-netdev", f"tap,id=net0,ifname={tap},script=no,downscript=no",
+            "-device", f"virtio-net-pci,netdev=net0,mac=52:54:00:{self.subnet.network_address.packed[2]:02x}:00:{rank + 11:02x}",
+            "-device", "virtio-rng-pci", "-serial", f"file:{folder / 'console.log'}", "-monitor", f"unix:{folder / 'monitor'},server,nowait",
+        ]
+        say(f"starting {host}")
+        run(*command)
+
+    def pid(self, host):
+        try:
+            pid = int((self.folder(host) / "pid").read_text())
+        except (OSError, ValueError):
+            return None
+        return pid if (machine.command_of(pid) or "").startswith("qemu-system") else None
+
+    def runs(self, host):
+        return self.pid(host) is not None
+
+    def write_known_hosts(self):
+        """Known before the hosts are asked, as their keys were made here."""
+        lines = []
+        for host, address in self.hosts.items():
+            for path in sorted((self.folder(host) / "identity").glob("ssh_host_*_key.pub")):
+                lines.append(f"{host},{address} {' '.join(path.read_text().split()[:2])}\n")
+        self.known_hosts.write_text("".join(lines))
+
+    def ssh(self, host):
+        return ["ssh", "-q", "-i", str(self.key), "-o", f"UserKnownHostsFile={self.known_hosts}", "-o", "StrictHostKeyChecking=yes", "-o", "BatchMode=yes",
+                "-o", "IdentitiesOnly=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8", f"ops@{self.hosts[host]}"]
+
+    def on(self, host, *argv, check=True, timeout=None):
+        """Run a command on a host as root."""
+        quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in argv)
+        return run(*self.ssh(host), f"sudo {quoted}", check=check, timeout=timeout)
+
+    def login(self, host):
+        return self.ssh(host)[:1] + ["-t"] + [word for word in self.ssh(host)[1:] if word != "-q"]
+
+    def wait_for(self, host, seconds=BOOT_SECONDS):
+        """Wait until systemd has started everything."""
+        console, begun, told = self.folder(host) / "console.log", time.monotonic(), time.monotonic()
+        state = ""
+        while time.monotonic() - begun < seconds:
+            if not self.runs(host):
+                raise LabError(f"host: {host}\nstep: boot: QEMU has ended\nlog: {console}")
+            asked = run(*self.ssh(host), "systemctl is-system-running --wait", check=False, timeout=seconds)
+            state = asked.stdout.strip()
+            if state in ("running", "degraded"):
+                break
+            if time.monotonic() - told > 15:
+                lines = [line for line in console.read_text(errors="replace").splitlines() if line.strip()] if console.exists() else []
+                say(f"{host} is booting: {lines[-1][-100:] if lines else 'nothing on its console yet'}")
+                told = time.monotonic()
+            time.sleep(1)
+        if state == "degraded":
+            failed = run(*self.ssh(host), "systemctl --failed --plain --no-legend --no-pager", check=False).stdout.splitlines()
+            say(f"{host} has failed units: {', '.join(line.split()[0] for line in failed if line)}")
+        elif state != "running":
+            raise LabError(f"host: {host}\nstep: boot: no answer at {self.hosts[host]} port 22 within {seconds} s, systemd is '{state}'\nlog: {console}")
+
+    # What tests do to hosts
+
+    def cut_power(self, host):
+        """Without a shutdown: what the guest had not written to its disks is lost."""
+        pid = self.pid(host)
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            while self.pid(host):
+                time.sleep(0.05)
+
+    def attach(self, system):
+        """For those who come to a lab that is up."""
+        self.system, self.accelerator = system, accelerator(system, self.state)
+        return self
+
+    # Down
+
+    def down(self):
+        folder = self.state / "hosts"
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            say(f"removing {path.name}")
+            self.cut_power(path.name)
+            if pathlib.Path(f"/sys/class/net/{self.tap(path.name)}").exists():
+                run("ip", "link", "delete", self.tap(path.name))
+            shutil.rmtree(path)
+        super().down()
+
+
+def in_use(state):
+    """Whether a lab of virtual hosts lies in a state folder."""
+    return (state / "hosts").is_dir() and any((state / "hosts").iterdir())
+
+
+def build_storage(lab, host, target):
+    """Make a disk for /var/lib/docker out of what the engine of a container host has, its training images only."""
+    script = "docker builder prune --all --force > /dev/null; docker ps --all --quiet | xargs --no-run-if-empty docker rm --force; " \
+             "docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -v '^trainyard/training:' | xargs --no-run-if-empty docker rmi --force; " \
+             "systemctl stop docker.socket docker.service containerd.service"
+    lab.on(host, "sh", "-c", script, timeout=300)
+    volume = lab.engine.docker("volume", "inspect", "--format", "{{.Mountpoint}}", f"{lab.network}-{host}-docker").stdout.strip()
+    unfinished = target.with_suffix(".unfinished")
+    unfinished.unlink(missing_ok=True)
+    run("mkfs.ext4", "-q", "-F", "-L", "lab-docker", "-m", "0", "-d", volume, str(unfinished), "16G")
+    unfinished.rename(target)
