@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from virtual_cluster import VirtualCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEN_WITHIN = 1800
@@ -67,6 +69,50 @@ def kill_at(line, process, log, kill):
     process.wait()
 
 
+@pytest.mark.acceptance
+@pytest.mark.scenario
+def test_on_virtual_machines(clone, tmp_path):
+    """The whole way on hosts with kernels of their own: share by NFS, memlock=-1; then one of them is rebooted, and works again by itself."""
+    log = tmp_path / "lab-vm.log"
+    began = time.monotonic()
+    assert start(clone, log, "lab-vm").wait() == 0, log
+    text = log.read_text(encoding="utf-8", errors="replace")
+    print(text[text.rindex("\nhosts   "):])
+    print("make lab-vm: %.0f s" % (time.monotonic() - began))
+    assert re.fullmatch(r"lab: ok hosts=2 ranks=2 accuracy=0\.9[5-9] seconds=\d+", text.rstrip().splitlines()[-1])
+
+    cluster = VirtualCluster("lab", "172.30.77.0/24", clone / ".lab")
+    cluster.inventory, cluster.state = clone / "inventories/lab_virtual", tmp_path
+    peer = cluster.client
+    assert cluster.mount(peer)[:2] == ["nfs4", "172.30.77.11:/data1/share"]
+    limit = json.loads(cluster.on(peer, "docker inspect trainyard-training").out)[0]["HostConfig"]["Ulimits"]
+    assert {(entry["Name"], entry["Soft"], entry["Hard"]) for entry in limit} >= {("memlock", -1, -1)}
+    assert cluster.on(peer, "docker exec trainyard-training sh -c 'ulimit -l'").out == "unlimited\n"
+    # A file made by root in one container is appended to and removed by root in the other, and the reverse.
+    for maker, other in ((cluster.server, peer), (peer, cluster.server)):
+        cluster.inside(maker, "mkdir /data1/share/made && echo one > /data1/share/made/file")
+        cluster.inside(other, "echo two >> /data1/share/made/file")
+        assert cluster.inside(maker, "cat /data1/share/made/file").out == "one\ntwo\n"
+        cluster.inside(other, "rm -r /data1/share/made")
+
+    cluster.wait_for_boot(peer, cluster.reboot(peer))
+    cluster.wait("sshd in the container", 600, lambda: cluster.on(cluster.server, "docker exec trainyard-training ssh -o BatchMode=yes -p 12345 %s true" % peer,
+                                                               check=False).code == 0)
+    # In this order: the time at which each became active, since the kernel's start.
+    asked = "systemctl show --property=ActiveEnterTimestampMonotonic --value "
+    mount, container = (int(cluster.on(peer, asked + unit).out) for unit in ("data1-share.mount", "trainyard-training.service"))
+    assert 0 < mount < container
+    assert cluster.inside(peer, "stat --file-system --format %T /data1/share").out == "nfs\n"
+    run = cluster.playbook("playbooks/train.yml", cwd=clone)
+    assert run.code == 0 and cluster.last_job()["metrics"]["accuracy"] >= 0.95
+
+    log = tmp_path / "down.log"
+    assert start(clone, log, "lab-down").wait() == 0, log
+    assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
+    assert subprocess.run(["pgrep", "qemu-system"], check=False).returncode == 1
+    assert not (clone / ".lab").exists()
+
+
 STAGES = [
     ("image of the base", r"^I: (?:installing|running|extracting)", kill_all),
     ("site.yml", r"^TASK \[trainyard\.gpu\.docker_engine : ", kill_all),
@@ -99,7 +145,7 @@ def test_killed_in_every_stage_and_run_again(clone, tmp_path):
     log = tmp_path / "down.log"
     assert start(clone, log, "lab-down").wait() == 0, log
     assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
-    assert [path.name for path in (clone / "inventories").iterdir() if path.name.startswith("lab_")] == []
+    assert [path.name for path in (clone / "inventories").iterdir() if path.name.startswith("lab_")] == ["lab_virtual"]
     assert not (clone / ".lab").exists()
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 LOGS = ROOT / ".cache/logs"
-# It fills several GB and all cores for long.
-ALONE = {"nccl_rebuild"}
+# They fill all cores for long: with compilers, or with emulated machines.
+ALONE = {"nccl_rebuild", "vm"}
 # Most of a scenario is one host's waiting for another, so more than one fits on a core.
 SIDE_BY_SIDE = 3
 LONGEST_FIRST = ["cluster", "docker_engine", "training_image"]
@@ -74,7 +74,7 @@ class MoleculeRuns:
         environment = dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), TRAINYARD_RUNS=str(record), PYTHONUNBUFFERED="1",
                            ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160", TRAINYARD_ACCEPTANCE="1" if self.acceptance else "")
         # The one that takes longest goes first, as in molecule/shared/create.yml.
-        command = ["nice", "--adjustment", "0" if scenario in WAITING else "5", str(BIN / "molecule"), "test", "--scenario-name", scenario]
+        command = ["nice", "--adjustment", "0" if scenario in WAITING else "15", str(BIN / "molecule"), "test", "--scenario-name", scenario]
         if os.environ.get("KEEP"):
             command += ["--destroy", "never"]
         return self.stream(scenario, command, environment)

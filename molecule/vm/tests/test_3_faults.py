@@ -1,0 +1,215 @@
+"""The other faults, and the controls that must lose or fail, so that the tests above are seen to bite. For make acceptance."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from virtual_cluster import SHARE, lines_of
+
+pytestmark = pytest.mark.acceptance
+
+PEOPLE = {
+    "shared_storage_groups": [{"name": "vision", "gid": 3001}],
+    "shared_storage_users": [{"name": "anna", "uid": 2001, "groups": ["vision"]}, {"name": "ben", "uid": 2002, "quota_mib": 32}],
+    # On the data disk, which has quotas, and on the root file system, which has none.
+    "shared_storage_trees": [{"path": "/data1/user", "of": "users", "quota_mib": 64}, {"path": "/mnt/share", "of": "groups", "quota_mib": 64}],
+}
+
+
+def mounted(cluster, path=SHARE):
+    return cluster.mount(cluster.client, path)[:1] == ["nfs4"]
+
+
+def test_second_run_changes_nothing(cluster):
+    run = cluster.shared_storage()
+    assert (run.code, run.changed) == (0, {})
+    assert all(count <= 8 for count in run.runs.values()), run.runs
+
+
+def test_unmounted_folder_can_not_be_written_to(cluster):
+    cluster.on(cluster.client, "systemctl stop data1-share.mount")
+    refused = cluster.on(cluster.client, "touch %s/on-the-root-disk" % SHARE, check=False)
+    assert refused.code != 0 and "not permitted" in refused.text
+    run = cluster.shared_storage()
+    assert run.code == 0 and mounted(cluster)
+    assert cluster.on(cluster.client, "ls %s" % SHARE).out == ""
+
+
+def test_server_rebooted_while_a_client_writes(cluster):
+    cluster.start_writer(cluster.client, "%s/lines" % SHARE, 2000)
+    cluster.wait_for_boot(cluster.server, cluster.reboot(cluster.server))
+    cluster.wait("the writer, which goes on by itself", 300, lambda: cluster.has_written(cluster.client))
+    assert lines_of(cluster.on(cluster.server, "cat %s/lines; rm %s/lines" % (SHARE, SHARE)).out) == list(range(2000))
+
+
+def test_control_an_async_export_loses_what_it_has_acknowledged(cluster):
+    """The same kill with `async`: the server has acknowledged what it hasn't flushed."""
+    client = cluster.address[cluster.client]
+    cluster.on(cluster.server, "mkdir -p /data1/async && chmod 0777 /data1/async && exportfs -o rw,async,no_subtree_check %s:/data1/async" % client)
+    cluster.on(cluster.client, "mkdir -p /mnt/async && mount -t nfs -o vers=4.2,hard %s:/data1/async /mnt/async" % cluster.address[cluster.server])
+    cluster.start_writer(cluster.client, "/mnt/async/lines", 100000)
+    former = cluster.boot_id(cluster.server)
+    acknowledged = cluster.acknowledged(cluster.client)
+    cluster.power(cluster.server, "off")
+    cluster.on(cluster.client, "systemctl kill --signal=KILL writer")
+    cluster.power(cluster.server, "on")
+    cluster.wait_for_boot(cluster.server, former)
+    kept = lines_of(cluster.on(cluster.server, "cat /data1/async/lines", check=False).out)
+    print("acknowledged %d, kept %d" % (acknowledged + 1, len(kept)), flush=True)
+    assert len(kept) <= acknowledged, "nothing was lost: the kill would not be seen with sync either"
+    cluster.on(cluster.client, "umount --force --lazy /mnt/async; rmdir /mnt/async")
+    cluster.on(cluster.server, "rm -r /data1/async")
+    cluster.wait("the share", 120, lambda: cluster.on(cluster.client, "stat %s" % SHARE, check=False).code == 0)
+
+
+def test_link_cut_for_a_minute(cluster):
+    cluster.start_writer(cluster.client, "%s/lines" % SHARE, 2000)
+    cluster.link(cluster.server, "down")
+    time.sleep(60)
+    assert not cluster.has_written(cluster.client)
+    cluster.link(cluster.server, "up")
+    cluster.wait("the writer, which goes on by itself", 300, lambda: cluster.has_written(cluster.client))
+    assert lines_of(cluster.on(cluster.server, "cat %s/lines; rm %s/lines" % (SHARE, SHARE)).out) == list(range(2000))
+
+
+def test_control_a_soft_mount_loses_lines_in_the_same_cut(cluster):
+    cluster.on(cluster.client, "mkdir -p /mnt/soft && mount -t nfs -o vers=4.2,soft,timeo=20,retrans=1 %s:%s /mnt/soft" % (cluster.address[cluster.server], SHARE))
+    # It does not look at errors, as a job that writes a checkpoint too seldom does.
+    cluster.on(cluster.client, "systemd-run --quiet --collect --unit=soft sh -c 'for n in $(seq 0 199); do echo $n >> /mnt/soft/soft-lines; sleep 0.2; done; touch /var/tmp/soft-end'")
+    time.sleep(8)
+    cluster.link(cluster.server, "down")
+    time.sleep(40)
+    cluster.link(cluster.server, "up")
+    cluster.wait("the end of the loop", 300, lambda: cluster.on(cluster.client, "test -e /var/tmp/soft-end", check=False).code == 0)
+    lines = cluster.on(cluster.server, "cat %s/soft-lines; rm %s/soft-lines" % (SHARE, SHARE)).out.split()
+    print("%d of 200 lines are there" % len(lines), flush=True)
+    assert len(lines) < 200
+    cluster.on(cluster.client, "umount --lazy /mnt/soft; rmdir /mnt/soft; rm /var/tmp/soft-end")
+
+
+def test_export_removed_by_hand(cluster):
+    cluster.on(cluster.server, "exportfs -u %s:%s" % (cluster.address[cluster.client], SHARE))
+    run = cluster.shared_storage()
+    assert run.code == 0 and cluster.server in run.changed
+    assert SHARE in cluster.on(cluster.server, "exportfs -s").out
+    assert mounted(cluster) and cluster.on(cluster.client, "touch %s/again && rm %s/again" % (SHARE, SHARE)).code == 0
+
+
+def test_stale_handle_after_the_folder_was_made_again(cluster):
+    cluster.on(cluster.server, "mv %s %s.old && mkdir -m 2775 %s && exportfs -ra" % (SHARE, SHARE, SHARE))
+    cluster.wait("the stale handle", 60, lambda: "Stale" in cluster.on(cluster.client, "stat --file-system %s" % SHARE, check=False).text)
+    run = cluster.shared_storage()
+    assert run.code == 0
+    assert mounted(cluster)
+    cluster.on(cluster.client, "touch %s/healed" % SHARE)
+    cluster.on(cluster.server, "rm %s/healed && rm -r %s.old" % (SHARE, SHARE))
+
+
+def test_disk_of_the_share_full(cluster):
+    units = "systemctl list-units --state=failed --plain --no-legend | cut -d' ' -f1"
+    before = {host: cluster.on(host, units).out for host in cluster.hosts}
+    # The last blocks too, which are root's.
+    cluster.on(cluster.server, "fallocate --length $(($(stat --file-system --format '%%f * %%S' %s) - 8192)) /data1/filler; cat /dev/zero > /data1/filler2" % SHARE, check=False)
+    full = cluster.on(cluster.client, "dd if=/dev/zero of=%s/more bs=1M count=4 conv=fsync" % SHARE, check=False)
+    assert full.code != 0 and "No space left on device" in full.text
+    run = cluster.shared_storage()
+    assert run.code == 2
+    assert "its storage or quota is full" in run.text and "Make space on it" in run.text
+    assert {host: cluster.on(host, units).out for host in cluster.hosts} == before
+    cluster.on(cluster.server, "rm -f /data1/filler /data1/filler2 %s/more" % SHARE)
+    assert cluster.shared_storage().code == 0
+
+
+def test_both_started_at_once_and_the_server_slower(cluster):
+    cluster.on(cluster.server, "mkdir -p /etc/systemd/system/nfs-server.service.d && printf '[Service]\\nExecStartPre=/bin/sleep 60\\nTimeoutStartSec=300\\n' "
+                               "> /etc/systemd/system/nfs-server.service.d/slow.conf")
+    former = {host: cluster.boot_id(host) for host in cluster.hosts}
+    for host in cluster.hosts:
+        cluster.power(host, "off")
+    for host in cluster.hosts:
+        cluster.power(host, "on")
+    cluster.wait("the client, whose boot doesn't wait for the server", 420, lambda: cluster.boot_id(cluster.client) not in ("", former[cluster.client]))
+    cluster.wait("the mount", 420, lambda: mounted(cluster))
+    cluster.wait_for_boot(cluster.server, former[cluster.server])
+    cluster.on(cluster.server, "rm -r /etc/systemd/system/nfs-server.service.d && systemctl daemon-reload")
+    cluster.on(cluster.client, "touch %s/after && rm %s/after" % (SHARE, SHARE))
+
+
+def test_people_and_groups(cluster):
+    run = cluster.shared_storage("-e", PEOPLE)
+    assert run.code == 0
+    for host in cluster.hosts:
+        assert cluster.on(host, "id -u anna ben; id -gn anna; getent group vision").out.split() == ["2001", "2002", "vision", "vision:x:3001:"]
+        assert cluster.on(host, "stat --format '%a %u %g' /data1/user/anna /data1/user/ben /mnt/share/vision").out.splitlines() == [
+            "700 2001 3001", "700 2002 2002", "2770 0 3001"]
+        assert cluster.on(host, "getent shadow anna").out.split(":")[1] in ("!", "!!", "*")
+    assert mounted(cluster, "/data1/user") and mounted(cluster, "/mnt/share")
+    cluster.on(cluster.client, "su anna -c 'echo mine > /data1/user/anna/file && echo ours > /mnt/share/vision/file'")
+    assert cluster.on(cluster.client, "su ben -c 'cat /data1/user/anna/file'", check=False).code != 0
+    assert cluster.on(cluster.server, "stat --format %u:%g /mnt/share/vision/file").out == "2001:3001\n"
+    # 32 MiB are ben's limit.
+    over = cluster.on(cluster.client, "su ben -c 'dd if=/dev/zero of=/data1/user/ben/file bs=1M count=40 conv=fsync'", check=False)
+    assert over.code != 0 and "quota" in over.text.lower()
+    assert "no group quotas are on for /" in run.text
+    again = cluster.shared_storage("-e", PEOPLE)
+    assert (again.code, again.changed) == (0, {})
+    # Not asked for any more: unmounted. What people have made stays.
+    assert cluster.shared_storage().code == 0
+    assert not mounted(cluster, "/data1/user")
+    assert cluster.on(cluster.server, "cat /data1/user/anna/file").out == "mine\n"
+
+
+def test_a_server_outside_by_automount(cluster):
+    """The client takes the share from a server that no inventory knows: the other one's address, written as a NAS."""
+    outside = {"nfs_client_mounts": [{"server": "nas.example", "path": SHARE, "options": ["hard", "vers=4.1", "nconnect=2"]}], "nfs_client_unit": "automount"}
+    unreachable = cluster.playbook("playbooks/preflight.yml", "-e", outside)
+    assert unreachable.code == 2 and unreachable.changed == {}
+    assert "nfs-server-unreachable" in unreachable.text
+    cluster.on(cluster.client, "echo '%s nas.example' >> /etc/hosts" % cluster.address[cluster.server])
+    run = cluster.playbook(str(cluster.root / "playbooks/shared_storage.yml"), "-e", outside, "--limit", cluster.client)
+    assert run.code == 0
+    kind, source, options = [line.split() for line in cluster.on(cluster.client, "findmnt --noheadings --output FSTYPE,SOURCE,OPTIONS %s" % SHARE).out.splitlines()
+                             if "nfs" in line][0]
+    assert (kind, source) == ("nfs4", "nas.example:%s" % SHARE) and {"vers=4.1", "nconnect=2"} <= set(options.split(","))
+    assert cluster.on(cluster.client, "systemctl is-active data1-share.automount").out == "active\n"
+    # Back again: the automount unit goes.
+    run = cluster.shared_storage()
+    assert run.code == 0
+    assert cluster.on(cluster.client, "ls /etc/systemd/system/ | grep data1").out.split() == ["data1-share.mount"]
+    cluster.on(cluster.client, "sed -i /nas.example/d /etc/hosts")
+
+
+def test_fstab_in_place_of_a_unit(cluster):
+    run = cluster.shared_storage("-e", {"nfs_client_unit": "fstab"})
+    assert run.code == 0 and mounted(cluster)
+    assert cluster.on(cluster.client, "grep --count nfs /etc/fstab").out == "1\n"
+    again = cluster.shared_storage("-e", {"nfs_client_unit": "fstab"})
+    assert (again.code, again.changed) == (0, {})
+    assert cluster.shared_storage().code == 0
+    assert cluster.on(cluster.client, "grep --count nfs /etc/fstab", check=False).out == "0\n"
+
+
+def test_what_is_refused_before_anything_changes(cluster):
+    for variables, said in (
+        ({"cluster_share_path": "data1/share"}, "cluster_share_path"),
+        ({"cluster_share_path": "/"}, "cluster_share_path"),
+        ({"nfs_server_options": ["rw", "norootsquash"]}, "nfs_server_options[1]: norootsquash"),
+        ({"shared_storage_users": [{"name": "anna", "uid": 999}]}, "shared_storage_users[0].uid: 999"),
+        ({"shared_storage_users": [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2001}]}, "every value once"),
+        ({"shared_storage_users": [{"name": "anna", "uid": 2001, "groups": ["nobodys"]}]}, "shared_storage_users[0].groups[0]: nobodys"),
+        ({"nfs_client_mounts": [{"server": "10.0.0.1", "path": "/a", "target": "/data1/share"}, {"server": "10.0.0.1", "path": "/b", "target": "/data1/share/"}]},
+         "every target once"),
+    ):
+        run = cluster.playbook("playbooks/inventory_check.yml", "-e", variables)
+        assert run.code == 2 and run.changed == {}
+        assert said in run.text, (variables, run.text[-1500:])
+    run = cluster.playbook("playbooks/preflight.yml", "-e", {
+        "nfs_server_clients": ["no-such-host.example"], "shared_storage_users": [{"name": "ops", "uid": 2001}]})
+    assert run.code == 2 and run.changed == {}
+    assert "nfs-client-unknown" in run.text and "account-clash" in run.text
+
+
+def test_firewall_is_open_for_the_clients_alone(cluster):
+    rules = [line for line in cluster.on(cluster.server, "ufw status").out.splitlines() if line.startswith("2049")]
+    assert len(rules) == 1 and cluster.address[cluster.client] in rules[0]

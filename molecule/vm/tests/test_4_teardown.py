@@ -1,0 +1,48 @@
+"""teardown.yml removes what was placed and nothing else: two pictures of each host. Then check mode, on hosts that are bare again. For make acceptance."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from virtual_cluster import SHARE
+
+pytestmark = pytest.mark.acceptance
+
+
+def test_nothing_is_left(cluster):
+    cluster.on(cluster.client, "echo kept > %s/of-the-user" % SHARE)
+    # What people hold stays; the test removes it as its owner would.
+    cluster.on(cluster.server, "rm -rf /data1/user/* /mnt/share/vision/*", check=False)
+    run = cluster.playbook("playbooks/teardown.yml")
+    assert run.code == 0
+    found = {}
+    for host in cluster.hosts:
+        before = json.loads((cluster.state / ("before-%s.json" % host)).read_text(encoding="utf-8"))
+        after = json.loads(cluster.run_python(host, cluster.root / "molecule/cluster/snapshot.py"))
+        for section in before:
+            for name in sorted(set(before[section]) | set(after[section])):
+                was, now = before[section].get(name), after[section].get(name)
+                if was != now:
+                    found["%s: %s: %s" % (host, section, name)] = "was %s, is %s" % (was, now)
+    # The folder that we have made is the user's by what is in it.
+    assert {name: difference for name, difference in found.items() if not re.search(r": /data1/share(/of-the-user)?$", name)} == {}
+    assert cluster.on(cluster.server, "cat %s/of-the-user; rm %s/of-the-user" % (SHARE, SHARE)).out == "kept\n"
+    assert cluster.mount(cluster.client) == []
+
+
+def test_check_mode_tells_what_a_run_on_bare_hosts_changes(cluster):
+    check = cluster.shared_storage("--check", "--diff")
+    assert check.code == 0
+    run = cluster.shared_storage()
+    assert run.code == 0
+
+    def told(changed):
+        # What depends on packages that are only going to be installed can't be told, and what is only reached then isn't either.
+        return {(host, task) for host, tasks in changed.items() for task in tasks}
+
+    assert told(check.changed) <= told(run.changed), told(check.changed) - told(run.changed)
+    assert {task for _host, task in told(check.changed)} >= {
+        "trainyard.gpu.package_sources : Install the packages", "trainyard.gpu.nfs_client : Place the units",
+        "trainyard.gpu.nfs_server : Place settings and exports"}
