@@ -197,6 +197,8 @@ def down(options):
             lab = (VirtualLab if in_use(options.state) else Lab)(engine, options.name, options.subnet, options.state)
             lab.check_owner()
             lab.down()
+            # Of a run that was killed while the training image was built for virtual hosts.
+            Lab(engine, f"{options.name}-builder", BUILDER_SUBNET, options.state / "builder", 1).down()
             others = other_labs(engine, options.name)
         else:
             say("no Docker engine answers: there is nothing of the lab in one")
