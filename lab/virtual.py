@@ -45,8 +45,6 @@ def accelerator(system, cache):
 class VirtualLab(Lab):
     """As Lab, with virtual machines for hosts. Each lives in a folder of the lab's state: disks, identity, console, pid."""
 
-    kind = "virtual"
-
     def __init__(self, engine, name, subnet, state, count=2):
         super().__init__(engine, name, subnet, state, count)
         self.system = self.accelerator = self.docker_storage = None

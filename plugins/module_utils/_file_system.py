@@ -3,16 +3,17 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whether a mounted file system answers, without hanging in one that does not."""
+"""What files hold, and whether a mounted file system answers, without hanging in one that does not."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import subprocess
 import sys
 import time
 
-__all__ = ["ask_file_system"]
+__all__ = ["ask_file_system", "checksums", "read_text"]
 
 # statvfs always asks the server, and needs no permission in the folder.
 _PROGRAM = "import os, sys; os.statvfs(sys.argv[1])"
@@ -36,3 +37,24 @@ def ask_file_system(path, timeout):
     lines = process.stderr.read().decode("utf-8", "replace").strip().splitlines()
     error = lines[-1] if lines else "exit code %d" % process.returncode
     return ("stale" if "[Errno %d]" % errno.ESTALE in error else "fails"), error
+
+
+def read_text(path):
+    """Return a file's text, '' where it isn't there or may not be read: the kernel omits what it doesn't have."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def checksums(paths):
+    """Return the SHA-256 checksum of each file that exists, by path."""
+    sums = {}
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                sums[path] = hashlib.sha256(file.read()).hexdigest()
+        except OSError:
+            continue
+    return sums

@@ -157,27 +157,18 @@ reload_needed:
 """
 
 import glob
-import hashlib
 import os
 import re
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import ask_file_system
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import ask_file_system, checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import mount_of, options_in_force, parse_mountinfo, unit_name
 
 UNITS = "/etc/systemd/system"
 MARK = "# Placed by trainyard.gpu.nfs_client."
 REMOUNT_SECONDS = 40
 FSTAB_MARK = "x-trainyard.placed"
-
-
-def read(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def units(module, names):
@@ -197,13 +188,13 @@ def units(module, names):
 def placed():
     found = []
     for path in sorted(glob.glob(UNITS + "/*.mount")):
-        text = read(path)
+        text = read_text(path)
         where, what = (re.search(r"^%s=(.*)$" % name, text, re.M) for name in ("Where", "What"))
         if MARK in text and where and what:
             files = [name for name in (path[:-len("mount")] + "automount", path) if os.path.exists(name)]
             found.append({"target": where.group(1), "source": what.group(1), "unit": "mount" if len(files) == 1 else "automount",
                           "units": [os.path.basename(name) for name in files], "files": files, "options": []})
-    for line in read("/etc/fstab").splitlines():
+    for line in read_text("/etc/fstab").splitlines():
         words = line.split()
         if len(words) > 3 and not line.startswith("#") and FSTAB_MARK in words[3].split(","):
             target = words[1].replace("\\040", " ")
@@ -214,7 +205,7 @@ def placed():
 
 def in_use(mounts, ours):
     targets = {mount["target"] for mount in ours}
-    lines = [line.split() for line in read("/etc/fstab").splitlines() if not line.lstrip().startswith("#")]
+    lines = [line.split() for line in read_text("/etc/fstab").splitlines() if not line.lstrip().startswith("#")]
     return bool([mount for mount in mounts if mount["type"] in ("nfs", "nfs4") and mount["path"] not in targets]
                 or [words for words in lines if len(words) > 3 and words[2] in ("nfs", "nfs4") and words[1] not in targets])
 
@@ -234,8 +225,7 @@ def ask(module, mount, mounts, known):
     if not here and automount.get("ActiveState") == "active":
         # It is mounted when it is first touched.
         cause, answer["error"] = ask_file_system(target, module.params["timeout"])
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-            here = [entry for entry in parse_mountinfo(file.read()) if entry["path"] == target and entry["type"] != "autofs"]
+        here = [entry for entry in parse_mountinfo(read_text("/proc/self/mountinfo")) if entry["path"] == target and entry["type"] != "autofs"]
         if not here:
             answer["state"] = "hangs" if cause == "hangs" else "absent"
             return answer
@@ -261,7 +251,7 @@ def ask(module, mount, mounts, known):
 
 
 def ask_all(module):
-    mounts = parse_mountinfo(read("/proc/self/mountinfo"))
+    mounts = parse_mountinfo(read_text("/proc/self/mountinfo"))
     names = [unit_name(mount["target"], suffix) for mount in module.params["mounts"] for suffix in ("mount", "automount")]
     known = units(module, names)
     return [ask(module, mount, mounts, known) for mount in module.params["mounts"]], any(entry.get("NeedDaemonReload") == "yes" for entry in known.values())
@@ -296,20 +286,13 @@ def main():
             break
         time.sleep(1)
     ours = placed()
-    sums = {}
-    for path in module.params["files"]:
-        try:
-            with open(path, "rb") as file:
-                sums[path] = hashlib.sha256(file.read()).hexdigest()
-        except OSError:
-            continue
     module.exit_json(
         changed=False,
         available=bool(module.get_bin_path("mount.nfs4", opt_dirs=["/usr/sbin", "/sbin"])),
         mounts=mounts,
         placed=ours,
-        in_use=in_use(parse_mountinfo(read("/proc/self/mountinfo")), ours),
-        files=sums,
+        in_use=in_use(parse_mountinfo(read_text("/proc/self/mountinfo")), ours),
+        files=checksums(module.params["files"]),
         reload_needed=reload_needed,
     )
 

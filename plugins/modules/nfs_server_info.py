@@ -177,13 +177,13 @@ error:
 """
 
 import glob
-import hashlib
 import json
 import os
 import re
 import socket
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
     ParseError,
     allowed_by_ufw,
@@ -200,21 +200,13 @@ NFSD = "/proc/fs/nfsd/"
 PORT = 2049
 
 
-def read(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def number(path):
-    found = re.match(r"\d+", read(path).strip())
+    found = re.match(r"\d+", read_text(path).strip())
     return int(found.group()) if found else 0
 
 
 def nfsd():
-    versions = parse_versions(read(NFSD + "versions"))
+    versions = parse_versions(read_text(NFSD + "versions"))
     if not versions:
         return {}
     return {"threads": number(NFSD + "threads"), "versions": versions, "lease_seconds": number(NFSD + "nfsv4leasetime"),
@@ -293,23 +285,16 @@ def main():
     error, others, own = "", [], []
     for path in ["/etc/exports"] + sorted(glob.glob("/etc/exports.d/*.exports")):
         try:
-            found = parse_exports(read(path))
+            found = parse_exports(read_text(path))
         except ParseError as problem:
             error, found = "%s: %s" % (path, problem), []
         if path == module.params["exports_file"]:
             own = list(dict.fromkeys(export["client"] for export in found))
         else:
             others += [dict(export, file=path) for export in found]
-    in_force = parse_exports(read(ETAB))
-    mounts = parse_mountinfo(read("/proc/self/mountinfo"))
+    in_force = parse_exports(read_text(ETAB))
+    mounts = parse_mountinfo(read_text("/proc/self/mountinfo"))
     paths = {export["path"] for export in exports}
-    sums = {}
-    for path in module.params["files"]:
-        try:
-            with open(path, "rb") as file:
-                sums[path] = hashlib.sha256(file.read()).hexdigest()
-        except OSError:
-            continue
     module.exit_json(
         changed=False,
         available=bool(module.get_bin_path("exportfs", opt_dirs=["/usr/sbin", "/sbin"])) and os.path.exists("/usr/sbin/rpc.nfsd"),
@@ -325,8 +310,8 @@ def main():
         mounts={path: mount_of(path, mounts)["path"] for path in paths},
         mounted_by_nfs=[path for path in sorted(paths) if mount_of(path, mounts)["type"] in ("nfs", "nfs4")],
         firewall=firewall(module),
-        files=sums,
-        record=json.loads(read(module.params["record"] or "") or "{}"),
+        files=checksums(module.params["files"]),
+        record=json.loads(read_text(module.params["record"] or "") or "{}"),
         error=error,
     )
 

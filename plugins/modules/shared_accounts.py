@@ -97,24 +97,18 @@ made:
   elements: str
 """
 
-import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes, find_group, find_user
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record, write_record
 
 
 class Accounts:
     def __init__(self, module):
         self.module, self.made = module, []
         self.path = module.params["record"]
-        try:
-            with open(self.path, encoding="utf-8") as file:
-                self.record = json.load(file)
-        except FileNotFoundError:
-            self.record = {}
-        except ValueError as error:
-            module.fail_json(msg="%s is no JSON (%s): what was made can't be told" % (self.path, error))
+        self.record = read_record(module, self.path)
 
     def note(self, kind, value):
         """Before it is made: an interrupted run must not leave what nobody knows of."""
@@ -123,17 +117,7 @@ class Accounts:
             self.write()
 
     def write(self):
-        if self.module.check_mode:
-            return
-        if not any(self.record.values()):
-            if os.path.exists(self.path):
-                os.unlink(self.path)
-            return
-        unfinished = self.path + ".unfinished"
-        with open(unfinished, "w", encoding="utf-8") as file:
-            json.dump(self.record, file, indent=2, sort_keys=True)
-            file.write("\n")
-        os.rename(unfinished, self.path)
+        write_record(self.module, self.path, self.record)
 
     def run(self, words, *command):
         self.made.append(words)

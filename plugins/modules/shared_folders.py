@@ -100,13 +100,13 @@ unprotected:
 
 import errno
 import fcntl
-import json
 import os
 import stat
 import struct
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import full_access
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record, write_record
 
 ACCESS = "system.posix_acl_access"
 DEFAULT = "system.posix_acl_default"
@@ -204,28 +204,10 @@ class Folders:
         self.module = module
         self.path = module.params["record"]
         self.changed, self.kept, self.unprotected, self.diff = [], [], [], []
-        try:
-            with open(self.path, encoding="utf-8") as file:
-                self.record = json.load(file)
-        except FileNotFoundError:
-            self.record = {}
-        except ValueError as error:
-            module.fail_json(msg="%s is no JSON (%s): restore it, or remove it to keep what is there now" % (self.path, error))
+        self.record = read_record(module, self.path)
 
     def write_record(self):
-        if self.module.check_mode:
-            return
-        if not self.record:
-            if os.path.exists(self.path):
-                os.unlink(self.path)
-            return
-        unfinished = self.path + ".unfinished"
-        with open(unfinished, "w", encoding="utf-8") as file:
-            json.dump(self.record, file, indent=2, sort_keys=True)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(unfinished, self.path)
+        write_record(self.module, self.path, self.record)
 
     def note(self, path, before, after):
         self.changed.append(path)
