@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import time
 
 import pytest
 from whole_cluster import FOR_EVER
@@ -76,6 +78,14 @@ def test_a_failed_rank_fails_the_job_and_leaves_none_alive(cluster, launcher):
     assert result["ranks"][1]["exit_code"] == 7 and result["exit_code"] == 7
     assert cluster.peer in run.text and "exit code 7" in run.text
     assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
+
+
+def test_the_operator_sees_each_line_within_5_seconds(cluster):
+    job = cluster.start("playbooks/train.yml", "-e", {"train_command": FOR_EVER, "train_timeout": 25}, output=subprocess.PIPE)
+    late = [time.time() - float(seen.group(1)) for seen in (re.search(r"\[\d \S+\] (\d+\.\d+)$", line.rstrip()) for line in job.stdout) if seen]
+    assert job.wait() == 2
+    assert cluster.last_job()["exit_code"] == 124
+    assert len(late) > 12 and max(late) < 5
 
 
 def kill_operator(cluster, job_id, operator):

@@ -36,6 +36,7 @@ def test_again(cluster):
     assert (run.code, run.changed) == (0, {})
 
 
+@pytest.mark.acceptance
 def test_what_jobs_left_on_the_share_goes_when_it_is_asked_for_by_name(cluster):
     run = cluster.playbook("playbooks/teardown.yml", "-e", {"train_remove_share_data": True})
     assert run.code == 0
