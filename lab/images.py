@@ -147,6 +147,7 @@ def virtual_system(cache, log):
     digest = hashlib.sha256(repr((recipe.image, IDENTITY_SERVICE, IDENTITY_SCRIPT, VIRTUAL_FSTAB, VIRTUAL_DISK)).encode()).hexdigest()[:12]
     target = cache / f"virtual-{digest}"
     system = {"kernel": target / "vmlinuz", "initrd": target / "initrd.img", "disk": target / "disk.ext4"}
+    machine.install("qemu-system-x86", "qemu-utils", "iproute2", "e2fsprogs")
     if target.exists():
         return system
     if not machine.runs_virtual_machines():

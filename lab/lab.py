@@ -70,7 +70,10 @@ def log_file(state, stage):
 
 
 def prepare(options):
-    """Have all that every lab on this machine shares: engine, images, wheels, the inventory's file about this machine."""
+    """Have all that every lab on this machine shares: engine, images, wheels, the inventory's file about this machine. Returns engine and what hosts
+    are made of: an image's name, or the system of virtual machines."""
+    if options.virtual and not machine.is_root():
+        raise LabError("virtual hosts need root on this machine, for their network and disks: run make lab-vm as root")
     engine = Engine(CACHE)
     with only_one(CACHE, wait=True):
         log = log_file(ROOT / ".lab", "prepare")
@@ -80,7 +83,8 @@ def prepare(options):
         base, archive = images.training_base(engine, CACHE, log)
         for path in inventory.machine_files(ROOT):
             inventory.write(path, inventory.to_yaml(inventory.machine_variables(ROOT, base, archive, wheels)))
-    return engine, options.image or host
+        system = images.virtual_system(CACHE, log_file(ROOT / ".lab", "virtual")) if options.virtual else None
+    return engine, system or options.image or host
 
 
 def bring_up(options):
@@ -94,12 +98,10 @@ def bring_up(options):
 
 
 def bring_up_virtual(options):
-    engine, dummy = prepare(options)
+    engine, system = prepare(options)
     lab = VirtualLab(engine, options.name, options.subnet, options.state, options.hosts)
     lab.check_owner()
     lab.check_free()
-    with only_one(CACHE, wait=True):
-        system = images.virtual_system(CACHE, log_file(ROOT / ".lab", "virtual"))
     lab.up(system, training_storage(engine, options) if options.trains else None)
     return lab, inventory_of(options, lab, COMMITTED_VIRTUAL)
 

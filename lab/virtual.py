@@ -56,9 +56,6 @@ class VirtualLab(Lab):
 
     def up(self, system, docker_storage=None):
         """Bring the machines up. `system` is what images.virtual_system has made, `docker_storage` a disk for /var/lib/docker."""
-        if not machine.is_root():
-            raise LabError("virtual hosts need root on this machine, for their network and disks: run make lab-vm as root")
-        machine.install("qemu-system-x86", "qemu-utils", "iproute2", "e2fsprogs")
         self.check_free()
         self._make_key()
         self._make_network()

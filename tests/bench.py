@@ -1,15 +1,19 @@
-"""What site.yml and train.yml cost on two hosts of this machine: a table, and bench.json.
+"""What the collection costs on two hosts of this machine: tables, and bench.json.
 
-First run (bare hosts; Horovod is compiled where its image isn't kept from before), second run, run after a container was deleted: seconds,
-tasks, module runs per host. And what
-train.yml adds to the same horovodrun line typed by hand.
+Containers for hosts: first run of site.yml (bare hosts; Horovod is compiled where its image isn't kept from before), second run, run after a
+container was deleted: seconds, tasks, module runs per host; and what train.yml adds to the same horovodrun line typed by hand. Virtual machines
+for hosts: `make lab-vm` by stage, a client's boot until the share is mounted, and what NFS leaves of the disk that it serves.
+`tests/bench.py containers` or `tests/bench.py virtual` measures one of them alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import re
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/support"))
 
-from whole_cluster import MODULE_RUN_SECONDS, MOVED_BYTES, WholeCluster  # the path has to be there first
+from virtual_cluster import VirtualCluster  # the path has to be there first
+from whole_cluster import BIN, MODULE_RUN_SECONDS, MOVED_BYTES, WholeCluster
 
 LIMITS = {"second run seconds": 12, "second run module runs per host": 28, "second run changed": 0,
           **{"second run MB %s per host" % way: most / 1e6 for way, most in MOVED_BYTES.items()}, "train.yml adds seconds": 3}
@@ -44,7 +49,8 @@ def by_hand(cluster):
     return time.monotonic() - begun
 
 
-def main():
+def containers():
+    """Figures of the runs on containers for hosts, each limit's verdict among them."""
     cluster = WholeCluster("bench", "172.30.76.0/24")
     rows = []
     # Of a bench that was killed.
@@ -73,19 +79,79 @@ def main():
                 **{"second run MB %s per host" % way: round(most / 1e6, 1) for way, most in moved.items()},
                 "train.yml adds seconds": round(added, 1)}
     verdict = {name: {"measured": measured[name], "limit": limit, "ok": measured[name] <= limit} for name, limit in LIMITS.items()}
-    result = {"cpus": os.cpu_count(), "module_run_seconds": round(module_run, 2), "runs": rows, "verdict": verdict,
-              "train": {"playbook_seconds": round(statistics.median(trains), 1), "by_hand_seconds": round(statistics.median(hands), 1)}}
-    (ROOT / "bench.json").write_text(json.dumps(result, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return {"module_run_seconds": round(module_run, 2), "runs": rows, "verdict": verdict,
+            "train": {"playbook_seconds": round(statistics.median(trains), 1), "by_hand_seconds": round(statistics.median(hands), 1)}}
 
+
+def tell_containers(result):
     print("\n%-34s %8s %6s %8s  %s" % ("", "seconds", "tasks", "changed", "module runs"))
-    for entry in rows:
+    for entry in result["runs"]:
         print("%-34s %8.1f %6d %8d  %s" % (entry["run"], entry["seconds"], entry["tasks"], entry["changed"], ", ".join(
             "%s %d" % pair for pair in sorted(entry["module_runs"].items()))))
     print("%-34s %8.1f\n%-34s %8.1f\n" % ("train.yml", result["train"]["playbook_seconds"], "the same line by hand", result["train"]["by_hand_seconds"]))
-    print("one bare module run on both hosts takes %.2f s on this machine (%.2f s where the limits were set)" % (module_run, MODULE_RUN_SECONDS))
-    for name, judged in verdict.items():
+    print("one bare module run on both hosts takes %.2f s on this machine (%.2f s where the limits were set)" % (
+        result["module_run_seconds"], MODULE_RUN_SECONDS))
+    for name, judged in result["verdict"].items():
         print("%-34s %8.1f  at most %s: %s" % (name, judged["measured"], judged["limit"], "ok" if judged["ok"] else "TOO MUCH"))
-    sys.exit(not all(judged["ok"] for judged in verdict.values()))
+
+
+def whole_way(cluster):
+    """Run what `make lab-vm` runs, its lines on the terminal. Returns the seconds by stage that its summary tells."""
+    text = []
+    with subprocess.Popen([str(BIN / "python"), "-u", "lab/lab.py", "run", "--virtual", "--name", cluster.name, "--subnet", cluster.subnet,
+                           "--state", str(cluster.lab_state), "--inventory", str(cluster.inventory)], cwd=ROOT, text=True, errors="replace",
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            text.append(line)
+    if process.returncode:
+        sys.exit("bench: the way to a finished job on virtual hosts ended with exit code %d" % process.returncode)
+    return {stage: int(seconds) for stage, seconds in re.findall(r"^(lab|site\.yml|train\.yml) +(\d+)$", "".join(text[-30:]), re.MULTILINE)}
+
+
+def virtual():
+    """Figures of virtual machines for hosts."""
+    cluster = VirtualCluster("bench", "172.30.76.0/24")
+    cluster.lab("down", "--keep")
+    try:
+        stages = whole_way(cluster)
+        speeds = {kind: json.loads(cluster.on(host, "cat /var/lib/trainyard/shared_storage.speed.json").out)["speed"]
+                  for kind, host in (("disk", cluster.server), ("nfs", cluster.client))}
+        cluster.wait_for_boot(cluster.client, cluster.reboot(cluster.client))
+        active = cluster.on(cluster.client, "systemctl show --property=ActiveEnterTimestampMonotonic --value data1-share.mount").out
+    finally:
+        if not os.environ.get("KEEP"):
+            cluster.lab("down", "--keep")
+    return {"stages": stages, "speeds": speeds, "boot_to_mount_seconds": round(int(active) / 1e6, 1)}
+
+
+def tell_virtual(result):
+    print("\n%-34s %8s" % ("make lab-vm", "seconds"))
+    for stage, seconds in result["stages"].items():
+        print("%-34s %8d" % (stage, seconds))
+    print("%-34s %8.1f" % ("client: kernel's start to mount", result["boot_to_mount_seconds"]))
+    print("\n%-34s %8s %8s" % ("the share", "disk", "by NFS"))
+    for name, unit in (("write", "mib_per_second"), ("read", "mib_per_second"), ("small_write", "files_per_second"), ("small_read", "files_per_second")):
+        print("%-34s %8.1f %8.1f" % ("%s, %s" % (name.replace("_", " files: "), unit.replace("_", " ")), *(
+            result["speeds"][kind]["%s_%s" % (name, unit)] for kind in ("disk", "nfs"))))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("hosts", nargs="?", choices=["containers", "virtual"], help="what to measure; without it both")
+    hosts = parser.parse_args().hosts
+    asked = [hosts] if hosts else ["containers", "virtual"]
+    result = {"cpus": os.cpu_count()}
+    if "containers" in asked:
+        result["containers"] = containers()
+    if "virtual" in asked:
+        result["virtual"] = virtual()
+    (ROOT / "bench.json").write_text(json.dumps(result, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    if "containers" in asked:
+        tell_containers(result["containers"])
+    if "virtual" in asked:
+        tell_virtual(result["virtual"])
+    sys.exit("containers" in asked and not all(judged["ok"] for judged in result["containers"]["verdict"].values()))
 
 
 if __name__ == "__main__":

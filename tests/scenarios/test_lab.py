@@ -95,6 +95,14 @@ def test_on_virtual_machines(clone, tmp_path):
         assert cluster.inside(maker, "cat /data1/share/made/file").out == "one\ntwo\n"
         cluster.inside(other, "rm -r /data1/share/made")
 
+    # The server has the folder anew: healed by a run, in the container that runs on, too.
+    started = cluster.inspect(peer)["State"]["StartedAt"]
+    cluster.make_share_again()
+    cluster.wait("the stale handle", 60, lambda: "Stale" in cluster.inside(peer, "stat --file-system /data1/share", check=False).text)
+    assert cluster.playbook("playbooks/shared_storage.yml", cwd=clone).code == 0
+    cluster.inside(peer, "touch /data1/share/healed && rm /data1/share/healed")
+    assert cluster.inspect(peer)["State"]["StartedAt"] == started
+
     cluster.wait_for_boot(peer, cluster.reboot(peer))
     cluster.wait("sshd in the container", 600, lambda: cluster.on(cluster.server, "docker exec trainyard-training ssh -o BatchMode=yes -p 12345 %s true" % peer,
                                                                check=False).code == 0)

@@ -17,7 +17,7 @@ LOGS = ROOT / ".cache/logs"
 # They fill all cores for long: with compilers, or with emulated machines.
 ALONE = {"nccl_rebuild", "vm"}
 # Most of a scenario is one host's waiting for another, so more than one fits on a core.
-SIDE_BY_SIDE = 3
+SIDE_BY_SIDE = 4
 LONGEST_FIRST = ["cluster", "docker_engine", "training_image"]
 # Scenarios of which some tests judge seconds: they run beside the others, and these tests wait for `quiet`.
 WAITING = {"cluster"}
@@ -44,7 +44,7 @@ class MoleculeRuns:
         self.records, self.acceptance, self.tell = records, acceptance, tell
         self.pool = concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE)
         # The hosts' image and what else takes minutes on a new machine.
-        self.prepared = self.pool.submit(self.stream, "prepare", [sys.executable, "-u", "lab/lab.py", "prepare"], dict(os.environ)) if asked else None
+        self.prepared = self.prepare("prepare") if asked else None
         together = sorted(set(asked) - ALONE, key=lambda name: ((LONGEST_FIRST + [name]).index(name), name))
         self.loud, self.busy = set(together) - WAITING, None
         self.aside = set(self.loud) if WAITING & set(together) and ASIDE.parent.is_dir() else set()
@@ -56,6 +56,11 @@ class MoleculeRuns:
             self.busy = open(BUSY, "a", encoding="utf-8")  # the lock goes with this process, however it ends
             fcntl.flock(self.busy, fcntl.LOCK_EX)
         self.running = {scenario: self.pool.submit(self.run, scenario) for scenario in together}
+        # While the last of them run.
+        self.prepared_virtual = self.prepare("prepare-virtual", "--virtual") if "vm" in asked else None
+
+    def prepare(self, name, *arguments):
+        return self.pool.submit(self.stream, name, [sys.executable, "-u", "lab/lab.py", "prepare", *arguments], dict(os.environ))
 
     def result(self, scenario):
         """Exit code, text, and what the callback has recorded of a scenario."""
@@ -66,7 +71,7 @@ class MoleculeRuns:
 
     def run(self, scenario):
         try:
-            code, text = self.prepared.result()
+            code, text = (self.prepared_virtual if scenario == "vm" else self.prepared).result()
             return (code, text, []) if code else self.judged(scenario)
         finally:
             self.loud.discard(scenario)

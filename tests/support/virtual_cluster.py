@@ -58,6 +58,10 @@ class VirtualCluster(WholeCluster):
         subprocess.run([str(ROOT / ".venv/bin/python"), "lab/lab.py", "power", switch, host, "--name", self.name, "--subnet", self.subnet,
                         "--state", str(self.lab_state)], cwd=ROOT, check=True)
 
+    def make_share_again(self):
+        """The same content, in a folder that clients have no handle of."""
+        self.on(self.server, "exportfs -ua && cp -a {0} {0}.new && rm -r {0} && mv {0}.new {0} && exportfs -ra".format(SHARE))
+
     def link(self, host, state):
         subprocess.run(["ip", "link", "set", "ty-%s" % host, state], check=True)
 

@@ -97,13 +97,13 @@ def test_export_removed_by_hand(cluster):
 
 
 def test_stale_handle_after_the_folder_was_made_again(cluster):
-    cluster.on(cluster.server, "mv %s %s.old && mkdir -m 2775 %s && exportfs -ra" % (SHARE, SHARE, SHARE))
+    cluster.make_share_again()
     cluster.wait("the stale handle", 60, lambda: "Stale" in cluster.on(cluster.client, "stat --file-system %s" % SHARE, check=False).text)
     run = cluster.shared_storage()
     assert run.code == 0
     assert mounted(cluster)
     cluster.on(cluster.client, "touch %s/healed" % SHARE)
-    cluster.on(cluster.server, "rm %s/healed && rm -r %s.old" % (SHARE, SHARE))
+    cluster.on(cluster.server, "rm %s/healed" % SHARE)
 
 
 def test_disk_of_the_share_full(cluster):
