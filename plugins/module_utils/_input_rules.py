@@ -32,6 +32,7 @@ Keys of a rule. C(variable) and exactly one kind are required:
 - C(path: absolute)       begins with / and is neither / itself nor contains ..
 - C(network: true)        CIDR without host bits, IPv4
 - C(address: true)        IPv4 address
+- C(command: true)        words of a command line, each quote closed
 - C(unique: true)         no value twice on one host (of a list);  C(unique: hosts): on no two hosts
 - C(same: true)           one value for all hosts
 - C(that: expression)     Jinja without braces, true is good; C(item) is the value named by C(variable)
@@ -49,12 +50,13 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
+import shlex
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 
 __all__ = ["KINDS", "RuleError", "check_inventory", "describe", "judge_rules", "parse_rules", "select", "show", "unknown_variables"]
 
-KINDS = ("range", "pattern", "path", "network", "address", "unique", "same", "that")
+KINDS = ("range", "pattern", "path", "network", "address", "command", "unique", "same", "that")
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
 _NEED_WORDS = ("pattern", "that")
 _MAX_SHOWN = 160
@@ -155,12 +157,20 @@ def _is_address(value):
         return False
 
 
+def _is_command(value):
+    try:
+        return shlex.split(str(value)) != []
+    except ValueError:
+        return False
+
+
 _GOOD = {
     "range": _in_range,
     "pattern": lambda value, regex: re.fullmatch(regex, str(value)) is not None,
     "path": lambda value, dummy: str(value).startswith("/") and str(value).strip("/") != "" and ".." not in str(value).split("/"),
     "network": lambda value, dummy: _is_network(value),
     "address": lambda value, dummy: _is_address(value),
+    "command": lambda value, dummy: _is_command(value),
 }
 
 
@@ -176,6 +186,7 @@ def _allowed(rule):
         "path": "an absolute path below /, without ..",
         "network": "an IPv4 network such as 10.0.0.0/24, without host bits",
         "address": "an IPv4 address",
+        "command": "a command line, each quote closed, such as: python3 /data1/share/train.py",
         "unique": "every value once",
         "same": "the same value for all hosts",
     }[rule["kind"]]

@@ -118,11 +118,6 @@ cli_version:
   returned: success
   type: str
   sample: 20.10.24
-containerd_version:
-  description: Upstream version of containerd, empty where there is none.
-  returned: success
-  type: str
-  sample: 1.6.20
 buildx_version:
   description: Version of the plugin buildx, empty where the command line has none.
   returned: success
@@ -138,31 +133,11 @@ compose_version:
   returned: success
   type: str
   sample: 2.40.0
-storage_driver:
-  description: Storage driver of the engine, empty where it does not answer.
-  returned: success
-  type: str
-  sample: overlay2
-cgroup_driver:
-  description: Who manages the cgroups of containers, V(systemd) or V(cgroupfs).
-  returned: success
-  type: str
-  sample: systemd
-cgroup_version:
-  description: Version of the host's cgroup hierarchy, V(1) or V(2).
-  returned: success
-  type: str
-  sample: "2"
 live_restore:
   description: Whether containers go on while the engine restarts.
   returned: success
   type: bool
   sample: false
-containers:
-  description: Number of containers, running or not, that this collection did not make.
-  returned: success
-  type: int
-  sample: 3
 containers_running:
   description: Number of containers that run.
   returned: success
@@ -358,7 +333,6 @@ def main():
     running = info.get("ServerVersion", "")
     # An engine that answers need not be asked a second way.
     installed = running or tool_version(host.output(host.params["daemon"], "--version"))
-    ours = host.docker("ps", "--all", "--quiet", "--filter", "label=trainyard.managed").split() if running else []
 
     cause = ""
     if not running:
@@ -371,15 +345,10 @@ def main():
         fix=FIXES[cause],
         version=upstream_version(installed),
         cli_version=upstream_version(cli),
-        containerd_version=upstream_version(tool_version(host.output("containerd", "--version"))),
         buildx_version=plugins.get("buildx", ""),
         buildx_required=cli_needs_buildx(cli),
         compose_version=plugins.get("compose", ""),
-        storage_driver=info.get("Driver", ""),
-        cgroup_driver=info.get("CgroupDriver", ""),
-        cgroup_version=info.get("CgroupVersion", ""),
         live_restore=info.get("LiveRestoreEnabled", False),
-        containers=info.get("Containers", 0) - len(ours),
         containers_running=info.get("ContainersRunning", 0),
         service={
             "loaded": service.get("LoadState") == "loaded",

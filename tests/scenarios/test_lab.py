@@ -166,3 +166,23 @@ def test_killed_and_taken_down(clone, tmp_path):
     log = tmp_path / "down.log"
     assert start(clone, log, "lab-down").wait() == 0, log
     assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
+
+
+@pytest.mark.acceptance
+@pytest.mark.scenario
+def test_hosts_of_a_user_s_own_image(clone, tmp_path):
+    """LAB_IMAGE=: the hosts are made of it, and lab-down leaves it to the user."""
+    own = "of-the-user/host:1"
+    subprocess.run(["python3", "lab/lab.py", "prepare"], cwd=clone, check=True)
+    subprocess.run(["docker", "build", "--quiet", "--tag", own, "-"], input="FROM trainyard-lab/host:latest\nRUN touch /etc/of-the-user\n", text=True, check=True)
+    try:
+        log = tmp_path / "lab.log"
+        kill_at(r"^PLAY \[", start(clone, log, "lab", "LAB_IMAGE=%s" % own), log, kill_all)
+        for host in HOSTS[:2]:
+            subprocess.run(["docker", "exec", host, "test", "-e", "/etc/of-the-user"], check=True)
+        log = tmp_path / "down.log"
+        assert start(clone, log, "lab-down").wait() == 0, log
+        assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
+        assert docker("image", "ls", "--quiet", own)
+    finally:
+        subprocess.run(["docker", "image", "rm", own], check=True)

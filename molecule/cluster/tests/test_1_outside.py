@@ -131,7 +131,11 @@ def test_a_container_reaches_the_site_s_package_index(cluster, host_name):
 
 def test_the_user_s_own_things_are_as_they_were(cluster):
     settings = json.loads(cluster.on(cluster.peer, "cat /etc/docker/daemon.json").out)
-    assert settings["labels"] == ["site=molecule"] and settings["log-opts"]["max-size"] == "11m"
-    assert cluster.inspect(cluster.peer, "site-monitor")["State"]["Running"]
+    assert settings == {"labels": ["site=molecule"], "live-restore": True, "log-opts": {"max-size": "11m", "max-file": "3"}}
+    # The engine was restarted for that, and their container wasn't.
+    monitor = cluster.inspect(cluster.peer, "site-monitor")
+    assert monitor["State"]["Running"] and monitor["RestartCount"] == 0
+    assert monitor["State"]["StartedAt"] < cluster.on(
+        cluster.peer, 'date --utc --date "$(systemctl show --property=ActiveEnterTimestamp --value docker)" +%Y-%m-%dT%H:%M:%S').out
     for host in cluster.hosts:
         assert "admin@site" in cluster.on(host, "cat /root/.ssh/authorized_keys").out

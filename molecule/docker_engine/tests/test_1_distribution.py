@@ -55,6 +55,19 @@ def test_engine_that_is_too_old_is_not_replaced_unasked(host, role):
     assert host.package("docker.io").is_installed
 
 
+def test_command_line_that_can_not_build_is_refused(host, role):
+    """From 23 on BuildKit needs the plugin. Before the distribution's command line there is one that calls itself as Docker's own of 28.5.1 does."""
+    newer = "/usr/local/bin/docker"
+    said = 'if [ "$1" = --version ]; then echo "Docker version 28.5.1, build e180ab8"; else exec /usr/bin/docker "$@"; fi'
+    host.run_expect([0], f"printf '#!/bin/sh\n%s\n' '{said}' > {newer} && chmod 0755 {newer}")
+    try:
+        run = role(docker_engine_daemon_options=OURS)
+    finally:
+        host.run_expect([0], f"rm {newer}")
+    assert run.code != 0
+    assert "Docker's command line 28.5.1 needs its plugin buildx" in run.text
+
+
 def test_file_that_cannot_be_parsed_is_refused_and_left_alone(host, role, config):
     broken = '{\n  "debug": true,\n  oops\n}\n'
     host.run_expect([0], f"printf '%s' '{broken}' > {CONFIG}")

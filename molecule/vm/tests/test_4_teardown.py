@@ -46,3 +46,17 @@ def test_check_mode_tells_what_a_run_on_bare_hosts_changes(cluster):
     assert {task for _host, task in told(check.changed)} >= {
         "trainyard.gpu.package_sources : Install the packages", "trainyard.gpu.nfs_client : Place the units",
         "trainyard.gpu.nfs_server : Place settings and exports"}
+
+
+def test_firewalld_too_is_open_for_the_clients_alone(cluster):
+    """Last, as it leaves packages on the server. Before the run a firewalld that knows nothing of NFS keeps the client out."""
+    reach = "timeout 10 bash -c '< /dev/tcp/%s/2049'" % cluster.address[cluster.server]
+    cluster.on(cluster.server, "ufw --force disable && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends firewalld && firewall-cmd --state")
+    assert cluster.on(cluster.client, reach, check=False).code != 0
+    run = cluster.shared_storage()
+    assert run.code == 0
+    rules = cluster.on(cluster.server, "firewall-cmd --permanent --list-rich-rules").out.splitlines()
+    assert len(rules) == 1 and 'source address="%s"' % cluster.address[cluster.client] in rules[0]
+    assert cluster.on(cluster.client, reach, check=False).code == 0
+    again = cluster.shared_storage()
+    assert (again.code, again.changed) == (0, {})

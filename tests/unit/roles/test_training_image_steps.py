@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
+import re
 
 import pytest
 import yaml
@@ -18,6 +19,16 @@ steps = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(steps)
 
 FIXES = {fix["name"]: fix for fix in yaml.safe_load((ROLE / "vars" / "main.yml").read_text())["__training_image_source_fixes"]}
+
+
+def test_what_decides_the_image_is_one_for_all_hosts():
+    """Each variable that goes into the recipe has a rule for that: with two recipes in a run, some hosts would end with another image than the head."""
+    given = yaml.safe_load((ROLE / "vars" / "main.yml").read_text())
+    decides = set(re.findall(r"\btraining_image_\w+", str([value for name, value in given.items() if name.startswith(
+        ("__training_image_recipe", "__training_image_apt", "__training_image_tools_asked"))])))
+    rules = yaml.safe_load((ROLE / "meta" / "input_rules.yml").read_text())["input_rules"]
+    assert len(decides) > 10
+    assert decides - {rule["variable"] for rule in rules if rule.get("same")} == set()
 
 
 def applied(**versions):

@@ -77,6 +77,13 @@ def test_the_smallest_inventory_is_good(judge):
     ("docker_engine_repository_key", "README.md", "input-rule", "absolute path"),
     ("docker_engine_no_proxy", ".example.org,localhost", "input-type", "a list"),
     ("train_environment", "NCCL_DEBUG=INFO", "input-type", "a dictionary"),
+    ("train_environment", {"1X": "y"}, "input-rule", "not beginning with a digit"),
+    ("train_command", "python3 'train.py", "input-command", "each quote closed"),
+    ("training_container_capabilities", ["CAP_IPC_LOCK", "IPC_LOK"], "input-rule", "IPC_LOCK"),
+    ("training_container_ulimits", {"memlok": -1}, "input-rule", "memlock"),
+    ("training_image_build_variables", {"HOROVOD GPU": "NCCL"}, "input-rule", "names of letters"),
+    ("training_image_horovod_url", "ftp://example.org/horovod.tar.gz", "input-pattern", "URL"),
+    ("training_image_horovod_version", "latest", "input-pattern", "0.28.1"),
     ("cluster_network", "10.0.0.1/24", "input-network", "10.0.0.0/24"),
     ("cluster_head", "server-z", "input-rule", "group cluster"),
     ("cluster_storage", "nas", "input-rule", "group cluster"),
@@ -123,6 +130,24 @@ def test_values_that_must_agree(judge):
     result = judge(cluster(first={"cluster_ssh_port": 2222}))
     assert problems(result) == {("input-same", "cluster_ssh_port")}
     assert {(entry["host"], entry["found"]) for entry in result["findings"]} == {("server-a", "2222"), ("server-b", "12345")}
+
+
+def test_there_is_one_image_for_all_hosts(judge):
+    assert problems(judge(cluster(first={"training_image_cuda_architectures": ["80"]}))) == {("input-same", "training_image_cuda_architectures")}
+
+
+@pytest.mark.parametrize("when, good", [
+    ({"torch": ">=2.1,<2.13", "horovod": "==0.28.1"}, True), ({"torch": " > 2 , <= 3.0"}, True), ({"torch": "~=2.1"}, False), ({"torch": "2.1"}, False),
+    ({"torch": ">=2.1", "gcc": "13"}, False),
+])
+def test_ranges_of_versions(judge, when, good):
+    fix = {"name": "ours", "reason": "why", "source": ["issue"], "when": when}
+    assert problems(judge(cluster({"training_image_source_fixes": [fix]}))) == (set() if good else {("input-rule", "training_image_source_fixes[0].when")})
+
+
+def test_a_source_fix_names_what_it_replaces(judge):
+    fix = {"name": "ours", "reason": "why", "source": ["issue"], "when": {"torch": ">=2"}, "replace": [{"file": "setup.py", "text": "x"}]}
+    assert {source for _id, source in problems(judge(cluster({"training_image_source_fixes": [fix]})))} == {"training_image_source_fixes"}
 
 
 def test_all_problems_come_at_once(judge):

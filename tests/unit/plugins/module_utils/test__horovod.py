@@ -1,6 +1,7 @@
 """The table of horovodrun --check-build: over all that people have posted (tests/fixtures/horovod), and over what they could have."""
 
 import csv
+import hashlib
 import re
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import KEYS
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/horovod"
 with open(FIXTURES / "INDEX.tsv", encoding="utf-8", newline="") as index:
-    FACTS = {row["path"]: row["expected_key_facts"] for row in csv.DictReader(index, delimiter="\t")}
+    ROWS = {row["path"]: row for row in csv.DictReader(index, delimiter="\t")}
+FACTS = {name: row["expected_key_facts"] for name, row in ROWS.items()}
 
 LABELS = {
     "frameworks": ["TensorFlow", "PyTorch", "MXNet"],
@@ -73,7 +75,7 @@ def read(name):
 
 
 def test_index_lists_every_fixture():
-    assert set(FACTS) == {path.name for path in FIXTURES.glob("*.txt")}
+    assert {name: row["sha256"] for name, row in ROWS.items()} == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in FIXTURES.glob("*.txt")}
 
 
 @pytest.mark.parametrize("name", [name for name, facts in FACTS.items() if "ticked frameworks=" in facts])
@@ -89,6 +91,7 @@ def test_posted_table(name):
     assert build.version == facts["horovod"]
     assert ticked(build) == expected
     assert {section: list(getattr(build, section)) for section in KEYS} == KEYS
+    assert sum(len(keys) for keys in KEYS.values()) == int(facts["entries"])
 
 
 FAILURES = [

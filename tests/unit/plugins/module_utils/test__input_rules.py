@@ -23,6 +23,7 @@ def judge(rule, *values, truth=True):
     ({"network": True}, ["10.0.0.0/24", "169.254.0.0/16"], ["2001:db8::/64", "10.0.0.1/24", "10.0.0.0", "lan", "", "10.0.0.0/33"]),
     ({"address": True}, ["10.0.0.1"], ["::1", "10.0.0.256", "server-a", "10.0.0.0/24", ""]),
     ({"address": True, "empty": True}, ["", "10.0.0.1"], ["x"]),
+    ({"command": True}, ["python3 x.py", "sh -c 'a; b'"], ["", "  ", "python3 'x.py", 'say "', "a\\"]),
     ({"range": [1, 9], "empty": True}, ["", None, [], {}], [0, False]),
     (dict(WORDS, pattern="[a-z]+"), ["abc"], ["abc\n", "a1", ""]),
     ({"variable": "r_v[]", "unique": True}, [["a", "b"], []], [["a", "a"]]),
