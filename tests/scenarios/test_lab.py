@@ -98,12 +98,12 @@ def test_on_virtual_machines(clone, tmp_path):
     # The server has the folder anew: healed by a run, in the container that runs on, too.
     started = cluster.inspect(peer)["State"]["StartedAt"]
     cluster.make_share_again()
-    cluster.wait("the stale handle", 60, lambda: "Stale" in cluster.inside(peer, "stat --file-system /data1/share", check=False).text)
+    cluster.wait("the stale handle", 60, lambda: "stale" in cluster.inside(peer, "stat --file-system /data1/share", check=False).text.lower())
     assert cluster.playbook("playbooks/shared_storage.yml", cwd=clone).code == 0
     cluster.inside(peer, "touch /data1/share/healed && rm /data1/share/healed")
     assert cluster.inspect(peer)["State"]["StartedAt"] == started
 
-    cluster.wait_for_boot(peer, cluster.reboot(peer))
+    cluster.wait_for_boot(peer, cluster.reboot(peer), 900)
     cluster.wait("sshd in the container", 600, lambda: cluster.on(cluster.server, "docker exec trainyard-training ssh -o BatchMode=yes -p 12345 %s true" % peer,
                                                                check=False).code == 0)
     # In this order: the time at which each became active, since the kernel's start.
