@@ -1,7 +1,7 @@
 """What the collection costs on two hosts of this machine: tables, and bench.json.
 
-Containers for hosts: first run of site.yml (bare hosts; Horovod is compiled where its image isn't kept from before), second run, run after a
-container was deleted: seconds, tasks, module runs per host; and what train.yml adds to the same horovodrun line typed by hand. Virtual machines
+Containers for hosts: first run of site.yml (bare hosts, Horovod is compiled), second run, run after a container was
+deleted: seconds, tasks, module runs per host; and what train.yml adds to the same horovodrun line typed by hand. Virtual machines
 for hosts: `make lab-vm` by stage, a client's boot until the share is mounted, and what NFS leaves of the disk that it serves.
 `tests/bench.py containers` or `tests/bench.py virtual` measures one of them alone.
 """
