@@ -13,7 +13,7 @@ VOLATILE = {"/etc/ld.so.cache", "/etc/passwd-", "/etc/group-", "/etc/shadow-", "
             "/var/log/dpkg.log", "/var/log/alternatives.log"}
 # Ansible's scratch folder of the ssh user, which is its to clean. The name server of the network that the lab's hosts are in has rules in each
 # host, with ports that a restart of the host changes.
-NOT_THE_HOST = re.compile(r"^/(?:home/ops|root)/\.ansible|127\.0\.0\.11")
+NOT_THE_HOST = re.compile(r"^/home/ops/\.ansible|127\.0\.0\.11")
 
 
 def output(*command):

@@ -289,6 +289,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     ParseError,
     container_ids,
@@ -303,15 +304,6 @@ PROGRAMS = ("exportfs", "mount.nfs4", "setquota")
 SIOCGIFFLAGS = 0x8913
 SIOCGIFADDR = 0x8915
 SIOCGIFNETMASK = 0x891B
-
-
-def read(path):
-    """Return a file's text, '' where it isn't there or may not be read: the kernel omits what it doesn't have."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def interfaces_by_ioctl():
@@ -404,21 +396,21 @@ def owners(inodes):
 
 def listeners(module, docker):
     ports = module.params["ports"]
-    sockets = [entry for name in ("tcp", "tcp6") for entry in listening_sockets(read("/proc/net/" + name), ports)] if ports else []
+    sockets = [entry for name in ("tcp", "tcp6") for entry in listening_sockets(read_text("/proc/net/" + name), ports)] if ports else []
     pids = owners([entry["inode"] for entry in sockets])
     # Where the host is itself a container, all its processes carry the host's own id.
-    own_ids = container_ids(read("/proc/1/cgroup"))
+    own_ids = container_ids(read_text("/proc/1/cgroup"))
     names = {}
     for entry in sockets:
         pid = pids.get(entry.pop("inode"), 0)
-        inner = [name for name in container_ids(read("/proc/%d/cgroup" % pid)) if name not in own_ids] if pid else []
+        inner = [name for name in container_ids(read_text("/proc/%d/cgroup" % pid)) if name not in own_ids] if pid else []
         identifier = inner[-1] if inner else ""
         if identifier and docker and identifier not in names:
             rc, out, dummy = module.run_command([docker, "inspect", "--type", "container", "--format", "{{.Name}}", identifier])
             names[identifier] = out.strip().lstrip("/") if rc == 0 else ""
         entry.update(
             pid=pid,
-            process=read("/proc/%d/comm" % pid).strip() if pid else "",
+            process=read_text("/proc/%d/comm" % pid).strip() if pid else "",
             container_id=identifier,
             container_name=names.get(identifier, ""),
         )
@@ -481,18 +473,18 @@ def main():
     try:
         module.exit_json(
             changed=False,
-            os=parse_os_release(read("/etc/os-release") or read("/usr/lib/os-release")),
+            os=parse_os_release(read_text("/etc/os-release") or read_text("/usr/lib/os-release")),
             python_version=platform.python_version(),
             architecture=platform.machine(),
             kernel=platform.release(),
             cpus=len(os.sched_getaffinity(0)),
-            memory_mib=memory_mib(read("/proc/meminfo")),
+            memory_mib=memory_mib(read_text("/proc/meminfo")),
             hostname=hostname,
             interfaces=interfaces(module),
-            default_interface=default_interface(read("/proc/net/route"), read("/proc/net/ipv6_route")),
+            default_interface=default_interface(read_text("/proc/net/route"), read_text("/proc/net/ipv6_route")),
             gpus=len(glob.glob("/proc/driver/nvidia/gpus/*")),
             programs={name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"])) for name in PROGRAMS},
-            boot_id=read("/proc/sys/kernel/random/boot_id").strip(),
+            boot_id=read_text("/proc/sys/kernel/random/boot_id").strip(),
             container=os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or os.path.exists("/run/systemd/container"),
             resolved=resolved,
             connections=connections,

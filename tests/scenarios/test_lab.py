@@ -103,7 +103,7 @@ def test_on_virtual_machines(clone, tmp_path):
     cluster.inside(peer, "touch /data1/share/healed && rm /data1/share/healed")
     assert cluster.inspect(peer)["State"]["StartedAt"] == started
 
-    cluster.wait_for_boot(peer, cluster.reboot(peer), 900)
+    cluster.wait_for_boot(peer, cluster.reboot(peer))
     cluster.wait("sshd in the container", 600, lambda: cluster.on(cluster.server, "docker exec trainyard-training ssh -o BatchMode=yes -p 12345 %s true" % peer,
                                                                check=False).code == 0)
     # In this order: the time at which each became active, since the kernel's start.
