@@ -43,7 +43,7 @@ class ActionModule(ActionBase):
         for key in ("lines", "cursor"):
             answer.pop(key, None)
         result.update(answer)
-        for key in ("changed", "attached"):
+        for key in ("changed", "attached", "diff"):
             if key in first:
                 result[key] = first[key]
         how = result.pop("how", None)

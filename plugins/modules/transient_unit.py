@@ -10,8 +10,8 @@ module: transient_unit
 short_description: Run a long command as a transient systemd unit and show its output while it runs
 version_added: "0.1.0"
 description:
-  - Starts a command with C(systemd-run) on the host, so that it outlives a lost connection, and shows its new output on the operator's terminal
-    about every three seconds. The task ends when the unit ends.
+  - Starts a command with C(systemd-run) on the host, so that it outlives a lost connection, and shows its output on the operator's terminal
+    about three seconds after it was written. The task ends when the unit ends.
   - If a unit of this name with the same command and environment is running already, the task attaches to it instead of starting a second one.
     One that has ended is started again. Whether that is needed is for the playbook to say, by looking at what the command makes.
   - What is shown is abridged when very much comes at once, and freed of control characters; the log on the host is complete.
@@ -39,6 +39,11 @@ options:
       - Like O(environment), for values that must not be logged. They are replaced in everything that this module returns, the log lines included.
     type: dict
     default: {}
+  files:
+    description:
+      - What the command needs on the host, in this order. It is brought into place before the unit is started, as M(trainyard.gpu.managed_files) does it,
+        without a module run of its own. Where the unit runs already, it stays as it is.
+    default: []
   working_directory:
     description:
       - Directory in which the command runs.
@@ -62,7 +67,7 @@ options:
   lease:
     description:
       - Seconds without a sign of life from this task after which the unit stops itself. V(0) means that it goes on without the task.
-      - At least V(10) when it is not V(0), because the task gives a sign of life about every three seconds.
+      - At least V(10) when it is not V(0), because the task gives a sign of life about every six seconds, or oftener while there is output.
     type: int
     default: 0
   detach:
@@ -83,13 +88,16 @@ requirements:
   - systemd 240 or newer on the host
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.files
 attributes:
   check_mode:
     support: full
     details:
       - Says whether a unit would be started. Runs nothing.
   diff_mode:
-    support: none
+    support: partial
+    details:
+      - Of O(files).
 """
 
 EXAMPLES = r"""
@@ -108,6 +116,10 @@ EXAMPLES = r"""
     name: trainyard-job-20261120t101500z
     command: [/var/lib/trainyard/bin/trainyard-job, run]
     stop_command: [/var/lib/trainyard/bin/trainyard-job, finish]
+    files:
+      - path: /var/lib/trainyard/bin/trainyard-job
+        content: "{{ lookup('ansible.builtin.file', 'trainyard_job.py', rstrip=false) }}"
+        mode: "0755"
     environment:
       TRAINYARD_JOB: "{{ my_job | to_json }}"
     log: /data1/share/.trainyard/jobs/20261120t101500z/job.log
@@ -166,6 +178,7 @@ import tempfile
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import ENTRY, ManagedFiles
 from ansible_collections.trainyard.gpu.plugins.module_utils._transient_unit import (
     abridge,
     describe_end,
@@ -177,7 +190,9 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._transient_unit impo
 
 RUN_DIRECTORY = "/run/trainyard"
 STOP_TIMEOUT = 60
+# A line waits this long for others. Where there is none, the next call can wait too: each is a Python process on a host that may be training.
 WAIT_SECONDS = 3.0
+SILENT_SECONDS = 6.0
 KEEP_SECONDS = 3600
 LINES_PER_CALL = 400
 TAIL_LINES = 15
@@ -288,6 +303,13 @@ class Unit(object):
             end["result"] = "lapsed"
         return end
 
+    def has_output_after(self, cursor):
+        try:
+            status = os.stat(self.log)
+        except FileNotFoundError:  # It is being rotated.
+            return False
+        return "%d:%d" % (status.st_ino, status.st_size) != cursor
+
     def open_log(self, cursor):
         inode, offset = (int(part) for part in cursor.split(":"))
         stream = open(self.log, "rb")
@@ -320,17 +342,18 @@ class Unit(object):
     def follow(self, cursor):
         """Wait a moment for output or the end; the answer of one call."""
         self.renew()
-        stop_at = time.monotonic() + WAIT_SECONDS
-        checked = time.monotonic()
+        stop_at = time.monotonic() + SILENT_SECONDS
         end = self.end()
+        silent = True
         while end is None and time.monotonic() < stop_at:
+            if silent and self.has_output_after(cursor):
+                silent = False
+                stop_at = min(stop_at, time.monotonic() + WAIT_SECONDS)
             time.sleep(0.1)
             end = self.end()
-            if end is None and time.monotonic() - checked > 2:
-                checked = time.monotonic()
-                if not self.running():
-                    # It may have written its result between the two questions.
-                    end = self.end() or {"rc": 255, "result": "lost", "signal": None, "uptime": uptime()}
+        if end is None and not self.running():
+            # It may have written its result between the two questions.
+            end = self.end() or {"rc": 255, "result": "lost", "signal": None, "uptime": uptime()}
         lines, cursor = self.new_lines(cursor, end is not None)
         answer = {"lines": lines, "cursor": cursor, "finished": end is not None}
         if end is not None:
@@ -347,6 +370,7 @@ def main():
             "command": {"type": "list", "elements": "str"},
             "environment": {"type": "dict", "default": {}},
             "secret_environment": {"type": "dict", "default": {}, "no_log": True},
+            "files": {"type": "list", "elements": "dict", "default": [], "options": ENTRY},
             "working_directory": {"type": "path"},
             "log": {"type": "path", "required": True},
             "stop_command": {"type": "list", "elements": "str", "default": []},
@@ -397,6 +421,9 @@ def main():
     else:
         answer["attached"] = False
         answer["changed"] = True
+        files = ManagedFiles(module)
+        files.run(params["files"])
+        answer["diff"] = files.diff
         if not module.check_mode:
             cursor = unit.start()
     if module.check_mode or params["detach"]:

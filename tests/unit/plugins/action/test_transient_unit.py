@@ -53,10 +53,11 @@ def run(plugin):
 
 
 def test_lines_are_shown_call_by_call_with_the_host_that_runs_the_unit(shown):
-    plugin = Plugin([RUNNING, STILL, ENDED])
+    placed = [{"before_header": "/f", "after_header": "/f", "before": "", "after": "new\n"}]
+    plugin = Plugin([dict(RUNNING, diff=placed), STILL, ENDED])
     result = run(plugin)
     assert shown == ["lab-a | one", "lab-a | two"]
-    assert (result["changed"], result["attached"], result["rc"]) == (True, False, 0)
+    assert (result["changed"], result["attached"], result["rc"], result["diff"]) == (True, False, 0, placed)
     assert not result.get("failed")
     assert {"lines", "cursor", "how"}.isdisjoint(result)
 

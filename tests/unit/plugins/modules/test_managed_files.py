@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-MODULE = Path(__file__).parents[4] / "plugins/modules/managed_files.py"
+DEV = Path(__file__).parents[4] / ".dev"
 
 
 def run(*files, check=False):
     arguments = {"files": list(files), "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
     done = subprocess.run(
-        [sys.executable, str(MODULE)], input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False
+        [sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.managed_files"], env=dict(os.environ, PYTHONPATH=str(DEV)),
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False
     )
     return json.loads(done.stdout)
 

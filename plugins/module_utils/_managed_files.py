@@ -1,0 +1,192 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Brings files, directories and links of a host into place: module managed_files, and what a unit needs beside its command."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import tempfile
+
+ENTRY = {
+    "path": {"type": "path", "required": True},
+    "state": {"type": "str", "choices": ["file", "directory", "link", "absent"], "default": "file"},
+    "content": {"type": "str"},
+    "src": {"type": "path"},
+    "mode": {"type": "str"},
+    "owner": {"type": "str"},
+    "group": {"type": "str"},
+    "replace": {"type": "bool", "default": True},
+    "leave_filled": {"type": "bool", "default": False},
+    "validate": {"type": "str"},
+}
+NEW_MODE = {"file": "0644", "directory": "0755"}
+
+
+def read(path):
+    """Bytes of a file, None where there is none."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except FileNotFoundError:
+        return None
+
+
+def shown(content):
+    """Text for a diff: a file that is no UTF-8 text is named as such instead of printed."""
+    if content is None:
+        return ""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"(binary, {len(content)} bytes)\n"
+
+
+class ManagedFiles:
+    def __init__(self, module):
+        self.module = module
+        self.changed_paths = []
+        self.diff = []
+        self.staging = None
+
+    def fail(self, entry, message):
+        self.module.fail_json(msg=f"{entry['path']}: {message}", changed_paths=self.changed_paths)
+
+    def check_entry(self, entry):
+        if not os.path.isabs(entry["path"]):
+            self.fail(entry, "path must be absolute")
+        given = [name for name in ("content", "src") if entry[name] is not None]
+        if entry["state"] == "file" and len(given) != 1:
+            self.fail(entry, "a file needs exactly one of content and src")
+        if entry["state"] == "link" and given != ["src"]:
+            self.fail(entry, "a link needs src, its target, and no content")
+        if entry["state"] in ("directory", "absent") and given:
+            self.fail(entry, f"content and src mean nothing for state {entry['state']}")
+
+    def wanted(self, entry):
+        """New bytes of a file entry, None where its content stays as it is."""
+        if entry["content"] is not None:
+            new = entry["content"].encode("utf-8")
+        else:
+            new = read(entry["src"])
+            if new is None:
+                if not self.module.check_mode:
+                    self.fail(entry, f"src {entry['src']} does not exist on this host")
+                new = b""
+        if os.path.isdir(entry["path"]):
+            self.fail(entry, "is a directory, a file is wanted; remove or rename it")
+        old = read(entry["path"])
+        if old is not None and (not entry["replace"] or old == new) and not os.path.islink(entry["path"]):
+            return None
+        self.note(entry, shown(old), shown(new))
+        return new
+
+    def note(self, entry, before, after):
+        self.changed_paths.append(entry["path"])
+        self.diff.append({"before_header": entry["path"], "after_header": entry["path"], "before": before, "after": after})
+
+    def stage(self, entry, content):
+        """New content in a private folder; validated there, so that nothing live has changed when one is refused."""
+        if self.module.check_mode:
+            return None
+        handle, path = tempfile.mkstemp(dir=self.staging)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        if entry["validate"]:
+            if "%s" not in entry["validate"]:
+                self.fail(entry, f"validate must contain %s, got: {entry['validate']}")
+            argv = [part.replace("%s", path) for part in shlex.split(entry["validate"])]
+            rc, out, err = self.module.run_command(argv)
+            if rc != 0:
+                self.fail(entry, f"the new content was refused by «{' '.join(argv)}» (exit status {rc}) and nothing was changed: "
+                                 f"{(err or out).strip()}")
+        return path
+
+    def attributes(self, entry, is_new):
+        path = entry["path"]
+        mode = entry["mode"] or (NEW_MODE.get(entry["state"]) if is_new else None)
+        changed = False
+        if entry["state"] != "link" and mode is not None:
+            changed = self.module.set_mode_if_different(path, mode, changed)
+        changed = self.module.set_owner_if_different(path, entry["owner"], changed)
+        changed = self.module.set_group_if_different(path, entry["group"], changed)
+        if changed and path not in self.changed_paths:
+            self.note(entry, "(mode or owner differ)\n", f"mode={mode} owner={entry['owner']} group={entry['group']}\n")
+
+    def remove(self, entry):
+        path = entry["path"]
+        if not os.path.lexists(path):
+            return
+        is_folder = os.path.isdir(path) and not os.path.islink(path)
+        # What an earlier entry has removed is still there in check mode.
+        left = sorted(name for name in os.listdir(path) if os.path.join(path, name) not in self.changed_paths) if is_folder else []
+        if left and entry["leave_filled"]:
+            return
+        if left:
+            self.fail(entry, f"is not empty: it still holds {', '.join(left[:5])}")
+        self.note(entry, "directory\n" if is_folder else f"{'link' if os.path.islink(path) else 'file'}\n", "absent\n")
+        if self.module.check_mode:
+            return
+        if is_folder:
+            os.rmdir(path)
+        else:
+            os.unlink(path)
+
+    def directory(self, entry):
+        path = entry["path"]
+        is_new = not os.path.isdir(path)
+        if is_new:
+            if os.path.lexists(path):
+                self.fail(entry, "is no directory, a directory is wanted; remove or rename it")
+            self.note(entry, "absent\n", "directory\n")
+            if not self.module.check_mode:
+                os.makedirs(path)
+        self.attributes(entry, is_new)
+
+    def link(self, entry):
+        path, target = entry["path"], entry["src"]
+        old = os.readlink(path) if os.path.islink(path) else None
+        if old is None and os.path.lexists(path):
+            self.fail(entry, "is no link, a link is wanted; remove or rename it")
+        if old != target:
+            self.note(entry, f"{old or 'absent'}\n", f"{target}\n")
+            if not self.module.check_mode:
+                temporary = f"{path}.trainyard-new"
+                if os.path.lexists(temporary):
+                    os.unlink(temporary)
+                os.symlink(target, temporary)
+                os.rename(temporary, path)
+        self.attributes(entry, False)
+
+    def run(self, entries):
+        for entry in entries:
+            self.check_entry(entry)
+        self.staging = tempfile.mkdtemp(dir=self.module.tmpdir)
+        try:
+            staged = {}
+            for number, entry in enumerate(entries):
+                if entry["state"] == "file":
+                    content = self.wanted(entry)
+                    if content is not None:
+                        staged[number] = self.stage(entry, content)
+            for number, entry in enumerate(entries):
+                if entry["state"] == "file":
+                    is_new = not os.path.lexists(entry["path"])
+                    if staged.get(number):
+                        # A file that was a link is replaced itself, not what the link points to.
+                        if os.path.islink(entry["path"]):
+                            os.unlink(entry["path"])
+                        # The mode before the rename: a secret is never readable, not even for a moment.
+                        os.chmod(staged[number], int(entry["mode"] or NEW_MODE["file"], 8) if is_new or entry["mode"] else 0o600)
+                        self.module.atomic_move(staged[number], entry["path"])
+                    self.attributes(entry, is_new)
+                else:
+                    {"directory": self.directory, "link": self.link, "absent": self.remove}[entry["state"]](entry)
+        except OSError as error:
+            self.module.fail_json(msg=f"{error.filename}: {error.strerror}", changed_paths=self.changed_paths)
+        finally:
+            shutil.rmtree(self.staging, ignore_errors=True)
