@@ -173,6 +173,7 @@ def test_killed_and_taken_down(clone, tmp_path):
 def test_hosts_of_a_user_s_own_image(clone, tmp_path):
     """LAB_IMAGE=: the hosts are made of it, and lab-down leaves it to the user."""
     own = "of-the-user/host:1"
+    subprocess.run(["lab/setup"], cwd=clone, check=True)
     subprocess.run(["python3", "lab/lab.py", "prepare"], cwd=clone, check=True)
     subprocess.run(["docker", "build", "--quiet", "--tag", own, "-"], input="FROM trainyard-lab/host:latest\nRUN touch /etc/of-the-user\n", text=True, check=True)
     try:
