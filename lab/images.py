@@ -21,6 +21,8 @@ HOST_HOOKS = ['rm -f "$1"/etc/ssh/ssh_host_*', ': > "$1"/etc/machine-id']
 BASE_HOOKS = [*HOST_HOOKS, 'rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED "$1"/etc/apt/apt.conf.d/99mmdebstrap']
 # A server with a kernel of its own. Docker's engine needs apparmor's tools where the kernel has it.
 VIRTUAL_PACKAGES = [*HOST_PACKAGES, "apparmor", "e2fsprogs", "initramfs-tools", "linux-image-cloud-amd64", "acl"]
+# As on a server that was installed a minute ago, apt knows what there is. A lab's disk doesn't outlive this machine's power, however dpkg writes to it.
+VIRTUAL_OPTIONS = ["--skip=cleanup/apt/lists", "--dpkgopt=force-unsafe-io"]
 VIRTUAL_DISK = "14G"
 # Before anything that needs a name, an address or a key: each host's own come on a small disk.
 IDENTITY_SERVICE = """[Unit]
@@ -74,7 +76,7 @@ def release():
 class Recipe:
     """A file system made by mmdebstrap, named by a hash of all that goes into it."""
 
-    def __init__(self, name, packages, hooks):
+    def __init__(self, name, packages, hooks, options=()):
         self.name = name
         self.codename = release()
         self.sources = machine.read_apt_sources(self.codename)
@@ -85,6 +87,7 @@ class Recipe:
             "--dpkgopt=path-exclude=/usr/share/man/*",
             *(f"--aptopt={proxy}" for proxy in machine.apt_proxies()),
             *(f"--customize-hook={hook}" for hook in hooks),
+            *options,
         ]
         digest = hashlib.sha256(repr((self.codename, self.sources, self.options)).encode()).hexdigest()
         self.image = f"{REPOSITORY}/{name}:{digest[:12]}"
@@ -143,7 +146,7 @@ def host_image(engine, cache, log):
 
 def virtual_system(cache, log):
     """Kernel, initrd and disk of the virtual hosts, {kernel, initrd, disk}: the same bare distribution, with a kernel."""
-    recipe = Recipe("virtual", VIRTUAL_PACKAGES, HOST_HOOKS)
+    recipe = Recipe("virtual", VIRTUAL_PACKAGES, HOST_HOOKS, VIRTUAL_OPTIONS)
     digest = hashlib.sha256(repr((recipe.image, IDENTITY_SERVICE, IDENTITY_SCRIPT, VIRTUAL_FSTAB, VIRTUAL_DISK)).encode()).hexdigest()[:12]
     target = cache / f"virtual-{digest}"
     system = {"kernel": target / "vmlinuz", "initrd": target / "initrd.img", "disk": target / "disk.ext4"}
