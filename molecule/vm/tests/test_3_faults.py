@@ -163,7 +163,8 @@ def test_people_and_groups(cluster):
     again = cluster.shared_storage("-e", PEOPLE)
     assert (again.code, again.changed) == (0, {})
     # Not asked for any more, but in use: neither unmounted nor withdrawn by the server, as that would lose what isn't written yet.
-    cluster.on(cluster.client, "systemd-run --quiet --collect --unit=holder sh -c 'exec 3> /data1/user/anna/held; echo held >&3; sleep 1000'")
+    cluster.on(cluster.client, "systemd-run --quiet --collect --uid=anna --unit=holder sh -c 'exec 3> /data1/user/anna/held; echo held >&3; sleep 1000'")
+    cluster.wait("the file that is held open", 60, lambda: cluster.on(cluster.client, "su anna -c 'cat /data1/user/anna/held'", check=False).out == "held\n")
     refused = cluster.shared_storage()
     assert refused.code == 2
     assert "/data1/user" in cluster.on(cluster.server, "exportfs -s").out and mounted(cluster, "/data1/user")
