@@ -21,8 +21,8 @@ HOST_HOOKS = ['rm -f "$1"/etc/ssh/ssh_host_*', ': > "$1"/etc/machine-id']
 BASE_HOOKS = [*HOST_HOOKS, 'rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED "$1"/etc/apt/apt.conf.d/99mmdebstrap']
 # A server with a kernel of its own. Docker's engine needs apparmor's tools where the kernel has it.
 VIRTUAL_PACKAGES = [*HOST_PACKAGES, "apparmor", "e2fsprogs", "initramfs-tools", "linux-image-cloud-amd64", "acl"]
-# As on a server that was installed a minute ago, apt knows what there is. A lab's disk doesn't outlive this machine's power, however dpkg writes to it.
-VIRTUAL_OPTIONS = ["--skip=cleanup/apt/lists", "--dpkgopt=force-unsafe-io"]
+# As on a server that was installed a minute ago, apt knows what there is.
+VIRTUAL_OPTIONS = ["--skip=cleanup/apt/lists"]
 VIRTUAL_DISK = "14G"
 # Before anything that needs a name, an address or a key: each host's own come on a small disk.
 IDENTITY_SERVICE = """[Unit]
