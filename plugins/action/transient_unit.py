@@ -8,69 +8,92 @@ import os
 import time
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.module_utils.common.validation import check_type_dict
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.trainyard.gpu.plugins.module_utils._transient_unit import (
+    LINES_PER_LOOK,
+    abridge,
+    describe_end,
+    look_command,
+    parse_look,
+    secret_texts,
+    take_lines,
+    without_secrets,
+)
 
 display = Display()
 
 # A host that is restarting its sshd or a cable that is moved should not cost a build of an hour.
 RETRY_SECONDS = 90
+TAIL_LINES = 15
 
 
 class ActionModule(ActionBase):
-    """Calls the module until the unit has ended, and shows each call's lines at once: modules can't, they answer only at their end."""
+    """Has the module start the unit, then follows it and shows its lines while they come: modules can't, they answer only at their end.
+
+    It looks by a shell command, not by the module: that would be a Python process on a host that may be training, every few seconds.
+    """
 
     _requires_connection = True
-    # What later calls need; secrets, so that they are replaced in the lines. The command and its environment travel once.
-    FOLLOW = ("name", "log", "lease", "secret_environment")
 
     def run(self, tmp=None, task_vars=None):
         result = super(ActionModule, self).run(tmp, task_vars)
         del tmp
-        host = self._task.delegate_to or task_vars.get("inventory_hostname")
+        self._host = self._task.delegate_to or task_vars.get("inventory_hostname")
         play = os.getppid()
-        answer = self._execute_module(module_args=dict(self._task.args), task_vars=task_vars)
-        first = answer
-        self._show(host, answer)
-        while self._goes_on(answer):
+        result.update(self._execute_module(module_args=dict(self._task.args), task_vars=task_vars))
+        state = result.pop("follow", None)
+        if result.get("failed") or not state:
+            return result
+        secrets = secret_texts(check_type_dict(self._task.args.get("secret_environment") or {}))
+        if secrets:
+            # What a look brings is raw. The connection would show it to those who ask for -vvv.
+            self._connection._play_context.no_log = True
+        end, tail = None, []
+        while end is None:
             if os.getppid() != play:
                 # ansible-playbook was killed and this worker was left: nobody sees its lines, and it must not keep the lease alive.
-                raise AnsibleError("The play that started %s is gone" % answer["unit"])
-            arguments = dict((key, self._task.args[key]) for key in self.FOLLOW if key in self._task.args)
-            arguments["cursor"] = answer["cursor"]
-            answer = self._follow(host, arguments, task_vars)
-            self._show(host, answer)
-        for key in ("lines", "cursor"):
-            answer.pop(key, None)
-        result.update(answer)
-        for key in ("changed", "attached", "diff"):
-            if key in first:
-                result[key] = first[key]
-        how = result.pop("how", None)
-        if result.get("finished") and result.get("rc"):
+                raise AnsibleError("The play that started %s is gone" % result["unit"])
+            look = self._look(result, state)
+            end = look["end"]
+            lines, consumed = take_lines(look["data"], end is not None)
+            state.update(inode=look["inode"], offset=look["offset"] + consumed)
+            lines = [without_secrets(line, secrets) for line in lines]
+            tail = (tail + lines)[-TAIL_LINES:]
+            self._show(lines, look["skipped"], result["log"])
+        result.update(finished=True, rc=end["rc"], result=end["result"], seconds=round(max(end["uptime"] - state["started"], 0.0), 1), tail=tail)
+        if end["rc"]:
             result["failed"] = True
             result["msg"] = "Unit %s on host %s %s. Its whole output is in %s on that host; the last lines:\n%s" % (
-                result["unit"], host, how, result["log"], "\n".join(result["tail"]))
+                result["unit"], self._host, describe_end(end, state["timeout"], state["lease"]), result["log"], "\n".join(tail))
         return result
 
-    @staticmethod
-    def _goes_on(answer):
-        return not answer.get("failed") and not answer.get("finished") and "cursor" in answer
+    def _show(self, lines, skipped, log):
+        lines = abridge(lines, LINES_PER_LOOK, log)
+        if skipped:
+            lines.insert(0, "... %d bytes left out here; all are in %s" % (skipped, log))
+        # One call for all lines of a look: every call crosses a queue to the main process.
+        if lines:
+            display.display("\n".join("%s | %s" % (self._host, line) for line in lines))
 
-    @staticmethod
-    def _show(host, answer):
-        # One call for all lines of a poll: every call crosses a queue to the main process.
-        if answer.get("lines"):
-            display.display("\n".join("%s | %s" % (host, line) for line in answer["lines"]))
-
-    def _follow(self, host, arguments, task_vars):
+    def _look(self, result, state):
+        command = look_command(self._task.args["name"], state["inode"], state["offset"])
         give_up = time.monotonic() + RETRY_SECONDS
         while True:
             try:
-                return self._execute_module(module_args=arguments, task_vars=task_vars)
+                answer = self._low_level_execute_command(command)
             except AnsibleConnectionFailure as error:
                 if time.monotonic() > give_up:
                     raise
-                display.warning("%s cannot be reached (%s); the unit %s goes on, trying again" % (host, error, arguments["name"]))
+                display.warning("%s cannot be reached (%s); the unit %s goes on, trying again" % (self._host, error, result["unit"]))
                 time.sleep(2)
                 self._connection.reset()
+                continue
+            try:
+                return parse_look(answer["stdout"])
+            except ValueError as error:
+                # Not what comes after the mark: log that may hold a secret.
+                said = answer["stderr"] or answer["stdout"].partition("trainyard-look")[0]
+                raise AnsibleError("Cannot follow unit %s on host %s, which goes on there, its output in %s: %s: exit code %s: %s" % (
+                    result["unit"], self._host, result["log"], error, answer["rc"], said.strip()[-500:]))

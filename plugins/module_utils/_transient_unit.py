@@ -1,14 +1,23 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The parts of transient_unit that touch nothing: a log's bytes into lines, a unit's scripts, a unit's end into a result."""
+"""The parts of transient_unit that touch nothing: a unit's scripts and what they tell, a log's bytes into lines, a unit's end into a result."""
 
 from __future__ import annotations
 
+import base64
 import re
 import shlex
 import signal
 
+RUN_DIRECTORY = "/run/trainyard"
+# A line waits this long for others. Where there is none, the next look can wait too: each takes from a host that may be training.
+WAIT_SECONDS = 3
+SILENT_SECONDS = 6
+# Nobody reads more than this on a terminal in one go; the rest is in the log.
+LINES_PER_LOOK = 400
+BYTES_PER_LOOK = 4 * 1024 * 1024
+ACTIVE = ("active", "activating", "deactivating", "reloading")
 # A line that never ends (a progress bar without a carriage return, binary output) is cut here.
 LONGEST_LINE = 8192
 
@@ -83,6 +92,92 @@ def stop_script(directory, environment, stop_command, stop_timeout):
     # The scripts hold the environment, which may be secret: they go with the unit.
     lines.append("rm -f %(dir)s/start %(dir)s/stop; mv %(dir)s/result.new %(dir)s/result" % {"dir": shlex.quote(directory)})
     return "\n".join(lines) + "\n"
+
+
+# Uptime is taken in hundredths, and without a process. What is printed may come through a terminal, which changes line ends and bytes, so the log's bytes
+# are encoded; and after what sudo, PAM or a profile print, so the answer is marked.
+_LOOK = """#!/bin/sh
+# Follows the unit from outside: renews the lease, waits for output or the end, tells both. $1 and $2: inode and size of the log as far as it is known.
+set -f
+now() { read -r t rest < /proc/uptime; t=${t%%.*}${t#*.}; }
+now; stop=$((t + %(silent)d)); silent=yes; n=0
+if [ %(lease)d -gt 0 ]; then echo "${t%%??}" > %(dir)s/lease.$$; mv %(dir)s/lease.$$ %(dir)s/lease; fi
+while ! [ -e %(dir)s/result ] && [ "$t" -lt "$stop" ]; do
+    if [ "$silent" ] && [ $((n %% 3)) = 0 ]; then
+        case $(stat -c %%i:%%s %(log)s 2>/dev/null) in
+            "" | "$1:$2") ;;
+            *) silent=; [ "$stop" -le $((t + %(wait)d)) ] || stop=$((t + %(wait)d)) ;;
+        esac
+    fi
+    sleep 0.1; n=$((n + 1)); now
+done
+inode=$1 from=$2 active=active end= lapsed=
+[ -e %(dir)s/result ] || active=$(echo $(systemctl show --property=ActiveState --value %(unit)s.service 2>&1))
+! [ -e %(dir)s/result ] || read -r end < %(dir)s/result
+! [ -e %(dir)s/lapsed ] || lapsed=yes
+set -- $(stat -c "%%i %%s" %(log)s 2>/dev/null)
+size=${2:-$from}
+# Rotated or truncated: what is there now is all new.
+[ "${1:-$inode}" = "$inode" ] && [ "$size" -ge "$from" ] || from=0
+skipped=$((size - from - %(most)d)); [ "$skipped" -gt 0 ] || skipped=0
+from=$((from + skipped))
+printf '%%s\\n' trainyard-look "$active" "$end" "$lapsed" "$t" "${1:-$inode}" "$from" "$skipped"
+[ "$size" -eq "$from" ] || tail -c +$((from + 1)) %(log)s 2>/dev/null | head -c $((size - from)) | base64
+echo trainyard-seen
+"""
+
+
+def look_script(unit, directory, log, lease):
+    """A file of its own, as sudo and systemd's journal keep every command that a task runs."""
+    return _LOOK % {"unit": unit, "dir": shlex.quote(directory), "log": shlex.quote(log), "lease": lease,
+                    "silent": SILENT_SECONDS * 100, "wait": WAIT_SECONDS * 100, "most": BYTES_PER_LOOK}
+
+
+def look_command(unit, inode, offset):
+    """Run the look script; the folder it lies in goes when the host is restarted."""
+    script = shlex.quote("%s/%s/look" % (RUN_DIRECTORY, unit))
+    return "if [ -e %s ]; then sh %s %d %d; else echo trainyard-gone; fi" % (script, script, inode, offset)
+
+
+def parse_look(text):
+    """What the look script tells: {active, end, inode, offset, skipped, data}. `end` is None while the unit runs. ValueError if it isn't whole.
+
+    `data` are the log's bytes from `offset` on; before them `skipped` bytes were left out.
+    """
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    if "trainyard-gone" in lines:
+        return {"end": {"rc": 255, "result": "lost", "signal": None, "uptime": 0.0}, "inode": 0, "offset": 0, "skipped": 0, "data": b""}
+    if "trainyard-look" not in lines or "trainyard-seen" not in lines:
+        raise ValueError("no whole answer")
+    begin = lines.index("trainyard-look")
+    active, result, lapsed, uptime, inode, offset, skipped = lines[begin + 1:begin + 8]
+    end = None
+    if result:
+        end = parse_result(result)
+        if lapsed:
+            end["result"] = "lapsed"
+    elif active in ("inactive", "failed"):
+        end = {"rc": 255, "result": "lost", "signal": None, "uptime": int(uptime) / 100.0}
+    elif active not in ACTIVE:
+        raise ValueError("systemctl cannot say whether it runs: %s" % active)
+    data = base64.b64decode("".join(lines[begin + 8:lines.index("trainyard-seen")]))
+    return {"end": end, "inode": int(inode), "offset": int(offset), "skipped": int(skipped), "data": data}
+
+
+def secret_texts(value):
+    """The strings that a secret consists of, longest first: what is part of another one is replaced after it."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, (list, tuple)):
+        value = [] if value is None or isinstance(value, bool) else [str(value)]
+        return [text for text in value if text]
+    return sorted((text for each in value for text in secret_texts(each)), key=len, reverse=True)
+
+
+def without_secrets(line, secrets):
+    for secret in secrets:
+        line = line.replace(secret, "********")
+    return line
 
 
 def parse_result(text):

@@ -26,9 +26,9 @@ options:
   command:
     description:
       - The command and its arguments. No shell is involved. The program is looked up in the unit's E(PATH).
-      - Required, except in the calls that the action plugin makes itself.
     type: list
     elements: str
+    required: true
   environment:
     description:
       - Environment variables of the command. They are written to a file that only root can read, never to the command line.
@@ -80,10 +80,6 @@ options:
       - What to do when a unit of this name is running with another command or environment. V(true) stops it and starts anew, V(false) fails.
     type: bool
     default: false
-  cursor:
-    description:
-      - How far the log has been shown. Given by the action plugin from the second call on; not for playbooks.
-    type: str
 requirements:
   - systemd 240 or newer on the host
 extends_documentation_fragment:
@@ -175,30 +171,20 @@ import os
 import re
 import shutil
 import tempfile
-import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import ENTRY, ManagedFiles
 from ansible_collections.trainyard.gpu.plugins.module_utils._transient_unit import (
-    abridge,
-    describe_end,
+    ACTIVE,
+    RUN_DIRECTORY,
+    look_script,
     parse_result,
     start_script,
     stop_script,
-    take_lines,
 )
 
-RUN_DIRECTORY = "/run/trainyard"
 STOP_TIMEOUT = 60
-# A line waits this long for others. Where there is none, the next call can wait too: each is a Python process on a host that may be training.
-WAIT_SECONDS = 3.0
-SILENT_SECONDS = 6.0
 KEEP_SECONDS = 3600
-LINES_PER_CALL = 400
-TAIL_LINES = 15
-# Nobody reads more than this on a terminal in one go; the rest is in the log.
-BYTES_PER_CALL = 4 * 1024 * 1024
-TAIL_BYTES = 64 * 1024
 
 
 def uptime():
@@ -244,7 +230,7 @@ class Unit(object):
         rc, out, err = self.systemctl("show", "--property=ActiveState", "--value", self.service)
         if rc:
             self.module.fail_json(msg="systemctl cannot say whether %s runs: %s" % (self.service, err.strip()))
-        return out.strip() in ("active", "activating", "deactivating", "reloading")
+        return out.strip() in ACTIVE
 
     def state(self):
         return json.loads(self.read("state") or "{}")
@@ -252,10 +238,6 @@ class Unit(object):
     def digest(self):
         asked = [self.module.params["command"], self.module.params["stop_command"], self.module.params["working_directory"], self.environment]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode("utf-8")).hexdigest()
-
-    def renew(self):
-        if self.module.params["lease"] and os.path.isdir(self.directory):
-            self.write("lease", "%.2f\n" % uptime())
 
     def forget_former_runs(self):
         """What is kept of a unit that has ended is for a task that looks again after a lost connection."""
@@ -269,13 +251,14 @@ class Unit(object):
     def start(self):
         params = self.module.params
         if not os.path.isdir(os.path.dirname(self.log)):
-            os.makedirs(os.path.dirname(self.log), 0o755)
+            # Without a mode: that would take away what a shared folder's default access list gives other hosts' root.
+            os.makedirs(os.path.dirname(self.log))
         os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640))
         self.forget_former_runs()
         os.makedirs(self.directory, 0o700)
         self.write("start", start_script(self.name, self.directory, params["command"], self.environment, params["working_directory"], params["lease"]))
         self.write("stop", stop_script(self.directory, self.environment, params["stop_command"], STOP_TIMEOUT))
-        self.renew()
+        self.write("lease", "%.2f\n" % uptime())
         status = os.stat(self.log)
         state = {"digest": self.digest(), "started": uptime(), "inode": status.st_ino, "offset": status.st_size,
                  "timeout": params["timeout"], "lease": params["lease"]}
@@ -291,83 +274,14 @@ class Unit(object):
         rc, out, err = self.module.run_command(command)
         if rc:
             self.module.fail_json(msg="systemd-run cannot start %s: %s" % (self.service, (err or out).strip()), log=self.log, unit=self.service)
-        return "%d:%d" % (state["inode"], state["offset"])
-
-    def end(self):
-        """How the unit ended, or None while it runs."""
-        text = self.read("result")
-        if text is None:
-            return None
-        end = parse_result(text)
-        if os.path.exists(self.path("lapsed")):
-            end["result"] = "lapsed"
-        return end
-
-    def has_output_after(self, cursor):
-        try:
-            status = os.stat(self.log)
-        except FileNotFoundError:  # It is being rotated.
-            return False
-        return "%d:%d" % (status.st_ino, status.st_size) != cursor
-
-    def open_log(self, cursor):
-        inode, offset = (int(part) for part in cursor.split(":"))
-        stream = open(self.log, "rb")
-        status = os.fstat(stream.fileno())
-        if status.st_ino != inode or status.st_size < offset:
-            # Rotated or truncated: what is there now is all new.
-            offset = 0
-        stream.seek(offset)
-        return stream, status.st_ino, offset
-
-    def new_lines(self, cursor, final):
-        stream, inode, offset = self.open_log(cursor)
-        with stream:
-            skipped = os.fstat(stream.fileno()).st_size - offset - BYTES_PER_CALL
-            if skipped > 0:
-                offset = stream.seek(offset + skipped)
-            data = stream.read(BYTES_PER_CALL)
-        lines, consumed = take_lines(data, final)
-        lines = abridge(lines, LINES_PER_CALL, self.log)
-        if skipped > 0:
-            lines.insert(0, "... %d bytes left out here; all are in %s" % (skipped, self.log))
-        return lines, "%d:%d" % (inode, offset + consumed)
-
-    def tail(self):
-        stream, dummy, offset = self.open_log("%(inode)d:%(offset)d" % self.state())
-        with stream:
-            stream.seek(max(offset, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
-            return take_lines(stream.read(), True)[0][-TAIL_LINES:]
-
-    def follow(self, cursor):
-        """Wait a moment for output or the end; the answer of one call."""
-        self.renew()
-        stop_at = time.monotonic() + SILENT_SECONDS
-        end = self.end()
-        silent = True
-        while end is None and time.monotonic() < stop_at:
-            if silent and self.has_output_after(cursor):
-                silent = False
-                stop_at = min(stop_at, time.monotonic() + WAIT_SECONDS)
-            time.sleep(0.1)
-            end = self.end()
-        if end is None and not self.running():
-            # It may have written its result between the two questions.
-            end = self.end() or {"rc": 255, "result": "lost", "signal": None, "uptime": uptime()}
-        lines, cursor = self.new_lines(cursor, end is not None)
-        answer = {"lines": lines, "cursor": cursor, "finished": end is not None}
-        if end is not None:
-            state = self.state()
-            answer.update(rc=end["rc"], result=end["result"], seconds=round(max(end["uptime"] - state.get("started", end["uptime"]), 0.0), 1),
-                          how=describe_end(end, state.get("timeout", 0), state.get("lease", 0)), tail=self.tail() if state else [])
-        return answer
+        return state
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
-            "command": {"type": "list", "elements": "str"},
+            "command": {"type": "list", "elements": "str", "required": True},
             "environment": {"type": "dict", "default": {}},
             "secret_environment": {"type": "dict", "default": {}, "no_log": True},
             "files": {"type": "list", "elements": "dict", "default": [], "options": ENTRY},
@@ -378,9 +292,7 @@ def main():
             "lease": {"type": "int", "default": 0},
             "detach": {"type": "bool", "default": False},
             "replace": {"type": "bool", "default": False},
-            "cursor": {"type": "str"},
         },
-        required_one_of=[("command", "cursor")],
         supports_check_mode=True,
     )
     params = module.params
@@ -400,10 +312,6 @@ def main():
             module.fail_json(msg="environment: %r is no name of an environment variable" % key)
 
     answer = {"changed": False, "unit": unit.service, "log": unit.log, "attached": True, "finished": False}
-    if params["cursor"]:
-        answer.update(unit.follow(params["cursor"]))
-        module.exit_json(**answer)
-
     running = unit.running()
     state = unit.state()
     same = state.get("digest") == unit.digest()
@@ -416,19 +324,18 @@ def main():
             if rc:
                 module.fail_json(msg="systemctl cannot stop %s: %s" % (unit.service, err.strip()), **answer)
         running = False
-    if running:
-        cursor = "%(inode)d:%(offset)d" % state
-    else:
+    if not running:
         answer["attached"] = False
         answer["changed"] = True
         files = ManagedFiles(module)
         files.run(params["files"])
         answer["diff"] = files.diff
         if not module.check_mode:
-            cursor = unit.start()
-    if module.check_mode or params["detach"]:
-        module.exit_json(**answer)
-    answer.update(unit.follow(cursor))
+            state = unit.start()
+    if not module.check_mode and not params["detach"]:
+        # For the action plugin, which follows the unit and makes of this what is documented.
+        unit.write("look", look_script(unit.name, unit.directory, unit.log, state["lease"]))
+        answer["follow"] = dict((key, state[key]) for key in ("inode", "offset", "started", "timeout", "lease"))
     module.exit_json(**answer)
 
 

@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -86,3 +89,108 @@ def test_results(text, rc, result, words):
     end = unit.parse_result(text)
     assert (end["rc"], end["result"]) == (rc, result)
     assert unit.describe_end(end, 60, 15) == words
+
+
+@pytest.fixture
+def look(tmp_path, monkeypatch):
+    """Runs the look script against a unit's folder and log in tmp_path, with a systemctl that says what `active` says."""
+    monkeypatch.setattr(unit, "RUN_DIRECTORY", str(tmp_path / "run of it"))
+    monkeypatch.setattr(unit, "SILENT_SECONDS", 1)
+    folder, log, asked = tmp_path / "run of it/u", tmp_path / "the log", tmp_path / "systemctl"
+    folder.mkdir(parents=True)
+    asked.write_text("#!/bin/sh\ncat %s/active\n" % tmp_path)
+    asked.chmod(0o755)
+
+    def run(inode=None, offset=0, active="active", lease=0):
+        (tmp_path / "active").write_text(active)
+        (folder / "look").write_text(unit.look_script("u", str(folder), str(log), lease))
+        command = unit.look_command("u", inode if inode is not None else log.stat().st_ino, offset)
+        done = subprocess.run(["sh", "-c", command], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={"PATH": "%s:/usr/bin:/bin" % tmp_path})
+        assert done.stderr == b""
+        return unit.parse_look(done.stdout.decode())
+
+    run.folder, run.log = folder, log
+    return run
+
+
+def test_look_brings_new_bytes_as_they_are(look):
+    data = bytes(range(256)) * 20 + b"trainyard-seen\n"
+    look.log.write_bytes(b"old\n" + data)
+    seen = look(offset=4)
+    assert seen == {"end": None, "inode": look.log.stat().st_ino, "offset": 4, "skipped": 0, "data": data}
+
+
+def test_look_waits_for_output_and_then_for_more(look, monkeypatch):
+    monkeypatch.setattr(unit, "SILENT_SECONDS", 20)
+    monkeypatch.setattr(unit, "WAIT_SECONDS", 1)
+    look.log.write_bytes(b"")
+    writer = threading.Timer(0.5, look.log.write_bytes, [b"one\n"])
+    writer.start()
+    begun = time.monotonic()
+    assert look()["data"] == b"one\n"
+    writer.join()
+    assert 1.2 < time.monotonic() - begun < 10
+
+
+def test_look_ends_when_the_unit_has_ended(look, monkeypatch):
+    monkeypatch.setattr(unit, "SILENT_SECONDS", 20)
+    look.log.write_bytes(b"")
+    writer = threading.Timer(0.5, (look.folder / "result").write_text, ["exit-code exited 3 12.5\n"])
+    writer.start()
+    begun = time.monotonic()
+    assert look()["end"] == {"rc": 3, "result": "exit-code", "signal": None, "uptime": 12.5}
+    writer.join()
+    assert time.monotonic() - begun < 10
+
+
+def test_look_tells_a_lapsed_lease(look):
+    look.log.write_bytes(b"")
+    (look.folder / "result").write_text("success killed TERM 12.5\n")
+    (look.folder / "lapsed").write_text("")
+    assert look()["end"]["result"] == "lapsed"
+
+
+def test_look_on_a_host_that_was_restarted(tmp_path, monkeypatch):
+    monkeypatch.setattr(unit, "RUN_DIRECTORY", str(tmp_path))
+    seen = unit.parse_look(subprocess.run(["sh", "-c", unit.look_command("u", 1, 2)], check=True, stdout=subprocess.PIPE).stdout.decode())
+    assert (seen["end"]["rc"], seen["end"]["result"], seen["data"]) == (255, "lost", b"")
+
+
+def test_look_tells_a_unit_that_is_gone_and_its_last_bytes(look):
+    look.log.write_bytes(b"last words\n")
+    seen = look(active="inactive")
+    assert (seen["end"]["rc"], seen["end"]["result"], seen["data"]) == (255, "lost", b"last words\n")
+    assert seen["end"]["uptime"] > 0
+
+
+def test_look_on_a_systemctl_that_does_not_answer(look):
+    look.log.write_bytes(b"")
+    with pytest.raises(ValueError, match="systemctl cannot say whether it runs: Failed to connect [*]"):
+        look(active="Failed to\nconnect *")
+
+
+def test_look_renews_the_lease_and_leaves_nothing_beside_it(look):
+    look.log.write_bytes(b"")
+    with open("/proc/uptime") as stream:
+        now = float(stream.read().split()[0])
+    look(lease=15)
+    assert abs(float((look.folder / "lease").read_text()) - now) < 2
+    assert sorted(os.listdir(look.folder)) == ["lease", "look"]
+    (look.folder / "lease").unlink()
+    look(lease=0)
+    assert os.listdir(look.folder) == ["look"]
+
+
+def test_look_after_rotation_and_truncation(look):
+    look.log.write_bytes(b"new\n")
+    assert (look(inode=1, offset=3)["offset"], look(inode=1, offset=3)["data"]) == (0, b"new\n")
+    assert (look(offset=100)["offset"], look(offset=100)["data"]) == (0, b"new\n")
+    look.log.unlink()
+    assert look(inode=1, offset=3) == {"end": None, "inode": 1, "offset": 3, "skipped": 0, "data": b""}
+
+
+def test_look_skips_what_is_too_much(look, monkeypatch):
+    monkeypatch.setattr(unit, "BYTES_PER_LOOK", 10)
+    look.log.write_bytes(b"a" * 5 + b"b" * 20 + b"c" * 10)
+    seen = look(offset=5)
+    assert (seen["offset"], seen["skipped"], seen["data"]) == (25, 20, b"c" * 10)
