@@ -35,7 +35,8 @@ options:
       mode:
         description:
           - Permissions as a string of octal digits, for example V("0600").
-          - Not given, a new file gets V("0644"), a new directory V("0755"), and what exists keeps its own.
+          - Not given, a new file gets V("0644"), a new directory V("0755"), and what exists keeps its own. A new directory
+            below one with a default access list gets what that list says.
         type: str
       owner:
         description: Name or number of the owner. Not given, it stays as it is.

@@ -36,6 +36,13 @@ def read(path):
         return None
 
 
+def has_default_access_list(path):
+    try:
+        return bool(os.getxattr(path, "system.posix_acl_default"))
+    except OSError:  # There is none, or the file system knows none.
+        return False
+
+
 def shown(content):
     """Text for a diff: a file that is no UTF-8 text is named as such instead of printed."""
     if content is None:
@@ -145,7 +152,8 @@ class ManagedFiles:
             self.note(entry, "absent\n", "directory\n")
             if not self.module.check_mode:
                 os.makedirs(path)
-        self.attributes(entry, is_new)
+        # A mode would take away what the folder above gives by its default access list.
+        self.attributes(entry, is_new and not has_default_access_list(path))
 
     def link(self, entry):
         path, target = entry["path"], entry["src"]

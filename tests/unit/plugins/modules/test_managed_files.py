@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import full_access
+
 DEV = Path(__file__).parents[4] / ".dev"
 
 
@@ -118,3 +120,11 @@ def test_check_mode_of_removing_a_folder_with_what_lies_in_it(tmp_path):
     assert "msg" not in kept and kept["changed_paths"] == [f"{tmp_path}/d/f"]
     (tmp_path / "d/other").unlink()
     assert run(*files)["changed_paths"] == told["changed_paths"] and not (tmp_path / "d").exists()
+
+
+def test_a_new_folder_leaves_a_default_access_list_whole(tmp_path):
+    """The shared folder's list lets a root that NFS has squashed write: it must be able to in what is made there, too."""
+    os.setxattr(tmp_path, "system.posix_acl_default", full_access(b"", 0o755, 4242, True))
+    run({"path": f"{tmp_path}/open", "state": "directory"}, {"path": f"{tmp_path}/shut", "state": "directory", "mode": "0755"})
+    # With a list the group's bits are the most that the list's users get.
+    assert (mode(f"{tmp_path}/open") & 0o070, mode(f"{tmp_path}/shut") & 0o070) == (0o070, 0o050)
