@@ -84,6 +84,9 @@ def machine_files(root):
 def write_inventory(root, folder, lab, committed):
     """An inventory of this lab's hosts with the variables of a committed one."""
     write(folder / "hosts.yml", hosts_file(lab))
-    link = folder / "group_vars"
+    link, target = folder / "group_vars", os.path.relpath(committed / "group_vars", pathlib.Path(os.path.realpath(folder)))
+    # Of a lab with the other kind of hosts, which was here before.
+    if link.is_symlink() and os.readlink(link) != target:
+        link.unlink()
     if not link.is_symlink():
-        link.symlink_to(os.path.relpath(committed / "group_vars", pathlib.Path(os.path.realpath(folder))))
+        link.symlink_to(target)

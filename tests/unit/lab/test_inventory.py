@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import inventory
 import yaml
 
@@ -32,3 +34,12 @@ def test_settings_of_a_site(tmp_path):
 def test_yaml_keeps_what_it_is_given():
     variables = {"a": "no", "b": ["x: y", 1], "c": {"d": None}}
     assert yaml.safe_load(inventory.to_yaml(variables)) == variables
+
+
+def test_an_inventory_follows_the_kind_of_hosts(tmp_path):
+    lab = SimpleNamespace(key="/key", known_hosts="/known", subnet="172.30.77.0/24", hosts={"lab-a": "172.30.77.11"})
+    folder = tmp_path / "inventories" / "lab_3"
+    for kind in ("lab", "lab_virtual", "lab"):
+        (tmp_path / "inventories" / kind / "group_vars").mkdir(parents=True, exist_ok=True)
+        inventory.write_inventory(tmp_path, folder, lab, tmp_path / "inventories" / kind)
+        assert (folder / "group_vars").resolve() == tmp_path / "inventories" / kind / "group_vars"
