@@ -13,12 +13,13 @@ version_added: "0.2.0"
 description:
   - Sets hard limits of space by C(setquota), where quotas are turned on for the file system. Soft limits, limits of inodes and grace times stay.
   - A file system without quotas is a result, RV(unsupported), not a failure.
+  - What the limits were before is written into O(record), by which V(former) sets them back.
 options:
   quotas:
-    description: The limits.
+    description: The limits. Not used with O(state=former).
     type: list
     elements: dict
-    required: true
+    default: []
     suboptions:
       path:
         description: A path on the file system.
@@ -37,6 +38,16 @@ options:
         description: MiB that they may hold on the file system. V(0) means no limit.
         type: int
         required: true
+  record:
+    description:
+      - File on the host that tells what the limits were before this module set them. Its folder must exist.
+    type: path
+    required: true
+  state:
+    description: V(present) sets the limits. V(former) gives those that O(record) tells of back what they were, unless someone has set another one since.
+    type: str
+    choices: [present, former]
+    default: present
 extends_documentation_fragment:
   - trainyard.gpu.attributes
 attributes:
@@ -53,12 +64,18 @@ EXAMPLES = r"""
   trainyard.gpu.disk_quotas:
     quotas:
       - {path: /mnt/user/anna, kind: user, id: 2001, limit_mib: 10240}
+    record: /var/lib/trainyard/placed.d/disk_quotas.json
   register: limited
+
+- name: Have the limits as they were before
+  trainyard.gpu.disk_quotas:
+    record: /var/lib/trainyard/placed.d/disk_quotas.json
+    state: former
 """
 
 RETURN = r"""
 limited:
-  description: Limits that were set or would be.
+  description: Limits that were set or would be, as V(path), V(kind), V(id) and V(limit_mib).
   returned: success
   type: list
   elements: dict
@@ -80,22 +97,81 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import mount_of, parse_mountinfo
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record, write_record
 
 BLOCKS_PER_MIB = 1024
 
 
-def report(module, mount, kind):
-    """Return {id: soft and hard limit in blocks of 1 KiB, soft and hard limit of inodes} of a file system, None where quotas are not on."""
-    rc, out, dummy = module.run_command([module.get_bin_path("repquota", required=True, opt_dirs=["/usr/sbin"]), "--raw-grace", "--no-names", "--verbose",
-                                         "--output=csv", "--" + kind, mount], environ_update={"LC_ALL": "C"})
-    if rc != 0:
-        return None
-    limits = {}
-    for line in out.splitlines():
-        fields = line.split(",")
-        if fields[0].lstrip("#").isdigit() and len(fields) > 9:
-            limits[int(fields[0].lstrip("#"))] = tuple(int(fields[index]) for index in (4, 5, 8, 9))
-    return limits
+class Quotas:
+    """Limits are tuples as setquota takes them: soft and hard limit in blocks of 1 KiB, soft and hard limit of inodes; 0 is none."""
+
+    def __init__(self, module):
+        self.module = module
+        self.limited, self.unsupported, self.reports = [], [], {}
+        self.record = read_record(module, module.params["record"])
+
+    def program(self, name):
+        return self.module.get_bin_path(name, opt_dirs=["/usr/sbin"])
+
+    def limits(self, mount, kind):
+        """Return the limits of a file system by id, None where quotas are not on."""
+        if (mount, kind) not in self.reports:
+            self.reports[(mount, kind)] = self.report(mount, kind)
+        return self.reports[(mount, kind)]
+
+    def report(self, mount, kind):
+        if self.program("repquota") is None:
+            return None
+        rc, out, dummy = self.module.run_command([self.program("repquota"), "--raw-grace", "--no-names", "--verbose", "--output=csv", "--" + kind, mount],
+                                                 environ_update={"LC_ALL": "C"})
+        if rc != 0:
+            return None
+        limits = {}
+        for line in out.splitlines():
+            fields = line.split(",")
+            if fields[0].lstrip("#").isdigit() and len(fields) > 9:
+                limits[int(fields[0].lstrip("#"))] = tuple(int(fields[index]) for index in (4, 5, 8, 9))
+        return limits
+
+    def set(self, quota, mount, limits):
+        self.limited.append(quota)
+        if self.module.check_mode:
+            return
+        rc, out, err = self.module.run_command([self.program("setquota"), "--" + quota["kind"], str(quota["id"])] + [str(limit) for limit in limits] + [mount])
+        if rc != 0:
+            self.module.fail_json(msg="setquota for %s %d on %s: %s" % (quota["kind"], quota["id"], mount, (err or out).strip()), limited=self.limited)
+
+    def present(self, quota, mounts):
+        mount = mount_of(os.path.realpath(quota["path"]), mounts)
+        limits = self.limits(mount["path"], quota["kind"])
+        if limits is None:
+            reason = "no %s quotas are on for %s (%s); turn them on there (mount options usrquota,grpquota and quotaon, or the file system's own way), " \
+                     "or set quota_mib to 0" % (quota["kind"], mount["path"], mount["type"])
+            self.unsupported.append({"path": quota["path"], "reason": reason})
+            return
+        before = soft, hard, soft_inodes, hard_inodes = limits.get(quota["id"], (0, 0, 0, 0))
+        wanted = quota["limit_mib"] * BLOCKS_PER_MIB
+        if hard == wanted:
+            return
+        # Written down first: a run that is cut off leaves no limit that nobody knows of.
+        kept = self.record.setdefault("limits", {}).setdefault(mount["path"], {}).setdefault(quota["kind"], {}).setdefault(str(quota["id"]), {"before": before})
+        kept["hard"] = wanted
+        write_record(self.module, self.module.params["record"], self.record)
+        # A soft limit above the hard one would never be told.
+        self.set(quota, mount["path"], (min(soft, wanted) if wanted else soft, wanted, soft_inodes, hard_inodes))
+
+    def former(self):
+        for mount, kinds in self.record.pop("limits", {}).items():
+            for kind, kept in kinds.items():
+                limits = self.limits(mount, kind)
+                if limits is None:
+                    self.unsupported.append({"path": mount, "reason": "no %s quotas are on for it any more" % kind})
+                    continue
+                for number, entry in kept.items():
+                    # Another limit than ours is somebody else's.
+                    if limits.get(int(number), (0, 0, 0, 0))[1] == entry["hard"] != entry["before"][1]:
+                        self.set({"path": mount, "kind": kind, "id": int(number), "limit_mib": entry["before"][1] // BLOCKS_PER_MIB}, mount, entry["before"])
+        write_record(self.module, self.module.params["record"], self.record)
 
 
 def main():
@@ -104,7 +180,7 @@ def main():
             "quotas": {
                 "type": "list",
                 "elements": "dict",
-                "required": True,
+                "default": [],
                 "options": {
                     "path": {"type": "path", "required": True},
                     "kind": {"type": "str", "choices": ["user", "group"], "required": True},
@@ -112,36 +188,20 @@ def main():
                     "limit_mib": {"type": "int", "required": True},
                 },
             },
+            "record": {"type": "path", "required": True},
+            "state": {"type": "str", "choices": ["present", "former"], "default": "present"},
         },
         supports_check_mode=True,
     )
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        mounts = parse_mountinfo(file.read())
-    limited, unsupported, reports = [], [], {}
-    for quota in module.params["quotas"]:
-        mount = mount_of(os.path.realpath(quota["path"]), mounts)
-        key = (mount["path"], quota["kind"])
-        if key not in reports:
-            reports[key] = report(module, *key) if module.get_bin_path("repquota", opt_dirs=["/usr/sbin"]) else None
-        if reports[key] is None:
-            reason = "no %s quotas are on for %s (%s); turn them on there (mount options usrquota,grpquota and quotaon, or the file system's own way), " \
-                     "or set quota_mib to 0" % (quota["kind"], mount["path"], mount["type"])
-            unsupported.append({"path": quota["path"], "reason": reason})
-            continue
-        soft, hard, soft_inodes, hard_inodes = reports[key].get(quota["id"], (0, 0, 0, 0))
-        wanted = quota["limit_mib"] * BLOCKS_PER_MIB
-        if hard == wanted:
-            continue
-        limited.append(quota)
-        if module.check_mode:
-            continue
-        # A soft limit above the hard one would never be told.
-        soft = min(soft, wanted) if wanted else soft
-        rc, out, err = module.run_command([module.get_bin_path("setquota", required=True, opt_dirs=["/usr/sbin"]), "--" + quota["kind"], str(quota["id"]),
-                                           str(soft), str(wanted), str(soft_inodes), str(hard_inodes), mount["path"]])
-        if rc != 0:
-            module.fail_json(msg="setquota for %s %d on %s: %s" % (quota["kind"], quota["id"], mount["path"], (err or out).strip()), limited=limited)
-    module.exit_json(changed=bool(limited), limited=limited, unsupported=unsupported)
+    quotas = Quotas(module)
+    if module.params["state"] == "former":
+        quotas.former()
+    else:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            mounts = parse_mountinfo(file.read())
+        for quota in module.params["quotas"]:
+            quotas.present(quota, mounts)
+    module.exit_json(changed=bool(quotas.limited), limited=quotas.limited, unsupported=quotas.unsupported)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,81 @@
+"""disk_quotas, run as Ansible runs it, with tools that speak repquota's CSV and setquota's arguments of one file system that has quotas of users."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEV = Path(__file__).parents[4] / ".dev"
+REPQUOTA = """#!{python}
+import json, sys
+if "--user" not in sys.argv:
+    sys.exit(1)
+print("User,BlockStatus,FileStatus,BlockUsed,BlockSoftLimit,BlockHardLimit,BlockGrace,FileUsed,FileSoftLimit,FileHardLimit,FileGrace")
+for number, (soft, hard, inodes, most) in json.load(open("{state}")).items():
+    print("#%s,ok,ok,20,%d,%d,0,2,%d,%d,0" % (number, soft, hard, inodes, most))
+"""
+SETQUOTA = """#!{python}
+import json, sys
+kind, number, *limits, mount = sys.argv[1:]
+state = json.load(open("{state}"))
+state[number] = [int(limit) for limit in limits]
+json.dump(state, open("{state}", "w"))
+"""
+
+
+@pytest.fixture
+def quotas(tmp_path):
+    state = tmp_path / "state.json"
+    for name, text in (("repquota", REPQUOTA), ("setquota", SETQUOTA)):
+        (tmp_path / name).write_text(text.format(python=sys.executable, state=state))
+        (tmp_path / name).chmod(0o755)
+
+    def run(*asked, former=False, check=False):
+        arguments = {"record": str(tmp_path / "record.json"), "state": "former" if former else "present", "_ansible_check_mode": check,
+                     "quotas": [dict(zip(("kind", "id", "limit_mib"), each), path=str(tmp_path)) for each in asked], "_ansible_remote_tmp": "/tmp"}
+        done = subprocess.run([sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.disk_quotas"],
+                              env=dict(os.environ, PYTHONPATH=str(DEV), PATH="%s:%s" % (tmp_path, os.environ["PATH"])),
+                              input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False)
+        return json.loads(done.stdout)
+
+    def limits(new=None):
+        if new is not None:
+            state.write_text(json.dumps(new))
+        return json.loads(state.read_text())
+
+    run.limits, run.record = limits, tmp_path / "record.json"
+    run.limits({"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6]})
+    return run
+
+
+def test_hard_limits_are_set_and_everything_else_stays(quotas):
+    assert len(quotas(("user", 2001, 10), ("user", 2002, 20), check=True)["limited"]) == 2
+    assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6]} and not quotas.record.exists()
+    assert len(quotas(("user", 2001, 10), ("user", 2002, 20))["limited"]) == 2
+    assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 10240, 5, 6], "2002": [0, 20480, 0, 0]}
+    assert quotas(("user", 2001, 10), ("user", 2002, 20))["changed"] is False
+
+
+def test_where_none_are_on_it_says_so(quotas):
+    result = quotas(("group", 3001, 10))
+    assert result["changed"] is False and "no group quotas are on" in result["unsupported"][0]["reason"]
+
+
+def test_former_limits_come_back_unless_someone_has_set_others(quotas):
+    quotas(("user", 2001, 10), ("user", 2002, 20), ("user", 2003, 30))
+    # The first run's finding counts, not what an earlier one has left.
+    quotas(("user", 2001, 0))
+    quotas(("user", 2001, 15))
+    quotas.limits(dict(quotas.limits(), **{"2003": [0, 77, 0, 0]}))
+    assert len(quotas(former=True, check=True)["limited"]) == 2
+    assert quotas.limits()["2001"] == [900, 15360, 5, 6]
+    result = quotas(former=True)
+    assert [each["id"] for each in result["limited"]] == [2001, 2002]
+    assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6], "2002": [0, 0, 0, 0], "2003": [0, 77, 0, 0]}
+    assert not quotas.record.exists()
+    assert quotas(former=True)["changed"] is False
