@@ -34,6 +34,15 @@ def test_skipped_testinfra_test():
     assert judge.complaints(STEPS + "===== 3 passed, 1 skipped in 2 s =====\n" + RECAP, []) != []
 
 
+def test_report_shows_the_first_failure_and_else_the_end():
+    lines = ["line %d" % number for number in range(100)]
+    assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[-40:])
+    lines[50] = "fatal: [x-a]: UNREACHABLE! => {}"
+    assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[47:90])
+    lines[20] = "[ERROR]: couldn't resolve module"
+    assert judge.where_it_broke("\n".join(lines)).startswith("line 17\nline 18\nline 19\n[ERROR]")
+
+
 def runs(told, done):
     return [{"playbook": "converge.yml", "check": True, "changed": {"a": told}}, {"playbook": "converge.yml", "check": False, "changed": {"a": done}}]
 

@@ -32,6 +32,14 @@ def complaints(text, sequence):
     return found
 
 
+def where_it_broke(text, lines=40):
+    """The first failure and what follows it: whoever reads a report often hasn't the machine with the log."""
+    found = text.splitlines()
+    first = next((number for number, line in enumerate(found) if re.search(r"fatal: |UNREACHABLE!|^\[?ERROR\b|^E  |Traceback", line)), None)
+    part = found[-lines:] if first is None else found[max(first - 3, 0):first + lines]
+    return "\n".join(line[:2000] for line in part)
+
+
 def exceptions_of(scenario, path=Path(__file__).with_name("check_mode_exceptions.yml")):
     entries = [entry for entry in yaml.safe_load(path.read_text(encoding="utf-8")) if scenario in entry["scenarios"]]
     assert [entry for entry in entries if not entry.get("reason")] == []
@@ -60,7 +68,7 @@ def test_scenario(scenario, molecule_runs):
         config.update((yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("scenario", {}))
     code, text, records = molecule_runs.result(scenario)
     if code:
-        pytest.fail("molecule test -s %s: exit code %d, see %s" % (scenario, code, LOGS / ("%s.log" % scenario)), pytrace=False)
+        pytest.fail("molecule test -s %s: exit code %d, see %s\n%s" % (scenario, code, LOGS / ("%s.log" % scenario), where_it_broke(text)), pytrace=False)
     sequence = [step for step in config["test_sequence"] if not (os.environ.get("KEEP") and step in ("cleanup", "destroy"))]
     assert complaints(text, sequence) == []
 
