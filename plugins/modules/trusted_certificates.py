@@ -14,6 +14,7 @@ description:
     system's bundle lacks one of them or holds one that is no longer wanted.
   - A certificate that the system's bundle has from elsewhere is not placed a second time.
   - Keeps a copy of the resulting bundle, for containers and image builds, which do not see the host's.
+  - Brings the site's other files into place beforehand, in the same run.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -27,6 +28,11 @@ options:
   bundle:
     description: Where the copy of the bundle lies. With no O(certificates) the copy is removed.
     type: path
+  files:
+    description:
+      - What else the host shall have of the site, in this order, as M(trainyard.gpu.managed_files) takes it.
+      - Contents are not kept out of diffs and logs. Give those that are secret to M(trainyard.gpu.managed_files) with C(no_log).
+    default: []
   prefix:
     description: What the names of the placed files begin with. Only such files are ever removed.
     type: str
@@ -45,6 +51,7 @@ options:
     default: update-ca-certificates
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.files
 attributes:
   check_mode:
     support: full
@@ -60,6 +67,10 @@ EXAMPLES = r"""
     certificates:
       - "{{ lookup('ansible.builtin.file', 'site-ca.pem') }}"
     bundle: /etc/trainyard/site/ca-bundle.crt
+    files:
+      - {path: /etc/trainyard/site, state: directory}
+      - path: /etc/trainyard/site/pip.conf
+        content: "{{ lookup('ansible.builtin.template', 'pip.conf.j2') }}"
 
 - name: Trust it no longer
   trainyard.gpu.trusted_certificates:
@@ -68,6 +79,12 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+changed_paths:
+  description: Paths of O(files) that were changed.
+  returned: success
+  type: list
+  elements: str
+  sample: [/etc/trainyard/site/pip.conf]
 placed:
   description: SHA-256 fingerprints of the certificates that this run placed.
   returned: success
@@ -91,6 +108,7 @@ import os
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import ENTRY, ManagedFiles
 from ansible_collections.trainyard.gpu.plugins.module_utils._pem import ParseError, certificates, check
 
 
@@ -156,6 +174,7 @@ def main():
         argument_spec={
             "certificates": {"type": "list", "elements": "str", "required": True},
             "bundle": {"type": "path"},
+            "files": {"type": "list", "elements": "dict", "options": ENTRY, "default": []},
             "prefix": {"type": "str", "default": "trainyard-"},
             "directory": {"type": "path", "default": "/usr/local/share/ca-certificates"},
             "system_bundle": {"type": "path", "default": "/etc/ssl/certs/ca-certificates.crt"},
@@ -165,6 +184,8 @@ def main():
     )
     prefix, directory, bundle = (module.params[name] for name in ("prefix", "directory", "bundle"))
     asked = asked_for(module)
+    manager = ManagedFiles(module)
+    manager.run(module.params["files"])
     held = held_by(module.params["system_bundle"])
     names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     ours = {name: read(os.path.join(directory, name)) for name in names if name.startswith(prefix) and name.endswith(".crt")}
@@ -194,12 +215,13 @@ def main():
                 os.unlink(bundle)
 
     module.exit_json(
-        changed=updated or copied,
+        changed=updated or copied or bool(manager.changed_paths),
+        changed_paths=manager.changed_paths,
         placed=[files[name][0] for name in placed],
         removed=removed,
         updated=updated,
-        diff={"before_header": directory, "after_header": directory,
-              "before": "".join(f"{name}\n" for name in sorted(ours)), "after": "".join(f"{name}\n" for name in sorted(files))},
+        diff=[*manager.diff, {"before_header": directory, "after_header": directory,
+                              "before": "".join(f"{name}\n" for name in sorted(ours)), "after": "".join(f"{name}\n" for name in sorted(files))}],
     )
 
 
