@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
+
+from molecule_runs import MoleculeRuns
 
 SPEC = importlib.util.spec_from_file_location("scenario_judge", Path(__file__).with_name("test_scenarios.py"))
 judge = importlib.util.module_from_spec(SPEC)
@@ -41,6 +44,16 @@ def test_report_shows_the_first_failure_and_else_the_end():
     assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[47:90])
     lines[20] = "[ERROR]: couldn't resolve module"
     assert judge.where_it_broke("\n".join(lines)).startswith("line 17\nline 18\nline 19\n[ERROR]")
+
+
+def test_scenario_has_the_environment_of_the_run_not_of_a_unit_test_beside_it(tmp_path, monkeypatch):
+    given = []
+    scenarios = MoleculeRuns([], tmp_path, False, print)
+    monkeypatch.setattr(scenarios, "stream", lambda name, command, environment: given.append(environment) or (0, ""))
+    former = os.environ["PATH"]
+    monkeypatch.setenv("PATH", "/nowhere")
+    scenarios.judged("x")
+    assert given[0]["PATH"].endswith(":" + former)
 
 
 def runs(told, done):

@@ -42,6 +42,8 @@ class MoleculeRuns:
 
     def __init__(self, asked, records, acceptance, tell):
         self.records, self.acceptance, self.tell = records, acceptance, tell
+        # As it is now: unit tests that give themselves another PATH run beside the scenarios' start.
+        self.environment = dict(os.environ)
         self.pool = concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE)
         # The hosts' image and what else takes minutes on a new machine.
         self.prepared = self.prepare("prepare") if asked else None
@@ -60,7 +62,7 @@ class MoleculeRuns:
         self.prepared_virtual = self.prepare("prepare-virtual", "--virtual") if "vm" in asked else None
 
     def prepare(self, name, *arguments):
-        return self.pool.submit(self.stream, name, [sys.executable, "-u", "lab/lab.py", "prepare", *arguments], dict(os.environ))
+        return self.pool.submit(self.stream, name, [sys.executable, "-u", "lab/lab.py", "prepare", *arguments], self.environment)
 
     def result(self, scenario):
         """Exit code, text, and what the callback has recorded of a scenario."""
@@ -84,7 +86,7 @@ class MoleculeRuns:
         return code, text, [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
 
     def molecule(self, scenario, record):
-        environment = dict(os.environ, PATH="%s:%s" % (BIN, os.environ["PATH"]), TRAINYARD_RUNS=str(record), PYTHONUNBUFFERED="1",
+        environment = dict(self.environment, PATH="%s:%s" % (BIN, self.environment["PATH"]), TRAINYARD_RUNS=str(record), PYTHONUNBUFFERED="1",
                            ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160", TRAINYARD_ACCEPTANCE="1" if self.acceptance else "")
         command = [str(BIN / "molecule"), "test", "--scenario-name", scenario]
         if scenario in self.aside:
