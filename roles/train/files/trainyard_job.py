@@ -48,14 +48,16 @@ def marked():
             except OSError:
                 pass
     return found
-asked = set()
-begin = time.time()
+asked, clean = set(), 0
+begin = time.monotonic()
 while True:
     alive = marked()
-    if not alive or time.time() - begin > 15:
+    # One look proves nothing: what was forked after the listing isn't in it, and what is just being executed has no environment yet.
+    clean = 0 if alive else clean + 1
+    if clean == 3 or alive and time.monotonic() - begin > 15:
         break
     for pid in alive:
-        if pid not in asked or time.time() - begin > 2:
+        if pid not in asked or time.monotonic() - begin > 2:
             try:
                 os.kill(pid, signal.SIGTERM if pid not in asked else signal.SIGKILL)
             except OSError:
