@@ -122,7 +122,8 @@ def test_no_rank_outlives_its_job(cluster, kill, exit_code, launcher):
     cluster.wait("result.json", 60, lambda: cluster.on(cluster.peer, "cat %s" % result, check=False).code == 0)
     alive = left_alive(cluster, job_id)
     told = json.loads(cluster.on(cluster.head, "cat %s" % result).out)
-    assert alive == {host: [] for host in cluster.hosts}, "\n".join(told["problems"] + [cluster.on(host, "ps -eo pid,ppid,stat,etimes,args").out for host in alive])
+    assert alive == {host: [] for host in cluster.hosts}, "\n".join(
+        told["problems"] + [cluster.on(host, "ps -eo pid,ppid,stat,etimes,args").out for host in alive])
     assert told["exit_code"] and told["problems"]
     assert exit_code in (None, told["exit_code"])
     assert operator.wait(60) != 0
