@@ -37,13 +37,16 @@ def test_skipped_testinfra_test():
     assert judge.complaints(STEPS + "===== 3 passed, 1 skipped in 2 s =====\n" + RECAP, []) != []
 
 
-def test_report_shows_the_first_failure_and_else_the_end():
+def test_report_shows_where_it_broke_and_else_the_end():
     lines = ["line %d" % number for number in range(100)]
-    assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[-40:])
-    lines[50] = "fatal: [x-a]: UNREACHABLE! => {}"
-    assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[47:90])
-    lines[20] = "[ERROR]: couldn't resolve module"
-    assert judge.where_it_broke("\n".join(lines)).startswith("line 17\nline 18\nline 19\n[ERROR]")
+    assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[60:])
+    # A failure that a side effect expects, the one that ended the step, and the same again while it was cleaned up.
+    lines[20] = lines[50] = lines[70] = "fatal: [x-a]: UNREACHABLE! => {}"
+    lines[55] = "ERROR    [x > converge] \x1b[31mExecuted: Failed\x1b[0m"
+    assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[47:56])
+    # A play that a test expects to fail is no reason.
+    lines[52] = "=========== FAILURES ==========="
+    assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[52:56])
 
 
 def test_scenario_has_the_environment_of_the_run_not_of_a_unit_test_beside_it(tmp_path, monkeypatch):

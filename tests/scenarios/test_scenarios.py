@@ -33,11 +33,18 @@ def complaints(text, sequence):
 
 
 def where_it_broke(text, lines=40):
-    """The first failure and what follows it: whoever reads a report often hasn't the machine with the log."""
+    """What failed first, and what follows it: whoever reads a report often hasn't the machine with the log."""
     found = text.splitlines()
-    first = next((number for number, line in enumerate(found) if re.search(r"fatal: |UNREACHABLE!|^\[?ERROR\b|^E  |Traceback", line)), None)
-    part = found[-lines:] if first is None else found[max(first - 3, 0):first + lines]
-    return "\n".join(line[:2000] for line in part)
+
+    def numbers(pattern):
+        return [number for number, line in enumerate(found) if re.search(pattern, line)]
+
+    # Cleaning up may fail afterwards, for the same reason.
+    del found[([number + 1 for number in numbers(r"> \w+\] \W*\w*Executed: Failed")] or [len(found)])[0]:]
+    # In tests the first failed one; in plays the last, as side effects and tests have others that they expect.
+    tests, plays = numbers(r"^=+ (?:FAILURES|ERRORS) =+$"), numbers(r"fatal: |UNREACHABLE!|^\[?ERROR\]?: |Traceback")
+    begin = tests[0] if tests else max(plays[-1] - 3, 0) if plays else -lines
+    return "\n".join(line[:2000] for line in found[begin:][:lines])
 
 
 def exceptions_of(scenario, path=Path(__file__).with_name("check_mode_exceptions.yml")):
