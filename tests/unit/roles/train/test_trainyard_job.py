@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import subprocess
 import sys
@@ -200,6 +201,22 @@ def test_sweep_ends_what_carries_the_id_and_nothing_else():
     finally:
         other.kill()
         other.wait()
+        victim.kill()
+        victim.wait()
+
+
+def test_sweep_looks_again_where_one_look_saw_nothing(monkeypatch):
+    """As while a process is being executed: its environment can't be read yet."""
+    victim = subprocess.Popen(["sleep", "60"], env={"TRAINYARD_JOB_ID": "unit-test-2"})
+    looks, listed = [], os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: looks.append(path) or (listed(path) if len(looks) > 2 else []))
+    monkeypatch.setattr(sys, "argv", ["-", "unit-test-2"])
+    try:
+        with pytest.raises(SystemExit) as ended:
+            exec(job.SWEEP, {})
+        assert ended.value.code == 0
+        assert victim.wait(timeout=5) == -15
+    finally:
         victim.kill()
         victim.wait()
 
