@@ -229,8 +229,8 @@ class Lab:
 
 
 def other_labs(engine, name):
-    """Names of labs that still have a host on this engine."""
-    arguments = ["container", "ls", "--all", "--filter", f"label={LABEL}", "--format", '{{.Label "%s"}}' % LABEL]
+    """Names of labs that are still up; those of virtual hosts have a network on this engine, but no container."""
+    arguments = ["network", "ls", "--filter", f"label={LABEL}", "--format", '{{.Label "%s"}}' % LABEL]
     return sorted(set(engine.docker(*arguments).stdout.split()) - {name})
 
 

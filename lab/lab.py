@@ -203,6 +203,7 @@ def down(options):
             Lab(engine, f"{options.name}-builder", BUILDER_SUBNET, options.state / "builder", 1).down()
             others = other_labs(engine, options.name)
         else:
+            VirtualLab(engine, options.name, options.subnet, options.state).remove_machines()
             say("no Docker engine answers: there is nothing of the lab in one")
         # As many hosts as HOSTS= has asked for; a user's own inventories lie beside them.
         for folder in (ROOT / "inventories").glob(f"{options.name}_*"):

@@ -214,6 +214,10 @@ class VirtualLab(Lab):
     # Down
 
     def down(self):
+        self.remove_machines()
+        super().down()
+
+    def remove_machines(self):
         folder = self.state / "hosts"
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
             say(f"removing {path.name}")
@@ -221,7 +225,6 @@ class VirtualLab(Lab):
             if pathlib.Path(f"/sys/class/net/{self.tap(path.name)}").exists():
                 run("ip", "link", "delete", self.tap(path.name))
             shutil.rmtree(path)
-        super().down()
 
 
 def in_use(state):

@@ -45,6 +45,11 @@ options:
     type: list
     elements: dict
     default: []
+  members:
+    description: C(cluster_members) of role C(trainyard.gpu.cluster), by which a server's address is known to be O(storage)'s.
+    type: list
+    elements: dict
+    default: []
 """
 
 EXAMPLES = r"""
@@ -86,7 +91,8 @@ def _covers(folder, path):
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=()):
+def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=()):
+    names = {member["address"]: member["name"] for member in members if member["address"]}
     share = share.rstrip("/")
     gids = {group["name"]: group["gid"] for group in groups}
     paths, folders, quotas, homes = [share], [], [], ""
@@ -112,7 +118,7 @@ def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=()
             limit = one.get("quota_mib") if one.get("quota_mib") is not None else tree.get("quota_mib") or 0
             if limit:
                 quotas.append({"path": path, "kind": tree["of"][:-1], "id": one["uid" if tree["of"] == "users" else "gid"], "limit_mib": limit})
-    targets = {(mount.get("target") or mount["path"]).rstrip("/"): mount["server"] for mount in mounts}
+    targets = {(mount.get("target") or mount["path"]).rstrip("/"): names.get(mount["server"], mount["server"]) for mount in mounts}
     # A mount that names the storage host itself only says with which options.
     served = [path for path in paths if not any(_covers(target, path) and server != storage for target, server in targets.items())]
     named = [export["path"].rstrip("/") for export in exports]

@@ -38,8 +38,10 @@ _SYNONYMS = {"mp": "mountpoint", "auth_nlm": "secure_locks", "no_auth_nlm": "ins
 # Of mount options, what the mount program, systemd or the kernel keep to themselves.
 _NOT_SHOWN = frozenset((
     "_netdev nofail defaults retry bg fg auto noauto rw async dev suid exec tcp udp rdma intr nointr lock nolock acl ac cto rdirplus resvport "
-    "port mountport mountproto mountvers mounthost minorversion"
+    "port mountport mountproto mountvers mounthost minorversion sharecache"
 ).split())
+# Those that the kernel shows only where they have another value (nfs_show_mount_options).
+_SHOWN_UNLESS = frozenset("acregmin=3 acregmax=60 acdirmin=30 acdirmax=60 lookupcache=all nconnect=1".split())
 
 
 class ParseError(ValueError):
@@ -107,12 +109,13 @@ def shown_options(options):
 
 def options_in_force(asked, shown):
     """Return those of the asked options that a mounted file system does not have. A version without minor number takes any."""
+    names = {option.partition("=")[0] for option in shown}
     sizes = dict(option.split("=") for option in shown if option.startswith(("rsize=", "wsize=")))
     return [option for option in shown_options(asked) if option not in shown
             # The server may lower these.
             and not (option.startswith(("rsize=", "wsize=")) and int(sizes.get(option[:5], "0")) in range(1, int(option[6:]) + 1))
             and not (option.startswith("vers=") and any(other.startswith(option + ".") for other in shown))
-            and option != "nconnect=1"]
+            and not (option in _SHOWN_UNLESS and option.partition("=")[0] not in names)]
 
 
 # --- exports --------------------------------------------------------------------------------------------------------------
@@ -176,12 +179,12 @@ def parse_versions(text):
 
 
 def allowed_by_ufw(status, address, port):
-    """Tell whether `ufw status verbose` lets an address reach a TCP port."""
+    """Tell whether `ufw status verbose` lets an address, or all of a network, reach a TCP port."""
     if not re.search(r"^Status: active", status, re.M):
         return True
     if re.search(r"^Default: allow \(incoming\)", status, re.M):
         return True
-    wanted = ipaddress.ip_address(address)
+    wanted = ipaddress.ip_network(address, strict=False)
     for line in status.splitlines():
         match = re.match(r"(\S+)(?: \(v6\))?\s+(ALLOW|LIMIT)(?: IN)?\s+(\S+)", line)
         if not match or match.group(1) not in ("%d/tcp" % port, str(port), "Anywhere"):
@@ -189,7 +192,8 @@ def allowed_by_ufw(status, address, port):
         if match.group(3) == "Anywhere":
             return True
         try:
-            if wanted in ipaddress.ip_network(match.group(3), strict=False):
+            source = ipaddress.ip_network(match.group(3), strict=False)
+            if wanted.version == source.version and wanted.subnet_of(source):
                 return True
         except ValueError:
             continue

@@ -13,10 +13,11 @@ version_added: "0.2.0"
 description:
   - Sets hard limits of space by C(setquota), where quotas are turned on for the file system. Soft limits, limits of inodes and grace times stay.
   - A file system without quotas is a result, RV(unsupported), not a failure.
-  - What the limits were before is written into O(record), by which V(former) sets them back.
+  - What the limits were before is written into O(record). One that is no longer asked for is set back, and V(former) sets all of them back;
+    one that someone has changed since stays.
 options:
   quotas:
-    description: The limits. Not used with O(state=former).
+    description: The limits; one for each user or group of a file system. Not used with O(state=former).
     type: list
     elements: dict
     default: []
@@ -141,8 +142,20 @@ class Quotas:
         if rc != 0:
             self.module.fail_json(msg="setquota for %s %d on %s: %s" % (quota["kind"], quota["id"], mount, (err or out).strip()), limited=self.limited)
 
-    def present(self, quota, mounts):
-        mount = mount_of(os.path.realpath(quota["path"]), mounts)
+    def all_present(self, quotas, mounts):
+        places = [mount_of(os.path.realpath(quota["path"]), mounts) for quota in quotas]
+        asked = {}
+        for quota, mount in zip(quotas, places):
+            other = asked.setdefault((mount["path"], quota["kind"], str(quota["id"])), quota)
+            if other["limit_mib"] != quota["limit_mib"]:
+                self.module.fail_json(msg="%s and %s lie on the same file system, %s, which has one limit for %s %d: ask for %d or %d MiB in both. "
+                                          "Nothing was set" % (other["path"], quota["path"], mount["path"], quota["kind"], quota["id"],
+                                                               other["limit_mib"], quota["limit_mib"]))
+        for quota, mount in zip(quotas, places):
+            self.present(quota, mount)
+        self.set_back(lambda mount, kind, number: (mount, kind, number) not in asked)
+
+    def present(self, quota, mount):
         limits = self.limits(mount["path"], quota["kind"])
         if limits is None:
             reason = "no %s quotas are on for %s (%s); turn them on there (mount options usrquota,grpquota and quotaon, or the file system's own way), " \
@@ -160,18 +173,21 @@ class Quotas:
         # A soft limit above the hard one would never be told.
         self.set(quota, mount["path"], (min(soft, wanted) if wanted else soft, wanted, soft_inodes, hard_inodes))
 
-    def former(self):
-        for mount, kinds in self.record.pop("limits", {}).items():
-            for kind, kept in kinds.items():
-                limits = self.limits(mount, kind)
-                if limits is None:
-                    self.unsupported.append({"path": mount, "reason": "no %s quotas are on for it any more" % kind})
-                    continue
-                for number, entry in kept.items():
-                    # Another limit than ours is somebody else's.
-                    if limits.get(int(number), (0, 0, 0, 0))[1] == entry["hard"] != entry["before"][1]:
-                        self.set({"path": mount, "kind": kind, "id": int(number), "limit_mib": entry["before"][1] // BLOCKS_PER_MIB}, mount, entry["before"])
-        write_record(self.module, self.module.params["record"], self.record)
+    def set_back(self, chosen):
+        entries = [(mount, kind, number) for mount, kinds in self.record.get("limits", {}).items() for kind, kept in kinds.items() for number in kept
+                   if chosen(mount, kind, number)]
+        for mount, kind, number in entries:
+            entry = self.record["limits"][mount][kind].pop(number)
+            limits = self.limits(mount, kind)
+            if limits is None:
+                self.unsupported.append({"path": mount, "reason": "no %s quotas are on for it any more" % kind})
+            # Another limit than ours is somebody else's.
+            elif limits.get(int(number), (0, 0, 0, 0))[1] == entry["hard"] != entry["before"][1]:
+                self.set({"path": mount, "kind": kind, "id": int(number), "limit_mib": entry["before"][1] // BLOCKS_PER_MIB}, mount, entry["before"])
+        if entries:
+            if not any(kept for kinds in self.record["limits"].values() for kept in kinds.values()):
+                del self.record["limits"]
+            write_record(self.module, self.module.params["record"], self.record)
 
 
 def main():
@@ -195,12 +211,11 @@ def main():
     )
     quotas = Quotas(module)
     if module.params["state"] == "former":
-        quotas.former()
+        quotas.set_back(lambda *entry: True)
     else:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
             mounts = parse_mountinfo(file.read())
-        for quota in module.params["quotas"]:
-            quotas.present(quota, mounts)
+        quotas.all_present(module.params["quotas"], mounts)
     module.exit_json(changed=bool(quotas.limited), limited=quotas.limited, unsupported=quotas.unsupported)
 
 

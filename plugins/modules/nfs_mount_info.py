@@ -105,11 +105,8 @@ mounts:
       description: Names in the mount point while nothing is mounted there, five at most. A mount would hide them.
       type: list
       elements: str
-    lies_on:
-      description: The mount that the mount point itself lies on.
-      type: str
-    unit_active:
-      description: State of systemd's mount unit.
+    configured_in:
+      description: The file of the site's own, C(/etc/fstab) or a unit file, that says what is mounted there; empty where none does, or the role's own.
       type: str
     unit_enabled:
       description: Units of this path, C(.mount) and C(.automount), that systemd starts at boot.
@@ -163,7 +160,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import ask_file_system, checksums, read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import mount_of, options_in_force, parse_mountinfo, unit_name
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import options_in_force, parse_mountinfo, unit_name
 
 UNITS = "/etc/systemd/system"
 MARK = "# Placed by trainyard.gpu.nfs_client."
@@ -177,7 +174,8 @@ def units(module, names):
     if not (systemctl and names):
         return {}
     # An id for each: a name that is no unit's yet is answered as well.
-    rc, out, dummy = module.run_command([systemctl, "show", "--property=Id,LoadState,ActiveState,Result,UnitFileState,NeedDaemonReload", "--"] + names)
+    properties = "Id,LoadState,ActiveState,Result,UnitFileState,FragmentPath,NeedDaemonReload"
+    rc, out, dummy = module.run_command([systemctl, "show", "--property=" + properties, "--"] + names)
     found = {}
     for paragraph in out.split("\n\n") if rc == 0 else []:
         entry = dict(line.split("=", 1) for line in paragraph.splitlines() if "=" in line)
@@ -203,11 +201,25 @@ def placed():
     return found
 
 
+def lines_of_the_site():
+    """Target and type of what /etc/fstab has, without the role's own lines."""
+    lines = [line.split() for line in read_text("/etc/fstab").splitlines() if not line.lstrip().startswith("#")]
+    return [(words[1].replace("\\040", " ").rstrip("/") or "/", words[2]) for words in lines if len(words) > 3 and FSTAB_MARK not in words[3].split(",")]
+
+
 def in_use(mounts, ours):
     targets = {mount["target"] for mount in ours}
-    lines = [line.split() for line in read_text("/etc/fstab").splitlines() if not line.lstrip().startswith("#")]
     return bool([mount for mount in mounts if mount["type"] in ("nfs", "nfs4") and mount["path"] not in targets]
-                or [words for words in lines if len(words) > 3 and words[2] in ("nfs", "nfs4") and words[1] not in targets])
+                or [kind for dummy, kind in lines_of_the_site() if kind in ("nfs", "nfs4")])
+
+
+def configured_in(target, found, ours):
+    """The site's own file that says what is mounted at a target. What systemd makes of fstab comes and goes with that."""
+    if target in [line for line, dummy in lines_of_the_site()]:
+        return "/etc/fstab"
+    files = [entry.get("FragmentPath", "") for entry in found]
+    mine = [name for mount in ours for name in mount["files"]]
+    return next((name for name in files if os.path.exists(name) and not name.startswith("/run/systemd/generator") and name not in mine), "")
 
 
 def ask(module, mount, mounts, known):
@@ -218,8 +230,7 @@ def ask(module, mount, mounts, known):
     unit = known.get(unit_name(target, "mount"), {})
     answer = {
         "target": target, "state": "absent", "error": "", "source": "", "type": "", "options": [], "differences": [], "exists": True, "entries": [],
-        "lies_on": mount_of(os.path.dirname(target), mounts)["path"],
-        "unit_active": unit.get("ActiveState", "inactive"),
+        "configured_in": configured_in(target, (unit, automount), placed()),
         "unit_enabled": [name for name, entry in (("mount", unit), ("automount", automount)) if entry.get("UnitFileState") in ("enabled", "generated")],
     }
     if not here and automount.get("ActiveState") == "active":

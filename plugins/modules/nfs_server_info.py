@@ -45,7 +45,7 @@ options:
     description: Absolute path of a JSON file whose content is asked for.
     type: path
   addresses:
-    description: Addresses that must reach the server. RV(firewall.shut_out) tells which of them a firewall of this host keeps away.
+    description: Addresses and networks that must reach the server. RV(firewall.shut_out) tells which of them a firewall of this host keeps away.
     type: list
     elements: str
     default: []
@@ -84,8 +84,23 @@ service:
     enabled:
       description: Whether it starts at boot.
       type: bool
-in_force:
-  description: What is exported at this moment.
+missing:
+  description: Those of O(exports) that are not in force, or with other options.
+  returned: always
+  type: list
+  elements: dict
+left_over:
+  description: Exports in force of O(exports)' paths that neither O(exports) nor any file of exports has.
+  returned: always
+  type: list
+  elements: dict
+own_clients:
+  description: Clients in O(exports_file), each once.
+  returned: always
+  type: list
+  elements: str
+others:
+  description: Exports in C(/etc/exports) and in the other files of C(/etc/exports.d).
   returned: always
   type: list
   elements: dict
@@ -97,29 +112,12 @@ in_force:
       description: Who may mount it.
       type: str
     options:
-      description: Options, those included that the server has added.
+      description: Options of the export.
       type: list
       elements: str
-missing:
-  description: Those of O(exports) that are not in force, or with other options.
-  returned: always
-  type: list
-  elements: dict
-left_over:
-  description: Exports in force of O(exports)' paths that neither O(exports) nor a file of the user's has.
-  returned: always
-  type: list
-  elements: dict
-own_clients:
-  description: Clients in O(exports_file), each once.
-  returned: always
-  type: list
-  elements: str
-others:
-  description: Exports in C(/etc/exports) and in the other files of C(/etc/exports.d), as RV(in_force), with the C(file) of each.
-  returned: always
-  type: list
-  elements: dict
+    file:
+      description: The file that has it.
+      type: str
 nfsd:
   description: How the running server is set; empty where none runs.
   returned: always
@@ -289,7 +287,7 @@ def main():
         except ParseError as problem:
             error, found = "%s: %s" % (path, problem), []
         if path == module.params["exports_file"]:
-            own = list(dict.fromkeys(export["client"] for export in found))
+            own = found
         else:
             others += [dict(export, file=path) for export in found]
     in_force = parse_exports(read_text(ETAB))
@@ -299,12 +297,11 @@ def main():
         changed=False,
         available=bool(module.get_bin_path("exportfs", opt_dirs=["/usr/sbin", "/sbin"])) and os.path.exists("/usr/sbin/rpc.nfsd"),
         service=service(module),
-        in_force=in_force,
         missing=not_in_force(exports, in_force, canonical),
         left_over=[served for served in in_force if served["path"] in paths and not any(
             served["path"] == export["path"] and any(is_same_client(served["client"], client) for client in (export["client"], canonical(export["client"])))
-            for export in exports + others)],
-        own_clients=own,
+            for export in exports + others + own)],
+        own_clients=list(dict.fromkeys(export["client"] for export in own)),
         others=others,
         nfsd=nfsd(),
         mounts={path: mount_of(path, mounts)["path"] for path in paths},

@@ -23,6 +23,8 @@ def test_server_exports_it_to_the_other_host_alone_and_squashes_root(cluster):
     options = client.partition("(")[2].rstrip(")").split(",")
     assert {"rw", "sync", "root_squash", "no_subtree_check", "anonuid=65534", "anongid=65534"} <= set(options) and "no_root_squash" not in options
     assert cluster.on(cluster.server, "cat /proc/fs/nfsd/nfsv4leasetime /proc/fs/nfsd/nfsv4gracetime").out.split() == ["15", "15"]
+    assert cluster.on(cluster.server, "cat /proc/fs/nfsd/threads").out == "4\n"
+    assert {"-4.0", "+4.1", "+4.2"} <= set(cluster.on(cluster.server, "cat /proc/fs/nfsd/versions").out.split())
     # Nothing of the site's own files was touched.
     assert cluster.on(cluster.server, "grep --count '^[^#]' /etc/exports", check=False).out == "0\n"
 

@@ -108,6 +108,56 @@ def test_a_value_that_is_refused(judge, name, value, check_id, allowed):
         assert text in result["msg"]
 
 
+@pytest.mark.parametrize("name, value, source, allowed", [
+    ("nfs_server_options", ["rw", "norootsquash"], "[1]", "exports(5)"),
+    ("nfs_server_options", ["rw=1"], "[0]", "exports(5)"),
+    ("nfs_server_options", ["sec=foo"], "[0]", "exports(5)"),
+    ("nfs_server_options", ["anonuid=1000"], "[0]", "nfs_server_anonuid"),
+    ("nfs_server_exports", [{"path": "share"}], "[0].path", "absolute path"),
+    ("nfs_server_exports", [{"path": "/a"}, {"path": "/a"}], "[1].path", "every value once"),
+    ("nfs_server_exports", [{"path": "/a", "options": ["anonuid=abc"], "full_access": False}], "[0].options[0]", "exports(5)"),
+    ("nfs_server_exports", [{"path": "/a", "options": ["rw", "anonuid=1000"]}], "", "nfs_server_anonuid"),
+    ("nfs_server_clients", ["*.example.org"], "[0]", "no wildcards"),
+    ("nfs_client_mounts", [{"server": "10.0.0.1", "path": "a"}], "[0].path", "an absolute path"),
+    ("nfs_client_mounts", [{"server": "10.0.0.1:/a", "path": "/a"}], "[0].server", "an address"),
+    ("nfs_client_mounts", [{"server": "10.0.0.1", "path": "/"}], "", "a target other than /"),
+    ("nfs_client_mounts", [{"server": "10.0.0.1", "path": "/a", "target": "/mnt"}, {"server": "10.0.0.2", "path": "/b", "target": "/mnt/"}], "", "every target once"),
+    ("nfs_client_options", ["hard,noatime"], "[0]", "one mount option"),
+    ("shared_storage_users", [{"name": "anna", "uid": 999}], "[0].uid", "1000 to 65000"),
+    ("shared_storage_users", [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2001}], "[1].uid", "every value once"),
+    ("shared_storage_users", [{"name": "anna", "uid": 2001, "groups": ["nobodys"]}], "[0].groups[0]", "shared_storage_groups"),
+    ("shared_storage_trees", [{"path": "/etc/people", "of": "users"}], "[0].path", "first folder"),
+])
+def test_what_is_refused_of_the_shared_storage(judge, name, value, source, allowed):
+    result = judge(cluster({name: value}))
+    assert result["failed"]
+    assert {found for dummy, found in problems(result)} == {name + source}
+    first = next(entry for entry in result["findings"] if entry["verdict"] == "fail")
+    assert allowed in first["expected"] and first["fix"]
+
+
+@pytest.mark.parametrize("users, groups", [
+    ([{"name": "anna", "uid": 2001}], [{"name": "vision", "gid": 2001}]),
+    ([{"name": "anna", "uid": 2001, "groups": []}], [{"name": "vision", "gid": 2001}]),
+    ([{"name": "vision", "uid": 2001}], [{"name": "vision", "gid": 3001}]),
+    ([{"name": "vision", "uid": 2001, "groups": []}], [{"name": "vision", "gid": 3001}]),
+])
+def test_a_persons_own_group_is_nobody_elses(judge, users, groups):
+    assert {found for dummy, found in problems(judge(cluster({"shared_storage_users": users, "shared_storage_groups": groups})))} == {"shared_storage_users"}
+    users[0]["groups"] = ["vision"]
+    assert "failed" not in judge(cluster({"shared_storage_users": users, "shared_storage_groups": groups}))
+
+
+@pytest.mark.parametrize("name, value", [
+    ("nfs_server_options", ["rw", "async", "sec=krb5p:krb5", "fsid=0", "mountpoint", "mp=/data1"]),
+    ("nfs_server_exports", [{"path": "/a", "options": ["rw", "anonuid=1000"], "full_access": False}]),
+    ("nfs_client_mounts", [{"server": "nas.example", "path": "/", "target": "/mnt", "options": ["hard", "rsize=1048576"]}]),
+])
+def test_what_is_taken_of_the_shared_storage(judge, name, value):
+    result = judge(cluster({name: value}))
+    assert "failed" not in result and problems(result) == set()
+
+
 @pytest.mark.parametrize("inventory, check_id", [
     ({"servers": {"hosts": {"server-a": {}}}}, "inventory-no-cluster"),
     ({}, "inventory-no-cluster"),

@@ -51,7 +51,9 @@ def test_unit_names_are_those_of_systemd_escape(path, name):
     (["hard", "vers=4.2", "nconnect=1"], []),
     (["soft", "vers=4.1", "nconnect=4", "x-systemd.automount"], ["soft", "vers=4.1", "nconnect=4"]),
     (["nfsvers=4.2", "rsize=1048576", "noatime", "tcp"], ["noatime"]),
-    (["rsize=1024", "actimeo=30"], ["rsize=1024", "acregmin=30", "acregmax=30", "acdirmin=30", "acdirmax=30"]),
+    (["rsize=1024", "actimeo=30"], ["rsize=1024", "acregmin=30", "acregmax=30", "acdirmax=30"]),
+    # The kernel shows these only where they have another value.
+    (["acregmin=3", "acregmax=60", "acdirmin=30", "acdirmax=60", "lookupcache=all", "sharecache"], []),
 ])
 def test_options_that_are_not_in_force(asked, missing):
     shown = next(mount for mount in parse_mountinfo(MOUNTINFO) if mount["type"] == "nfs4")["options"]
@@ -113,6 +115,7 @@ Anywhere                   ALLOW IN    192.168.7.0/24
 
 @pytest.mark.parametrize("address, status, allowed", [
     ("10.0.0.12", UFW, True), ("10.0.0.13", UFW, False), ("10.0.0.14", UFW, False), ("192.168.7.9", UFW, True), ("fd00::1", UFW, False),
+    ("192.168.7.128/25", UFW, True), ("192.168.0.0/16", UFW, False), ("10.0.0.0/24", UFW, False), ("fd00::/64", UFW, False),
     ("10.0.0.13", "Status: inactive\n", True), ("10.0.0.13", UFW.replace("deny (incoming)", "allow (incoming)"), True),
 ])
 def test_who_gets_through_ufw(address, status, allowed):

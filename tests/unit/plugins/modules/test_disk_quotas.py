@@ -67,10 +67,11 @@ def test_where_none_are_on_it_says_so(quotas):
 
 
 def test_former_limits_come_back_unless_someone_has_set_others(quotas):
-    quotas(("user", 2001, 10), ("user", 2002, 20), ("user", 2003, 30))
+    others = ("user", 2002, 20), ("user", 2003, 30)
+    quotas(("user", 2001, 10), *others)
     # The first run's finding counts, not what an earlier one has left.
-    quotas(("user", 2001, 0))
-    quotas(("user", 2001, 15))
+    quotas(("user", 2001, 0), *others)
+    quotas(("user", 2001, 15), *others)
     quotas.limits(dict(quotas.limits(), **{"2003": [0, 77, 0, 0]}))
     assert len(quotas(former=True, check=True)["limited"]) == 2
     assert quotas.limits()["2001"] == [900, 15360, 5, 6]
@@ -79,3 +80,17 @@ def test_former_limits_come_back_unless_someone_has_set_others(quotas):
     assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6], "2002": [0, 0, 0, 0], "2003": [0, 77, 0, 0]}
     assert not quotas.record.exists()
     assert quotas(former=True)["changed"] is False
+
+
+def test_one_that_is_no_longer_asked_for_is_set_back(quotas):
+    quotas(("user", 2001, 10), ("user", 2002, 20))
+    assert [each["id"] for each in quotas(("user", 2002, 20))["limited"]] == [2001]
+    assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6], "2002": [0, 20480, 0, 0]}
+    quotas.limits(dict(quotas.limits(), **{"2002": [0, 77, 0, 0]}))
+    assert quotas()["changed"] is False and not quotas.record.exists()
+
+
+def test_one_file_system_has_one_limit_for_each(quotas):
+    refused = quotas(("user", 2001, 10), ("user", 2002, 20), ("user", 2001, 30))
+    assert refused["failed"] and "one limit for user 2001: ask for 10 or 30 MiB" in refused["msg"]
+    assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6]} and not quotas.record.exists()
