@@ -1,0 +1,318 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What C(nvidia-smi -q -x) says: text in, typed data out.
+
+The document has been the same tree since driver 270, with names that come, go and move (C(power_readings), C(gpu_power_readings);
+C(clocks_throttle_reasons), C(clocks_event_reasons); C(driver_version), C(kmd_version)). A value is «12 MiB», or says why there is none: «N/A»,
+«Not Supported», «ERR!», «Unknown Error», «Requested functionality has been deprecated». The words change, so a value is only what has
+the form of one; everything else is null, and the words are kept in C(unavailable).
+
+Beside the document nvidia-smi prints what is wrong with single GPUs, before it or after it, or instead of it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from typing import NamedTuple
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+# What nvidia-smi says -> cause, in this order: of two that are said, the first explains the other. The wording is NVML's own
+# (nvmlErrorString) where that failed, nvidia-smi's where it asks itself.
+CAUSES = (
+    ("driver_library_mismatch", r"driver/library version mismatch"),
+    ("driver_not_loaded", r"couldn't communicate with the nvidia driver|driver not loaded|nvidia driver is not loaded"),
+    ("library_missing", r"couldn't find libnvidia-ml|nvml: (?:nvml )?shared library not found|error while loading shared libraries"),
+    ("gpu_lost", r"gpu is lost|fallen off the bus|unable to determine the device handle"),
+    ("access_blocked", r"access blocked by the operating system"),
+    ("permission", r"insufficient permissions|permission denied|no permission|operation not permitted"),
+    ("no_devices", r"no devices were found|no devices found"),
+    ("unknown", r"unknown error"),
+)
+# nvidia-smi(1), RETURN VALUE; for words that are not known here.
+EXIT_CODES = {4: "permission", 9: "driver_not_loaded", 12: "library_missing", 15: "gpu_lost"}
+
+# «GPU 0000:03:00.0:», «GPU0000:07:00.0:» or «GPU0: 0000:01:00.0:», the index only in the last; a domain has four digits or eight.
+_LOST_GPU = re.compile(r"Unable to determine the device handle for GPU\s*?(?:\d{1,2}\s*:\s*)?"
+                       r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:\s*([^\n]*)", re.IGNORECASE)
+_DOCUMENT = re.compile(r"<nvidia_smi_log\b.*?</nvidia_smi_log\s*>", re.DOTALL)
+_PROLOGUE = re.compile(r"<\?xml[^>]*\?>|<!DOCTYPE[^>]*>")
+_FREE_TEXT = re.compile(r"(<process_name>)(.*?)(</process_name>)", re.DOTALL)
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_ENTITY = re.compile(r"&amp;(amp|lt|gt|quot|apos|#\d+|#x[0-9a-fA-F]+);")
+_VERSION = re.compile(r"(\d+(?:\.\d+)+)(?:\s*\[[^]]*\])?")
+_NUMBER = r"(-?\d+(?:\.\d+)?)\s*"
+_YES_NO = {"enabled": True, "on": True, "yes": True, "active": True, "disabled": False, "off": False, "no": False, "not active": False}
+ABSENT = "not reported by this driver"
+
+
+class ParseError(ValueError):
+    """The text is no answer of C(nvidia-smi -q -x), or one that was cut."""
+
+
+class Answer(NamedTuple):
+    """C(gpu_count) is what nvidia-smi counted; C(gpus) those it described; C(remarks) the lines that it printed beside the document."""
+
+    driver_version: str | None
+    cuda_version: str | None
+    gpu_count: int
+    gpus: list
+    remarks: list
+
+
+def parse_query(text):
+    """The answer, or None where the text holds no document."""
+    documents = _DOCUMENT.findall(text)
+    if len(documents) > 1:
+        raise ParseError(f"{len(documents)} documents in one answer: nvidia-smi prints one")
+    if not documents:
+        for number, line in enumerate(text.splitlines(), 1):
+            if "<nvidia_smi_log" in line:
+                raise ParseError(f"the document that begins in line {number} has no end: the output was cut")
+        return None
+    root = _tree(documents[0], text[:text.index(documents[0])].count("\n"))
+    beside = _PROLOGUE.sub("", text.replace(documents[0], "\n"))
+    gpus = [_gpu(index, node) for index, node in enumerate(root.findall("gpu"))]
+    for gpu in gpus:
+        if gpu["uuid"] is None and gpu["bus_id"] is None:
+            raise ParseError(f"GPU {gpu['index']} has neither a uuid nor a bus id")
+    for key in ("uuid", "bus_id"):
+        values = [gpu[key] for gpu in gpus if gpu[key] is not None]
+        # Exporters of documents mask the uuid with zeros.
+        twice = sorted({value for value in values if values.count(value) > 1 and value.strip("GPU-0")})
+        if twice:
+            raise ParseError(f"two GPUs have the {key} {twice[0]}")
+    return Answer(
+        _first_version(root, "kmd_version", "driver_version"),
+        _first_version(root, "cuda_umd_version", "cuda_version"),
+        _count(root, len(gpus)),
+        gpus,
+        [line.strip() for line in beside.splitlines() if line.strip()],
+    )
+
+
+def lost_gpus(text):
+    """GPUs of which nvidia-smi only says that it can't reach them: bus_id and error."""
+    # A console may have wrapped the line.
+    found = [{"bus_id": bus_id.lower(), "error": " ".join(error.split()).rstrip(".") or "no reason given"}
+             for bus_id, error in _LOST_GPU.findall(text)]
+    return [gpu for index, gpu in enumerate(found) if gpu not in found[:index]]
+
+
+def why_no_answer(rc, stdout, stderr):
+    """Cause, and the line that shows it. For an answer without a document, or with an exit code other than 0."""
+    text = stdout + "\n" + stderr
+    lines = [line.strip() for line in _DOCUMENT.sub("", text).splitlines() if line.strip()]
+    for cause, pattern in CAUSES:
+        for line in lines:
+            if re.search(pattern, line, re.IGNORECASE):
+                return cause, line
+    last = lines[-1] if lines else "nothing"
+    return EXIT_CODES.get(rc, "unknown"), f"{last} (exit code {rc})"
+
+
+def _tree(document, lines_before):
+    if "<!ENTITY" in document:
+        raise ParseError("the document defines entities, which nvidia-smi does not")
+    document = _CONTROL.sub("\ufffd", document)
+    try:
+        return ElementTree.fromstring(document)
+    except ElementTree.ParseError:
+        # A process may be called anything, and nvidia-smi prints it as it is.
+        document = _FREE_TEXT.sub(lambda match: match[1] + _ENTITY.sub(r"&\1;", escape(match[2])) + match[3], document)
+    try:
+        return ElementTree.fromstring(document)
+    except ElementTree.ParseError as exc:
+        line, column = exc.position
+        raise ParseError(f"the document is not well-formed in line {line + lines_before}, column {column}") from exc
+
+
+def _count(root, described):
+    said = _words(root, "attached_gpus")
+    if said is None:
+        return described
+    if not said.isdigit() or int(said) < described:
+        raise ParseError(f"attached_gpus is «{said}», but {described} GPUs are described")
+    return int(said)
+
+
+def _words(node, path):
+    """The element's text; None where there is no such element or it is empty."""
+    found = node.find(path)
+    if found is None or found.text is None:
+        return None
+    return " ".join(found.text.split()) or None
+
+
+def _first_version(root, *paths):
+    for path in paths:
+        match = _VERSION.fullmatch(_words(root, path) or "")
+        if match:
+            return match[1]
+    return None
+
+
+class _Reader:
+    """Reads values of one element; notes why there is none."""
+
+    def __init__(self, node):
+        self.node = node
+        self.unavailable = {}
+
+    def value(self, key, convert, *paths):
+        reason = ABSENT
+        for path in paths:
+            words = _words(self.node, path) or self._of_section(path)
+            if words is None:
+                continue
+            found = convert(words)
+            if found is not None:
+                return found
+            # What an old name says of its value is worth less than what the present one, which is asked first, does.
+            reason = words if reason == ABSENT else reason
+        self.unavailable[key] = reason
+        return None
+
+    def _of_section(self, path):
+        """«N/A» may stand for a whole section."""
+        section = self.node.find(path.rpartition("/")[0]) if "/" in path else None
+        return " ".join(section.text.split()) or None if section is not None and len(section) == 0 and section.text else None
+
+    def number(self, key, unit, *paths, kind=float):
+        def convert(words):
+            match = re.fullmatch(_NUMBER + unit, words)
+            return kind(match[1]) if match and (kind is float or "." not in match[1]) else None
+        return self.value(key, convert, *paths)
+
+    def integer(self, key, unit, *paths):
+        return self.number(key, unit, *paths, kind=int)
+
+    def switch(self, key, *paths):
+        return self.value(key, lambda words: _YES_NO.get(words.lower()), *paths)
+
+    def text(self, key, *paths):
+        return self.value(key, lambda words: None if _says_none(words) else words, *paths)
+
+
+def _says_none(words):
+    bare = words.strip("[]").lower()
+    return bare in ("n/a", "not found", "err!", "no permission") or any(
+        part in bare for part in ("not supported", "unknown error", "insufficient permissions", "is lost", "blocked by", "has been deprecated"))
+
+
+def _gpu(index, node):
+    read = _Reader(node)
+    gpu = {
+        # Position in the document, as in nvidia-smi's table and for its option -i: by PCI bus id. The minor number may be in another order.
+        "index": index,
+        "uuid": read.text("uuid", "uuid"),
+        "name": read.text("name", "product_name"),
+        "bus_id": (node.get("id") or read.text("bus_id", "pci/pci_bus_id") or "").lower() or None,
+        "minor_number": read.integer("minor_number", "", "minor_number"),
+        "serial": read.text("serial", "serial"),
+        "architecture": read.text("architecture", "product_architecture"),
+        "compute_mode": read.text("compute_mode", "compute_mode"),
+        "persistence_mode": read.switch("persistence_mode", "persistence_mode"),
+        "mig_mode": read.switch("mig_mode", "mig_mode/current_mig"),
+        "mig_mode_pending": read.switch("mig_mode_pending", "mig_mode/pending_mig"),
+        "virtualization_mode": read.text("virtualization_mode", "gpu_virtualization_mode/virtualization_mode"),
+        "recovery_action": read.text("recovery_action", "gpu_recovery_action"),
+        "fabric_state": read.text("fabric_state", "fabric/state"),
+        "memory_total_mib": read.integer("memory_total_mib", "Mi?B", "fb_memory_usage/total", "memory_usage/total"),
+        "memory_used_mib": read.integer("memory_used_mib", "Mi?B", "fb_memory_usage/used", "memory_usage/used"),
+        "memory_free_mib": read.integer("memory_free_mib", "Mi?B", "fb_memory_usage/free", "memory_usage/free"),
+        "utilization_gpu_percent": read.integer("utilization_gpu_percent", "%", "utilization/gpu_util"),
+        "utilization_memory_percent": read.integer("utilization_memory_percent", "%", "utilization/memory_util"),
+        "temperature_c": read.integer("temperature_c", "C", "temperature/gpu_temp"),
+        "power_draw_w": read.number("power_draw_w", "W", "gpu_power_readings/power_draw", "gpu_power_readings/instant_power_draw",
+                                    "gpu_power_readings/average_power_draw", "power_readings/power_draw"),
+        "power_limit_w": read.number("power_limit_w", "W", "gpu_power_readings/current_power_limit", "power_readings/enforced_power_limit",
+                                     "power_readings/power_limit"),
+        "ecc_mode": read.switch("ecc_mode", "ecc_mode/current_ecc"),
+        "ecc_mode_pending": read.switch("ecc_mode_pending", "ecc_mode/pending_ecc"),
+        "ecc_errors": {span: {kind: _ecc_errors(read, span, kind) for kind in ("correctable", "uncorrectable")} for span in ("volatile", "aggregate")},
+        "retired_pages_pending": read.switch("retired_pages_pending", "retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
+        "remapped_rows_pending": read.switch("remapped_rows_pending", "remapped_rows/remapped_row_pending"),
+        "remapped_rows_failure": read.switch("remapped_rows_failure", "remapped_rows/remapped_row_failure"),
+        "pcie_generation": read.integer("pcie_generation", "", "pci/pci_gpu_link_info/pcie_gen/current_link_gen"),
+        "pcie_generation_max": read.integer("pcie_generation_max", "", "pci/pci_gpu_link_info/pcie_gen/max_link_gen"),
+        "pcie_width": read.integer("pcie_width", "x", "pci/pci_gpu_link_info/link_widths/current_link_width"),
+        "pcie_width_max": read.integer("pcie_width_max", "x", "pci/pci_gpu_link_info/link_widths/max_link_width"),
+        "clocks_mhz": {kind: read.integer(f"clocks_mhz.{kind}", "MHz", f"clocks/{tag}_clock") for kind, tag in _CLOCKS},
+        "clocks_max_mhz": {kind: read.integer(f"clocks_max_mhz.{kind}", "MHz", f"max_clocks/{tag}_clock") for kind, tag in _CLOCKS},
+        "throttle_reasons": _throttle_reasons(read),
+        "mig_devices": _mig_devices(node),
+        "processes": _processes(read),
+    }
+    gpu["unavailable"] = read.unavailable
+    return gpu
+
+
+_CLOCKS = (("graphics", "graphics"), ("sm", "sm"), ("memory", "mem"), ("video", "video"))
+
+
+def _ecc_errors(read, span, kind):
+    """The sum of what is counted, whose parts differ by generation; null where nothing is."""
+    single_or_double = "single_bit" if kind == "correctable" else "double_bit"
+    total = read.node.find(f"ecc_errors/{span}/{single_or_double}/total")
+    nodes = [total] if total is not None else [
+        part for part in read.node.findall(f"ecc_errors/{span}/*") if re.match(rf"[sd]ram_{kind}(_|$)", part.tag)]
+    said = [" ".join((part.text or "").split()) for part in nodes]
+    counted = [int(words) for words in said if words.isdigit()]
+    if not counted:
+        read.unavailable[f"ecc_errors.{span}.{kind}"] = next((words for words in said if words), ABSENT)
+        return None
+    return sum(counted)
+
+
+def _throttle_reasons(read):
+    """Names of what holds the clocks down now, in NVIDIA's words; C(gpu_idle) is one of them. Null where nothing is known."""
+    nodes = read.node.findall("clocks_event_reasons/*") or read.node.findall("clocks_throttle_reasons/*")
+    active, known, reason = [], False, ABSENT
+    for part in nodes:
+        words = " ".join((part.text or "").split())
+        state = _YES_NO.get(words.lower())
+        known = known or state is not None
+        reason = words if state is None and words else reason
+        if state:
+            active.append(re.sub(r"^clocks_(?:event|throttle)_reason_", "", part.tag))
+    if known:
+        return active
+    read.unavailable["throttle_reasons"] = reason
+    return None
+
+
+def _mig_devices(node):
+    devices = []
+    for part in node.findall("mig_devices/mig_device"):
+        read = _Reader(part)
+        devices.append({
+            "index": read.integer("index", "", "index"),
+            "gpu_instance_id": read.integer("gpu_instance_id", "", "gpu_instance_id"),
+            "compute_instance_id": read.integer("compute_instance_id", "", "compute_instance_id"),
+            "memory_total_mib": read.integer("memory_total_mib", "MiB", "fb_memory_usage/total"),
+            "memory_used_mib": read.integer("memory_used_mib", "MiB", "fb_memory_usage/used"),
+        })
+    return devices
+
+
+def _processes(read):
+    """Null where nvidia-smi doesn't say which there are, which is something else than none."""
+    found = read.node.find("processes")
+    if found is None or len(found) == 0 and (found.text or "").strip():
+        read.unavailable["processes"] = ABSENT if found is None else " ".join(found.text.split())
+        return None
+    processes = []
+    for part in found.findall("process_info"):
+        each = _Reader(part)
+        processes.append({
+            "pid": each.integer("pid", "", "pid"),
+            "name": _words(part, "process_name"),
+            "type": each.text("type", "type"),
+            "used_memory_mib": each.integer("used_memory_mib", "Mi?B", "used_memory"),
+            "gpu_instance_id": each.integer("gpu_instance_id", "", "gpu_instance_id"),
+        })
+    return processes

@@ -1,0 +1,200 @@
+"""nvidia-smi -q -x: over what people have posted (tests/fixtures/nvidia-smi-xml, -fail), and over what they could have."""
+
+import csv
+import hashlib
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import ABSENT, ParseError, lost_gpus, parse_query, why_no_answer
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+
+
+def index(folder):
+    with open(FIXTURES / folder / "INDEX.tsv", encoding="utf-8", newline="") as stream:
+        return {row["path"]: row for row in csv.DictReader(stream, delimiter="\t")}
+
+
+def read(name):
+    return (FIXTURES / name).read_bytes().decode("utf-8")
+
+
+def facts(row):
+    return dict(fact.split("=", 1) for fact in row["expected_key_facts"].split("; ") if "=" in fact)
+
+
+XML, FAIL = index("nvidia-smi-xml"), index("nvidia-smi-fail")
+A100 = read("nvidia-smi-xml/a100-sxm4-v12.xml")
+CAUSES = {
+    "gpu-lost": "gpu_lost", "no-devices": "no_devices", "no-driver": "driver_not_loaded", "no-nvml-library": "library_missing",
+    "driver-library-mismatch": "driver_library_mismatch", "nvml-unknown-error": "unknown",
+}
+LOST = "Unable to determine the device handle for GPU 0000:03:00.0: GPU is lost.  Reboot the system to recover this GPU\n"
+
+
+def eight():
+    """A host with eight GPUs, made of eight times the longest document, with ids of their own."""
+    text = read("nvidia-smi-xml/rtx-4000-sff-ada-v13.xml")
+    begin, end = text.index("<gpu id="), text.index("</gpu>") + len("</gpu>")
+    gpus = [text[begin:end].replace("00000000:06:00.0", "00000000:%02X:00.0" % number).replace("GPU-37037c3f", "GPU-%08x" % number) for number in range(8)]
+    return re.sub("<attached_gpus>1<", "<attached_gpus>8<", text[:begin] + "\n".join(gpus) + text[end:])
+
+
+@pytest.mark.parametrize("folder", ["nvidia-smi-xml", "nvidia-smi-fail"])
+def test_index_lists_every_fixture(folder):
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (FIXTURES / folder).iterdir() if path.name != "INDEX.tsv"}
+    assert {name: row["sha256"] for name, row in index(folder).items()} == found
+
+
+@pytest.mark.parametrize("name", list(XML))
+def test_every_generation(name):
+    expected, answer = facts(XML[name]), parse_query(read("nvidia-smi-xml/%s" % name))
+
+    def said(value):
+        return None if value in ("ABSENT", "Not Found") else value
+
+    assert (answer.driver_version, answer.cuda_version) == (said(expected["driver"]), said(expected["cuda"]))
+    assert len(answer.gpus) == int(expected["gpu_elements"])
+    assert answer.gpu_count == int(said(expected["attached_gpus"]) or expected["gpu_elements"])
+    assert answer.gpus[0]["name"] == expected["product"]
+    assert [gpu["index"] for gpu in answer.gpus] == list(range(len(answer.gpus)))
+    assert answer.remarks == []
+    for gpu in answer.gpus:
+        nothing = {key for key, value in gpu.items() if value is None}
+        assert nothing == {key for key in gpu["unavailable"] if "." not in key}
+        assert re.fullmatch(r"[0-9a-f]{8}:[0-9a-f]{2}:[0-9a-f]{2}\.0", gpu["bus_id"]) and gpu["uuid"].startswith("GPU-")
+        for key, value in gpu.items():
+            kinds = {"_mib": int, "_percent": int, "_c": int, "_w": float, "_mode": (bool, str), "_pending": bool}
+            kind = next((kind for suffix, kind in kinds.items() if key.endswith(suffix)), None)
+            assert kind is None or value is None or isinstance(value, kind), key
+
+
+def test_what_an_a100_in_four_parts_says():
+    (gpu,) = parse_query(A100).gpus
+    assert (gpu["architecture"], gpu["memory_total_mib"], gpu["memory_used_mib"], gpu["temperature_c"], gpu["power_draw_w"]) == ("Ampere", 81920, 50, 27, 67.03)
+    assert (gpu["mig_mode"], gpu["persistence_mode"], gpu["ecc_mode"]) == (True, False, True)
+    assert [(part["gpu_instance_id"], part["memory_total_mib"]) for part in gpu["mig_devices"]] == [(3, 19968), (4, 19968), (5, 19968), (6, 19968)]
+    assert (gpu["pcie_generation"], gpu["pcie_generation_max"], gpu["pcie_width"], gpu["pcie_width_max"]) == (4, 4, 16, 16)
+    assert gpu["clocks_mhz"]["sm"] == 1275 and gpu["clocks_max_mhz"]["sm"] == 1410 and gpu["throttle_reasons"] == [] and gpu["processes"] == []
+    assert gpu["utilization_gpu_percent"] is None
+    assert gpu["unavailable"]["utilization_gpu_percent"] == gpu["unavailable"]["remapped_rows_pending"] == "N/A"
+
+
+def test_old_names_and_sums():
+    gpus = parse_query(read("nvidia-smi-xml/pai-nvidia_smi_out_of_order.xml")).gpus
+    # The index is the place in nvidia-smi's order, whatever the device files are called.
+    assert [gpu["minor_number"] for gpu in gpus] != [gpu["index"] for gpu in gpus] == [0, 1, 2, 3]
+    assert gpus[0]["ecc_errors"] == {"volatile": {"correctable": 0, "uncorrectable": 0}, "aggregate": {"correctable": 7, "uncorrectable": 7}}
+    assert gpus[0]["throttle_reasons"] == ["applications_clocks_setting"] and gpus[0]["power_limit_w"] == 149.0
+    assert gpus[0]["processes"] == [{"pid": 58813, "name": "python", "type": "C", "used_memory_mib": 576, "gpu_instance_id": None}]
+    new = A100.replace("<sram_uncorrectable>0</sram_uncorrectable>\n                <dram", "<sram_uncorrectable_parity>2</sram_uncorrectable_parity>"
+                       "<sram_uncorrectable_secded>3</sram_uncorrectable_secded><sram_threshold_exceeded>No</sram_threshold_exceeded>\n<dram")
+    assert parse_query(new).gpus[0]["ecc_errors"]["volatile"] == {"correctable": 0, "uncorrectable": 5}
+
+
+@pytest.mark.parametrize("words", ["N/A", "[N/A]", "Not Supported", "[Not Supported]", "ERR!", "Unknown Error", "[Unknown Error]", "GPU is lost",
+                                   "Requested functionality has been deprecated", "twelve", "12", "12 GiB", "1e3 MiB"])
+def test_what_is_no_value_is_null_and_keeps_its_words(words):
+    text = A100.replace("<used>50 MiB</used>", "<used>%s</used>" % words).replace("<persistence_mode>Disabled<", "<persistence_mode>%s<" % words)
+    (gpu,) = parse_query(text).gpus
+    assert gpu["memory_used_mib"] is None and gpu["unavailable"]["memory_used_mib"] == words
+    assert gpu["persistence_mode"] is None and gpu["unavailable"]["persistence_mode"] == words
+    assert gpu["memory_total_mib"] == 81920
+
+
+def test_the_words_of_driver_610():
+    header = "<driver_version>610.57.04 [Deprecated; will be removed in CUDA 14.0. Use KMD Version instead]</driver_version><cuda_version>N/A</cuda_version>" \
+             "<kmd_version>610.57.04</kmd_version><cuda_umd_version>13.3</cuda_umd_version>"
+    text = re.sub(r"<driver_version>.*?</cuda_version>", header, A100, flags=re.DOTALL)
+    assert parse_query(text)[:2] == ("610.57.04", "13.3")
+    assert parse_query(re.sub("<kmd.*?</cuda_umd_version>", "", text))[:2] == ("610.57.04", None)
+
+
+@pytest.mark.parametrize("name", list(FAIL))
+def test_every_failure_has_a_cause(name):
+    text, expected = read("nvidia-smi-fail/%s" % name), facts(FAIL[name])
+    assert parse_query(text) is None
+    for stdout, stderr in ((text, ""), ("", text)):
+        cause, evidence = why_no_answer(255, stdout, stderr)
+        assert cause == CAUSES[expected["class"]] and evidence in text
+    assert [gpu["bus_id"] for gpu in lost_gpus(text)] == ([expected["bus"]] if "bus" in expected else [])
+
+
+@pytest.mark.parametrize("rc, text, cause", [
+    (9, "", "driver_not_loaded"), (12, "whatever", "library_missing"), (15, "", "gpu_lost"), (4, "", "permission"), (3, "", "unknown"),
+    (255, "Failed to initialize NVML: GPU access blocked by the operating system", "access_blocked"),
+    (255, "Failed to initialize NVML: Insufficient Permissions", "permission"), (9, "Failed to initialize NVML: Driver Not Loaded", "driver_not_loaded"),
+    (127, "nvidia-smi: error while loading shared libraries: libnvidia-ml.so.1: cannot open shared object file", "library_missing"),
+    # The mismatch is why nothing can be initialized.
+    (18, "Failed to initialize NVML: Driver/library version mismatch\nNo devices were found", "driver_library_mismatch"),
+])
+def test_other_words_and_none(rc, text, cause):
+    found, evidence = why_no_answer(rc, text, "")
+    assert found == cause and evidence
+
+
+def test_lines_beside_the_document():
+    text = LOST + A100 + "\nWARNING: infoROM is corrupted at gpu 0000:01:00.0\n"
+    answer = parse_query(text)
+    assert answer.remarks == [LOST.strip(), "WARNING: infoROM is corrupted at gpu 0000:01:00.0"]
+    assert lost_gpus(text) == [{"bus_id": "0000:03:00.0", "error": "GPU is lost. Reboot the system to recover this GPU"}]
+    assert lost_gpus(LOST + LOST.replace(":03:", ":0A:"))[1]["bus_id"] == "0000:0a:00.0"
+    # Said twice, on both streams, it is one GPU.
+    assert len(lost_gpus(LOST + LOST)) == 1
+
+
+@pytest.mark.parametrize("command", ["a && b < c > d", "a &amp; b", "&lt;idle&gt;", "x\x01y", "]]>", "&nbsp;"])
+def test_a_process_may_be_called_anything(command):
+    process = "<process_info><pid>7</pid><type>C</type><process_name>%s</process_name><used_memory>1 MiB</used_memory></process_info>" % command
+    (gpu,) = parse_query(A100.replace("<processes />", "<processes>%s</processes>" % process)).gpus
+    assert [(each["pid"], each["used_memory_mib"]) for each in gpu["processes"]] == [(7, 1)]
+    assert gpu["processes"][0]["name"] == command.replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">").replace("\x01", "\ufffd")
+
+
+@pytest.mark.parametrize("text, said", [
+    (A100[: len(A100) // 2], "was cut"),
+    (A100.replace("</gpu>", ""), "not well-formed in line"),
+    (A100 + A100, "2 documents"),
+    (A100.replace("<attached_gpus>4<", "<attached_gpus>0<"), "attached_gpus is «0»"),
+    (A100.replace("<attached_gpus>4<", "<attached_gpus>many<"), "attached_gpus is «many»"),
+    (re.sub("(<gpu id=.*</gpu>)", r"\1\1", A100, flags=re.DOTALL), "two GPUs have the uuid"),
+    (A100.replace("<nvidia_smi_log>", "<nvidia_smi_log><!ENTITY a 'b'>"), "entities"),
+])
+def test_what_is_refused(text, said):
+    with pytest.raises(ParseError, match=re.escape(said)):
+        parse_query(text)
+
+
+def test_no_input_makes_it_guess_or_crash():
+    generator = random.Random(4)
+    texts = [read("nvidia-smi-xml/%s" % name) for name in XML]
+    whole = {text: parse_query(text) for text in texts}
+    for _round in range(600):
+        text = generator.choice(texts)
+        at, length = generator.randrange(len(text)), generator.choice([1, 3, 40, 400])
+        broken = generator.choice([text[:at], text[:at] + text[at + length:], text[:at] + generator.choice("<>&\x00 é") + text[at:], text[at:]])
+        try:
+            answer = parse_query(broken)
+        except ParseError:
+            continue
+        # One that is taken never has more than there was, and a cut one isn't taken for one with fewer GPUs.
+        assert answer is None or {gpu["uuid"] for gpu in answer.gpus if gpu["uuid"]} <= {gpu["uuid"] for gpu in whole[text].gpus} | {
+            gpu["uuid"] for gpu in answer.gpus if gpu["uuid"] and gpu["uuid"] not in text}
+
+
+def test_eight_gpus_take_less_than_50_ms():
+    text, best = eight(), 1.0
+    for _round in range(5):
+        began = time.perf_counter()
+        answer = parse_query(text)
+        best = min(best, time.perf_counter() - began)
+    assert len(answer.gpus) == answer.gpu_count == 8 and best < 0.05
+
+
+def test_an_old_document_says_what_it_does_not_have():
+    (gpu,) = parse_query(read("nvidia-smi-xml/gtx-1070-ti.xml")).gpus
+    assert gpu["unavailable"]["ecc_mode"] == gpu["unavailable"]["processes"] == ABSENT and gpu["unavailable"]["power_draw_w"] == "N/A"

@@ -1,0 +1,121 @@
+"""nvidia_smi_info, run as Ansible runs it; nvidia-smi is a script that prints a fixture, docker one that runs what it is told to."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+FIXTURES = ROOT / "tests/fixtures"
+A100 = FIXTURES / "nvidia-smi-xml/a100-sxm4-v12.xml"
+FAIL = FIXTURES / "nvidia-smi-fail"
+
+
+@pytest.fixture(name="script")
+def fixture_script(tmp_path, monkeypatch):
+    """Puts a shell script on the PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/nowhere")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/timeout").symlink_to("/usr/bin/timeout")
+
+    def script(name, body):
+        path = tmp_path / "bin" / name
+        path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{body}\n", encoding="utf-8")
+        path.chmod(0o755)
+        return str(path)
+
+    return script
+
+
+def run(**arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.nvidia_smi_info"],
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": {**arguments, "_ansible_check_mode": True, "_ansible_remote_tmp": "/tmp"}}),
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev")}, capture_output=True, text=True, check=False,
+    )
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_driver_that_answers(script):
+    script("nvidia-smi", f'[ "$*" = "-q -x" ] && cat {A100}')
+    told = run()
+    assert (told["available"], told["cause"], told["fix"], told["changed"]) == (True, None, None, False)
+    assert (told["driver_version"], told["cuda_version"], told["gpu_count"], len(told["gpus"])) == ("535.54.03", "12.2", 4, 1)
+    assert told["error_gpus"] == told["remarks"] == []
+    assert told["gpus"][0]["uuid"] == "GPU-513536b6-7d19-9063-b049-1e69664bb298"
+
+
+@pytest.mark.parametrize("name, rc, cause, fix", [
+    ("nvml-mismatch-with-library-version-570.txt", 18, "driver_library_mismatch", "reboot"),
+    ("no-driver-modprobe-352.txt", 9, "driver_not_loaded", "modprobe nvidia"),
+    ("no-libnvidia-ml.txt", 12, "library_missing", "ldconfig"),
+    ("no-devices.txt", 6, "no_devices", "lspci"),
+    ("nvml-unknown-error.txt", 255, "unknown", "nvrm"),
+    ("handle-gpu-lost-double-blank.txt", 15, "gpu_lost", "0000:03:00.0: GPU is lost"),
+    # With exit code 0, too.
+    ("handle-gpu0-then-no-devices.txt", 0, "gpu_lost", "0000:01:00.0: Unknown Error"),
+])
+def test_a_driver_that_fails(script, name, rc, cause, fix):
+    script("nvidia-smi", f"cat {FAIL}/{name}; exit {rc}")
+    told = run()
+    assert (told["available"], told["cause"], told["gpus"], told["gpu_count"], told["driver_version"]) == (False, cause, [], 0, None)
+    assert fix in told["fix"]
+    assert bool(told["error_gpus"]) is (cause == "gpu_lost")
+
+
+def test_one_lost_gpu_among_others(script):
+    """Those that could be described stay, but the host isn't fit."""
+    for rc in (0, 15):
+        script("nvidia-smi", f"cat {FAIL}/handle-gpu-lost-double-blank.txt; cat {A100}; exit {rc}")
+        told = run()
+        assert (told["available"], told["cause"], len(told["gpus"])) == (False, "gpu_lost", 1)
+        assert told["error_gpus"] == [{"bus_id": "0000:03:00.0", "error": "GPU is lost. Reboot the system to recover this GPU"}]
+    script("nvidia-smi", f"sed 's#<uuid>.*</uuid>#<uuid>GPU is lost</uuid>#' {A100}")
+    assert run()["error_gpus"] == [{"bus_id": "00000000:01:00.0", "error": "GPU is lost"}]
+    script("nvidia-smi", f"cat {A100}; echo 'WARNING: infoROM is corrupted at gpu 0000:01:00.0'; exit 14")
+    told = run()
+    assert (told["available"], told["cause"], told["remarks"]) == (False, "unknown", ["WARNING: infoROM is corrupted at gpu 0000:01:00.0"])
+    assert "exit code 14" in told["fix"]
+
+
+def test_without_a_driver_and_one_that_hangs(script):
+    assert run()["cause"] == "not_installed"
+    script("nvidia-smi", "sleep 20")
+    told = run(timeout=1)
+    assert (told["available"], told["cause"]) == (False, "timeout") and "no end after 1 s" in told["fix"]
+
+
+@pytest.mark.parametrize("body, said", [
+    (f"head -c 4000 {A100}", "the output was cut"), ("echo '| NVIDIA-SMI 535 |'", "printed no document"), (f"cat {A100} {A100}", "2 documents")])
+def test_garbage_is_a_failure(script, body, said):
+    script("nvidia-smi", body)
+    told = run()
+    assert told["failed"] and said in told["msg"]
+
+
+def test_nothing_at_all_is_a_cause(script):
+    script("nvidia-smi", "exit 0")
+    told = run()
+    assert (told.get("failed", False), told["available"], told["cause"]) == (False, False, "unknown")
+
+
+def test_in_a_container(script, tmp_path):
+    script("docker", f'echo "$@" > {tmp_path}/asked; cat {FAIL}/nvml-unknown-error.txt; exit 255')
+    told = run(container="trainyard-training")
+    assert told["cause"] == "unknown" and "restart container trainyard-training" in told["fix"]
+    assert (tmp_path / "asked").read_text(encoding="utf-8").rstrip().endswith("trainyard-training nvidia-smi -q -x")
+    script("docker", "echo 'OCI runtime exec failed: exec failed: exec: \"nvidia-smi\": executable file not found in $PATH: unknown' >&2; exit 126")
+    told = run(container="trainyard-training")
+    assert told["cause"] == "not_installed" and "container toolkit" in told["fix"]
+    script("docker", "echo 'Error: No such container: trainyard-training' >&2; exit 1")
+    assert run(container="trainyard-training")["cause"] == "container_not_running"
+
+
+@pytest.mark.parametrize("arguments, said", [({"container": "-it"}, "no name"), ({"container": " "}, "no name"), ({"timeout": 0}, "1 second or more")])
+def test_bad_options(arguments, said):
+    told = run(**arguments)
+    assert told["failed"] and said in told["msg"]
