@@ -1,0 +1,186 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a host says of its driver, CUDA and NCCL: the words of the kernel, dpkg, apt, DKMS and nvcc in, typed data and its meaning out.
+
+A driver is three things that must be of one version: the kernel module that is loaded, the module on disk for each kernel that may boot, and the libraries.
+An update replaces the last two at once, and the first at the next boot; most of what breaks in the field is one of them left behind.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Debian puts the branch's name into the module's («nvidia-current»), Ubuntu the branch («nvidia-535-server»).
+_DKMS = re.compile(r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>\w+)(?P<remark>.*)")
+_NVRM = re.compile(r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel Module)\s+(?P<version>\d+(?:\.\d+)+)\b")
+_NVCC = re.compile(r"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)\b")
+_LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)$")
+
+
+class ParseError(ValueError):
+    """Text that is not in the tool's format; the message shows the line."""
+
+
+def version_key(version):
+    """For comparisons: dotted numbers field by field, 470.239.06 above 470.57.02. An epoch and a distribution's suffix don't count."""
+    numbers = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version or "")
+    if not numbers:
+        raise ParseError("no version: %r" % version)
+    return tuple(int(part) for part in numbers.group(1).split("."))
+
+
+def upstream(version):
+    """NVIDIA's own version in a package's: 535.183.01 of 535.183.01-1~deb12u1 and of 1:535.183.01-0ubuntu1."""
+    numbers = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version or "")
+    return numbers.group(1) if numbers else ""
+
+
+# --- what the tools print -------------------------------------------------------------------------------------------------
+
+
+def parse_nvrm(text):
+    """The loaded module as /proc/driver/nvidia/version has it: version, and whether it is the open one. None where there is no such file."""
+    if not text.strip():
+        return None
+    match = _NVRM.search(text)
+    if not match:
+        raise ParseError("/proc/driver/nvidia/version: %.120r" % text.splitlines()[0])
+    return {"version": match.group("version"), "open": bool(match.group("open"))}
+
+
+def parse_dkms_status(text):
+    """Modules that DKMS knows: module, version, kernel and arch (empty where it was only added), state, and whether the installed one is another build."""
+    found = []
+    for line in text.splitlines():
+        if not line.strip() or line.startswith(("Error!", "Deprecated feature", "Warning")):
+            continue
+        match = _DKMS.fullmatch(line.strip())
+        if not match:
+            raise ParseError("dkms status: %.120r" % line)
+        found.append({
+            "module": match.group("module"), "version": match.group("version"), "kernel": match.group("kernel") or "", "arch": match.group("arch") or "",
+            "state": match.group("state"), "differs": "Diff between built and installed" in match.group("remark"),
+        })
+    return found
+
+
+def parse_nvcc(text):
+    """Release and version of nvcc, None where the text isn't its answer. Answers of several hosts in one text must agree."""
+    found = set(_NVCC.findall(text))
+    if len(found) > 1:
+        raise ParseError("several answers of nvcc in one: %s" % ", ".join(sorted(version for dummy, version in found)))
+    for release, version in found:
+        return {"release": release, "version": version}
+    return None
+
+
+def parse_packages(text):
+    """Installed packages by name, of dpkg-query's ``${binary:Package}\\t${Version}\\t${db:Status-Abbrev}``: version, and whether it is held.
+
+    One that is half installed or has only its settings left is none; C(broken) tells of the former.
+    """
+    found = {}
+    for line in text.splitlines():
+        fields = line.split("\t")
+        if len(fields) != 3 or len(fields[2].rstrip()) < 2:
+            raise ParseError("dpkg-query: %.120r" % line)
+        wanted, status = fields[2][0], fields[2][1]
+        if status in "nc":
+            continue
+        found[fields[0].partition(":")[0]] = {"version": fields[1], "held": wanted == "h", "broken": status != "i"}
+    return found
+
+
+def parse_policy(text):
+    """Of `apt-cache policy`, by package: installed and candidate version, each empty where there is none."""
+    found, package = {}, None
+    for line in text.splitlines():
+        heading = re.fullmatch(r"(\S+):", line)
+        value = re.fullmatch(r"  (Installed|Candidate): (\S+)", line)
+        if heading:
+            package = found.setdefault(heading.group(1).partition(":")[0], {"installed": "", "candidate": ""})
+        elif value and package is not None:
+            package[value.group(1).lower()] = "" if value.group(2) == "(none)" else value.group(2)
+    return found
+
+
+def library_version(path):
+    """Version of the driver's library that the loader finds, by the file that libnvidia-ml.so.1 leads to; empty where that has none."""
+    match = _LIBRARY.search(path)
+    return match.group(1) if match else ""
+
+
+def parse_nccl_header(text):
+    """Version in nccl.h; empty where it has none."""
+    parts = [re.search(r"^#define NCCL_%s (\d+)" % name, text, re.MULTILINE) for name in ("MAJOR", "MINOR", "PATCH")]
+    return ".".join(part.group(1) for part in parts) if all(parts) else ""
+
+
+def grub_default(settings, environment):
+    """The kernel that GRUB was told to boot, as far as it is named: by GRUB_DEFAULT of /etc/default/grub, or saved by grub-set-default or grub-reboot."""
+    def value(text, name):
+        found = re.findall(r"^\s*%s=(.*)$" % name, text, re.MULTILINE)
+        return found[-1].strip().strip("\"'") if found else ""
+
+    entry = value(environment, "next_entry")
+    if not entry:
+        entry = value(settings, "GRUB_DEFAULT")
+        if entry == "saved":
+            entry = value(environment, "saved_entry")
+    # As in «Debian GNU/Linux, with Linux 6.1.0-18-amd64», and in the ids that GRUB makes: gnulinux-6.1.0-18-amd64-advanced-UUID.
+    match = re.search(r"with Linux (\S+)|gnulinux-(\d\S*?)-(?:advanced|recovery)-", entry)
+    return (match.group(1) or match.group(2)) if match else ""
+
+
+# --- what it means --------------------------------------------------------------------------------------------------------
+
+
+def next_kernel(kernels, default=""):
+    """The kernel that boots next: the one that the boot loader was told to, else the newest, as GRUB sorts them."""
+    if default in kernels:
+        return default
+    return max(kernels, key=lambda kernel: [int(part) if part.isdigit() else -1 for part in re.split(r"[.\-+~_]", kernel)], default="")
+
+
+def reboot_required_reason(loaded, modules, library, running, boots_next, has_gpu=True):
+    """Why the host has to be rebooted before its driver is what is on disk; empty where it needn't.
+
+    C(loaded) is the loaded module's version (empty: none), C(modules) the version on disk by kernel, C(library) that of the libraries.
+    """
+    on_disk = modules.get(running, "")
+    if loaded and library and loaded != library:
+        return "the loaded kernel module is %s, the libraries are %s: nvidia-smi and CUDA fail until the module of that version is loaded" % (loaded, library)
+    if loaded and on_disk and loaded != on_disk:
+        return "the loaded kernel module is %s, the one on disk for kernel %s is %s" % (loaded, running, on_disk)
+    if has_gpu and not loaded and not on_disk and modules.get(boots_next):
+        return "kernel %s runs, which has no driver; kernel %s, which boots next, has %s" % (running, boots_next, modules[boots_next])
+    return ""
+
+
+def will_break_on_next_boot(modules, library, boots_next, headers=(), has_gpu=True):
+    """Why the driver will not work after the next boot; empty where it will, or where there is none at all."""
+    if not has_gpu or not boots_next or not (library or any(modules.values())):
+        return ""
+    version = modules.get(boots_next, "")
+    if not version:
+        return "kernel %s boots next, and has no NVIDIA module%s" % (
+            boots_next, "" if boots_next in headers else ": its headers are missing, without which DKMS can't build one")
+    if library and version != library:
+        return "kernel %s boots next with module %s, but the libraries are %s" % (boots_next, version, library)
+    return ""
+
+
+def drift(asked, found):
+    """What isn't as asked: name, asked, found. C(asked) has a version or V(absent) by name; a version stands for all that begin with it, field by field."""
+    differences = []
+    for name in sorted(asked):
+        want, have = asked[name], found.get(name) or ""
+        if want == "absent":
+            same = not have
+        else:
+            same = bool(have) and (have == want or (re.fullmatch(r"\d+(\.\d+)*", want) and version_key(have)[:len(version_key(want))] == version_key(want)))
+        if not same:
+            differences.append({"name": name, "asked": want, "found": have or "absent"})
+    return differences

@@ -1,0 +1,302 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_stack_info
+short_description: Ask a host for its driver, CUDA, NCCL and container toolkit, all at once
+version_added: "0.3.0"
+description:
+  - Tells which NVIDIA driver is loaded, which one is on disk for each kernel that may boot, and of which version the libraries are, and what follows from
+    that for a reboot.
+  - Tells what is installed, held and available of the packages, and what is not as it was asked for.
+  - Works on hosts without a GPU, without a driver and without a package of NVIDIA's. It asks no GPU; M(trainyard.gpu.nvidia_smi_info) does.
+options:
+  asked:
+    description:
+      - By the name of a package, the version that it should have, or V(absent). Digits and dots alone stand for every version that begins with them,
+        field by field, so V(535) takes 535.183.01-1.
+      - RV(drift) tells which differ.
+    type: dict
+    default: {}
+  nvcc:
+    description: Path of the nvcc that logins use. Empty means the one of C(/usr/local/cuda), else the one on the PATH.
+    type: path
+  candidates:
+    description: Whether apt is asked what it would install, which takes most of the module's time.
+    type: bool
+    default: false
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Ask the host
+  trainyard.gpu.gpu_stack_info:
+    asked:
+      nvidia-driver: "535"
+      libnccl2: 2.21.5-1+cuda12.4
+      libnccl-dev: 2.21.5-1+cuda12.4
+  register: stack
+
+- name: Say what will go wrong
+  ansible.builtin.debug:
+    msg: "{{ stack.will_break_on_next_boot }}"
+  when: stack.will_break_on_next_boot != ''
+"""
+
+RETURN = r"""
+gpus:
+  description: NVIDIA GPUs on the PCI bus, whether or not a driver knows them.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    bus_id:
+      description: PCI bus id.
+      type: str
+    device_id:
+      description: Device id, four hexadecimal digits, by which the generation is known.
+      type: str
+nvswitches:
+  description: Number of NVSwitches on the PCI bus, which need Fabric Manager.
+  returned: success
+  type: int
+loaded:
+  description: The loaded kernel module's version; empty where none is.
+  returned: success
+  type: str
+loaded_is_open:
+  description: Whether it is the open kernel module; null where none is loaded.
+  returned: success
+  type: bool
+modules:
+  description: Version of the kernel module on disk, by kernel; empty where a kernel has none.
+  returned: success
+  type: dict
+running_kernel:
+  description: The kernel that runs.
+  returned: success
+  type: str
+next_kernel:
+  description: The kernel that boots next; empty where the host has none of its own, as a container.
+  returned: success
+  type: str
+headers:
+  description: Kernels whose headers are there, so that modules can be built for them.
+  returned: success
+  type: list
+  elements: str
+dkms:
+  description: What DKMS knows of NVIDIA's modules - module, version, kernel, arch, state, differs.
+  returned: success
+  type: list
+  elements: dict
+library:
+  description: Version of the driver's libraries that the loader finds; empty where it finds none.
+  returned: success
+  type: str
+nouveau_loaded:
+  description: Whether the driver of the kernel's own is loaded, which keeps NVIDIA's from it.
+  returned: success
+  type: bool
+secure_boot:
+  description: Whether the firmware takes signed kernel modules only; null where it doesn't say.
+  returned: success
+  type: bool
+packages:
+  description: Installed packages of NVIDIA's and of kernels, by name - version, held, broken, and with O(candidates) candidate.
+  returned: success
+  type: dict
+cuda:
+  description: CUDA toolkits, by their folder - release, version.
+  returned: success
+  type: dict
+cuda_chosen:
+  description: The folder that C(/usr/local/cuda) leads to; empty where there is none.
+  returned: success
+  type: str
+nvcc:
+  description: The nvcc that logins use - path, release, version; empty where there is none.
+  returned: success
+  type: dict
+nccl_header:
+  description: NCCL's version in C(nccl.h), by the header's path.
+  returned: success
+  type: dict
+container_toolkit:
+  description: Version of nvidia-ctk; empty where there is none.
+  returned: success
+  type: str
+container_runtimes:
+  description: Runtimes in C(/etc/docker/daemon.json).
+  returned: success
+  type: list
+  elements: str
+cdi:
+  description: CDI specifications of NVIDIA's - path, and library, the driver's version that they name.
+  returned: success
+  type: list
+  elements: dict
+reboot_required_reason:
+  description: Why the host has to be rebooted before its driver is what is on disk; empty where it needn't.
+  returned: success
+  type: str
+will_break_on_next_boot:
+  description: Why the driver will not work after the next boot; empty where it will.
+  returned: success
+  type: str
+drift:
+  description: What is not as O(asked) - name, asked, found.
+  returned: success
+  type: list
+  elements: dict
+"""
+
+import glob
+import json
+import os
+import platform
+import re
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils import _gpu_stack as stack
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+
+PCI = "/sys/bus/pci/devices"
+NVIDIA = "0x10de"
+PACKAGES = ["*nvidia*", "cuda*", "libcuda*", "libcudnn*", "libnccl*", "linux-image-*", "linux-headers-*"]
+HEADERS = ["/usr/include/nccl.h", "/usr/local/include/nccl.h", "/usr/local/nccl*/include/nccl.h"]
+SPECIFICATIONS = ["/etc/cdi/*", "/var/run/cdi/*"]
+
+
+def pci_devices():
+    """GPUs, and the number of NVSwitches (bridges of NVIDIA's)."""
+    gpus, switches = [], 0
+    for folder in sorted(glob.glob(PCI + "/*")):
+        vendor, kind, device = (read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device"))
+        if vendor == NVIDIA and kind.startswith("0x03"):
+            gpus.append({"bus_id": os.path.basename(folder), "device_id": device[2:]})
+        switches += vendor == NVIDIA and kind.startswith("0x0680")
+    return gpus, switches
+
+
+def secure_boot():
+    for path in glob.glob("/sys/firmware/efi/efivars/SecureBoot-*"):
+        try:
+            with open(path, "rb") as stream:
+                return stream.read()[-1:] == b"\x01"
+        except OSError:
+            continue
+    return None
+
+
+class Host:
+    def __init__(self, module):
+        self.module = module
+
+    def say(self, *command):
+        """What a tool prints; empty where it is missing or has nothing to say."""
+        path = self.module.get_bin_path(command[0], opt_dirs=["/usr/sbin", "/sbin"])
+        if not path:
+            return ""
+        return self.module.run_command([path] + list(command[1:]), environ_update={"LC_ALL": "C"})[1]
+
+    def modules(self):
+        kernels = sorted(os.path.basename(path)[len("vmlinuz-"):] for path in glob.glob("/boot/vmlinuz-*"))
+        return {kernel: self.say("modinfo", "--set-version", kernel, "--field", "version", "nvidia").strip() for kernel in kernels}
+
+    def library(self):
+        for line in self.say("ldconfig", "--print-cache").splitlines():
+            name, dummy, path = line.strip().partition(" => ")
+            if name.startswith("libnvidia-ml.so.1 ") and "x86-64" in name or name.startswith("libnvidia-ml.so.1 ") and "AArch64" in name:
+                return stack.library_version(os.path.realpath(path))
+        return ""
+
+    def packages(self):
+        found = stack.parse_packages(self.say("dpkg-query", "--show", "--showformat", "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\n", *PACKAGES))
+        if self.module.params["candidates"] and found:
+            policy = stack.parse_policy(self.say("apt-cache", "policy", *sorted(found)))
+            for name, package in found.items():
+                package["candidate"] = policy.get(name, {}).get("candidate", "")
+        return found
+
+    def cuda(self):
+        found = {}
+        for path in sorted(glob.glob("/usr/local/cuda-*/bin/nvcc")):
+            answer = stack.parse_nvcc(self.say(path, "--version"))
+            if answer:
+                found[os.path.dirname(os.path.dirname(path))] = answer
+        return found
+
+    def nvcc(self):
+        chosen = self.module.params["nvcc"] or "/usr/local/cuda/bin/nvcc"
+        path = chosen if os.path.exists(chosen) else self.module.get_bin_path("nvcc") or ""
+        answer = stack.parse_nvcc(self.say(path, "--version")) if path else None
+        return dict(answer, path=path) if answer else {}
+
+    def container_toolkit(self):
+        match = re.search(r"version (\d+\.\d+\.\d+\S*)", self.say("nvidia-ctk", "--version"))
+        return match.group(1) if match else ""
+
+
+def runtimes():
+    try:
+        return sorted(json.loads(read_text("/etc/docker/daemon.json") or "{}").get("runtimes", {}))
+    except (ValueError, AttributeError):
+        # Role docker_engine judges the file.
+        return []
+
+
+def specifications():
+    found = []
+    for path in sorted(path for pattern in SPECIFICATIONS for path in glob.glob(pattern)):
+        text = read_text(path)
+        if "nvidia.com/" in text:
+            versions = sorted(set(re.findall(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)", text)))
+            found.append({"path": path, "library": versions[-1] if versions else ""})
+    return found
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "asked": {"type": "dict", "default": {}},
+            "nvcc": {"type": "path"},
+            "candidates": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    host = Host(module)
+    gpus, switches = pci_devices()
+    try:
+        loaded = stack.parse_nvrm(read_text("/proc/driver/nvidia/version")) or {"version": read_text("/sys/module/nvidia/version").strip(), "open": None}
+        modules, library, packages = host.modules(), host.library(), host.packages()
+        dkms = [entry for entry in stack.parse_dkms_status(host.say("dkms", "status")) if "nvidia" in entry["module"]]
+        cuda, nvcc = host.cuda(), host.nvcc()
+    except stack.ParseError as error:
+        module.fail_json(msg="what this host says of its driver can't be read: %s" % error)
+    headers = [kernel for kernel in modules if os.path.isdir("/lib/modules/%s/build" % kernel)]
+    running = platform.release()
+    following = stack.next_kernel(modules, stack.grub_default(read_text("/etc/default/grub"), read_text("/boot/grub/grubenv")))
+    asked = {str(name): str(version) for name, version in module.params["asked"].items()}
+    module.exit_json(
+        changed=False, gpus=gpus, nvswitches=switches, loaded=loaded["version"], loaded_is_open=loaded["open"], modules=modules, running_kernel=running,
+        next_kernel=following, headers=headers, dkms=dkms, library=library, nouveau_loaded=os.path.isdir("/sys/module/nouveau"), secure_boot=secure_boot(),
+        packages=packages, cuda=cuda, cuda_chosen=os.path.realpath("/usr/local/cuda") if os.path.isdir("/usr/local/cuda") else "", nvcc=nvcc,
+        nccl_header={path: stack.parse_nccl_header(read_text(path)) for pattern in HEADERS for path in glob.glob(pattern)},
+        container_toolkit=host.container_toolkit(), container_runtimes=runtimes(), cdi=specifications(),
+        reboot_required_reason=stack.reboot_required_reason(loaded["version"], modules, library, running, following, bool(gpus)),
+        will_break_on_next_boot=stack.will_break_on_next_boot(modules, library, following, headers, bool(gpus)),
+        drift=stack.drift(asked, {name: package["version"] for name, package in packages.items()}),
+    )
+
+
+if __name__ == "__main__":
+    main()

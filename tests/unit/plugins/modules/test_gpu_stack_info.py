@@ -1,0 +1,116 @@
+"""gpu_stack_info over what hosts say: the tools' words by command, the kernel's by path."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible.module_utils import basic
+from ansible.module_utils.testing import patch_module_args
+
+from ansible_collections.trainyard.gpu.plugins.modules import gpu_stack_info
+
+OLD, NEW = "6.1.0-18-amd64", "6.1.0-25-amd64"
+PACKAGES = "nvidia-driver\t535.183.01-1~deb12u1\thi \nlinux-image-6.1.0-18-amd64\t6.1.76-1\tii \nlibnccl2\t2.21.5-1+cuda12.4\thi \n"
+
+
+@pytest.fixture(name="host")
+def fixture_host(tmp_path, monkeypatch):
+    """A host with one GPU, whose driver is in order; a test changes what it is about."""
+    said = {
+        ("modinfo", OLD): "535.183.01\n", ("modinfo", NEW): "535.183.01\n",
+        ("ldconfig",): "2 libs found\n\tlibnvidia-ml.so.1 (libc6) => /nowhere\n\tlibnvidia-ml.so.1 (libc6,x86-64) => %s/libnvidia-ml.so.1\n" % tmp_path,
+        ("dpkg-query",): PACKAGES, ("apt-cache",): "nvidia-driver:\n  Installed: 535.183.01-1~deb12u1\n  Candidate: 550.54.15-1\n",
+        ("dkms",): "nvidia-current/535.183.01, %s, x86_64: installed\nzfs/2.1, %s, x86_64: installed\n" % (OLD, OLD),
+        ("nvidia-ctk",): "NVIDIA Container Toolkit CLI version 1.17.7\ncommit: 1\n",
+    }
+    files = {
+        "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May\n",
+        "/etc/docker/daemon.json": json.dumps({"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}),
+    }
+    (tmp_path / "libnvidia-ml.so.535.183.01").touch()
+    (tmp_path / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.535.183.01")
+    for name, kind in (("0000:01:00.0", "0x030200"), ("0000:02:00.0", "0x068000"), ("0000:03:00.0", "0x020000")):
+        (tmp_path / "pci" / name).mkdir(parents=True)
+        for key, value in (("vendor", "0x10de"), ("class", kind), ("device", "0x20b2")):
+            (tmp_path / "pci" / name / key).write_text(value + "\n", encoding="utf-8")
+    kernels = [OLD, NEW]
+    real_read, real_glob = gpu_stack_info.read_text, gpu_stack_info.glob.glob
+
+    def say(self, *command):
+        answers = {key: text for key, text in said.items() if key[0] == command[0] and set(key) <= set(command)}
+        return next(iter(answers.values()), "")
+
+    def found(pattern):
+        return ["/boot/vmlinuz-" + kernel for kernel in kernels] if pattern == "/boot/vmlinuz-*" else real_glob(pattern) if str(tmp_path) in pattern else []
+
+    monkeypatch.setattr(gpu_stack_info, "PCI", str(tmp_path / "pci"))
+    monkeypatch.setattr(gpu_stack_info.Host, "say", say)
+    monkeypatch.setattr(gpu_stack_info, "read_text", lambda path: real_read(path) if str(tmp_path) in path else files.get(path, ""))
+    monkeypatch.setattr(gpu_stack_info.glob, "glob", found)
+    monkeypatch.setattr(gpu_stack_info.platform, "release", lambda: OLD)
+    monkeypatch.setattr(gpu_stack_info.os.path, "isdir", lambda path: path == "/lib/modules/%s/build" % NEW)
+
+    def run(**arguments):
+        with patch_module_args(dict(arguments, _ansible_remote_tmp=str(tmp_path))):
+            results = []
+            monkeypatch.setattr(basic.AnsibleModule, "exit_json", lambda self, **result: results.append(result))
+            monkeypatch.setattr(basic.AnsibleModule, "fail_json", lambda self, msg, **result: (_ for _ in ()).throw(AssertionError(msg)))
+            gpu_stack_info.main()
+        return results[0]
+
+    run.said, run.files, run.kernels, run.folder = said, files, kernels, tmp_path
+    return run
+
+
+def test_a_driver_that_is_in_order(host):
+    told = host()
+    assert told["gpus"] == [{"bus_id": "0000:01:00.0", "device_id": "20b2"}] and told["nvswitches"] == 1
+    assert (told["loaded"], told["loaded_is_open"], told["library"]) == ("535.183.01", False, "535.183.01")
+    assert told["modules"] == {OLD: "535.183.01", NEW: "535.183.01"} and told["headers"] == [NEW]
+    assert (told["running_kernel"], told["next_kernel"]) == (OLD, NEW)
+    assert [entry["module"] for entry in told["dkms"]] == ["nvidia-current"]
+    assert told["container_toolkit"] == "1.17.7" and told["container_runtimes"] == ["nvidia"]
+    assert told["packages"]["libnccl2"] == {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False}
+    assert (told["reboot_required_reason"], told["will_break_on_next_boot"], told["drift"], told["changed"]) == ("", "", [], False)
+
+
+def test_an_update_whose_reboot_was_skipped(host):
+    (host.folder / "libnvidia-ml.so.1").unlink()
+    (host.folder / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.550.54.15")
+    host.said[("modinfo", OLD)] = host.said[("modinfo", NEW)] = "550.54.15\n"
+    told = host()
+    assert "the loaded kernel module is 535.183.01, the libraries are 550.54.15" in told["reboot_required_reason"]
+    assert told["will_break_on_next_boot"] == ""
+
+
+def test_a_new_kernel_without_a_module(host):
+    host.said[("modinfo", NEW)] = ""
+    assert host()["will_break_on_next_boot"] == "kernel %s boots next, and has no NVIDIA module" % NEW
+    # Where GRUB was told to stay with the old one nothing breaks.
+    host.files["/etc/default/grub"] = 'GRUB_DEFAULT="Advanced options for Debian GNU/Linux>Debian GNU/Linux, with Linux %s"\n' % OLD
+    assert host()["will_break_on_next_boot"] == ""
+    host.files["/boot/grub/grubenv"] = "next_entry=gnulinux-%s-advanced-0d6c\n####" % NEW
+    assert host()["next_kernel"] == NEW
+
+
+def test_what_was_asked_and_what_apt_would_install(host):
+    told = host(asked={"nvidia-driver": 535, "libnccl2": "2.20.5-1+cuda12.4", "libnccl-dev": "2.20.5-1+cuda12.4"}, candidates=True)
+    assert told["drift"] == [{"name": "libnccl-dev", "asked": "2.20.5-1+cuda12.4", "found": "absent"},
+                             {"name": "libnccl2", "asked": "2.20.5-1+cuda12.4", "found": "2.21.5-1+cuda12.4"}]
+    assert told["packages"]["nvidia-driver"]["candidate"] == "550.54.15-1" and told["packages"]["libnccl2"]["candidate"] == ""
+
+
+def test_a_host_without_anything(host):
+    host.said.clear()
+    host.files.clear()
+    del host.kernels[:]
+    told = host()
+    assert (told["loaded"], told["loaded_is_open"], told["modules"], told["next_kernel"], told["library"], told["packages"]) == ("", None, {}, "", "", {})
+    assert (told["reboot_required_reason"], told["will_break_on_next_boot"]) == ("", "")
+
+
+def test_what_can_not_be_read_is_a_failure(host):
+    host.said[("dkms",)] = "something else\n"
+    with pytest.raises(AssertionError, match="dkms status: 'something else'"):
+        host()
