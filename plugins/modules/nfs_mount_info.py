@@ -222,6 +222,14 @@ def configured_in(target, found, ours):
     return next((name for name in files if os.path.exists(name) and not name.startswith("/run/systemd/generator") and name not in mine), "")
 
 
+def shares_connections(mount, mounts):
+    """Whether another mount is of the same server and version: the first one's connections carry both, and their number is its."""
+    def server(options):
+        return {option for option in options if option.startswith(("addr=", "vers="))}
+
+    return any(other["path"] != mount["path"] and other["type"].startswith("nfs") and server(other["options"]) == server(mount["options"]) for other in mounts)
+
+
 def ask(module, mount, mounts, known):
     target = mount["target"]
     # Without following links below it: a path that lies on a mount that hangs can't be looked at.
@@ -257,6 +265,8 @@ def ask(module, mount, mounts, known):
         return answer
     cause, answer["error"] = ask_file_system(target, module.params["timeout"])
     answer["differences"] = options_in_force(mount["options"], top["options"])
+    if shares_connections(top, mounts):
+        answer["differences"] = [option for option in answer["differences"] if not option.startswith("nconnect=")]
     answer["state"] = cause if cause in ("hangs", "stale") else "differs" if cause or answer["differences"] else "mounted"
     return answer
 

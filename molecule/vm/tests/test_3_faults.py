@@ -18,6 +18,12 @@ PEOPLE = {
 }
 
 
+def quotas(cluster):
+    """Users of the data disk that have a limit, with their KiB."""
+    rows = [line.split(",") for line in cluster.on(cluster.server, "repquota --raw-grace --no-names --verbose --output=csv --user /data1").out.splitlines()]
+    return {int(row[0].lstrip("#")): int(row[5]) for row in rows if row[0].startswith("#") and int(row[5])}
+
+
 def mounted(cluster, path=SHARE):
     return cluster.mount(cluster.client, path)[:1] == ["nfs4"]
 
@@ -174,8 +180,11 @@ def test_people_and_groups(cluster):
     over = cluster.on(cluster.client, "su ben -c 'dd if=/dev/zero of=/data1/user/ben/file bs=1M count=40 conv=fsync'", check=False)
     assert over.code != 0 and "quota" in over.text.lower()
     assert "no group quotas are on for /" in run.text
+    assert quotas(cluster) == {2001: 65536, 2002: 32768}
     again = cluster.shared_storage("-e", PEOPLE)
     assert (again.code, again.changed) == (0, {})
+    # One that someone else has set since is theirs.
+    cluster.on(cluster.server, "setquota --user 2001 0 70000 0 0 /data1")
     # Not asked for any more, but in use: neither unmounted nor withdrawn by the server, as that would lose what isn't written yet.
     cluster.on(cluster.client, "systemd-run --quiet --collect --uid=anna --unit=holder sh -c 'exec 3> /data1/user/anna/held; echo held >&3; sleep 1000'")
     cluster.wait("the file that is held open", 60, lambda: cluster.on(cluster.client, "su anna -c 'cat /data1/user/anna/held'", check=False).out == "held\n")
@@ -183,8 +192,10 @@ def test_people_and_groups(cluster):
     assert refused.code == 2
     assert "/data1/user" in cluster.on(cluster.server, "exportfs -s").out and mounted(cluster, "/data1/user")
     cluster.on(cluster.client, "systemctl stop holder")
-    # Not in use: unmounted. What people have made stays.
+    # Not in use: unmounted, and without a limit. What people have made stays.
     assert cluster.shared_storage().code == 0
+    assert quotas(cluster) == {2001: 70000}
+    cluster.on(cluster.server, "setquota --user 2001 0 0 0 0 /data1")
     assert cluster.on(cluster.server, "cat /data1/user/anna/held").out == "held\n"
     assert not mounted(cluster, "/data1/user")
     assert cluster.on(cluster.server, "cat /data1/user/anna/file").out == "mine\n"

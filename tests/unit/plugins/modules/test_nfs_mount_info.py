@@ -43,3 +43,13 @@ def test_whether_others_need_nfs():
     nfs_mount_info.read_text = lambda path: "UUID=1 / ext4 defaults 0 1\n10.0.0.11:/ours /data1/ours nfs hard,x-trainyard.placed 0 0\n"
     assert not nfs_mount_info.in_use([{"path": "/data1/ours", "type": "nfs4"}, {"path": "/", "type": "ext4"}], ours)
     assert nfs_mount_info.in_use([{"path": "/mnt", "type": "nfs"}], ours)
+
+
+def test_mounts_of_one_server_share_their_connections():
+    def mount(path, *options):
+        return {"path": path, "type": "nfs4", "options": ["rw", *options]}
+
+    one, other = mount("/a", "vers=4.1", "addr=10.0.0.1"), mount("/b", "vers=4.1", "addr=10.0.0.1")
+    assert nfs_mount_info.shares_connections(one, [one, other])
+    for different in (mount("/b", "vers=4.2", "addr=10.0.0.1"), mount("/b", "vers=4.1", "addr=10.0.0.2"), {"path": "/b", "type": "ext4", "options": ["rw"]}):
+        assert not nfs_mount_info.shares_connections(one, [one, different])
