@@ -87,6 +87,7 @@ def test_on_virtual_machines(clone, tmp_path):
     assert cluster.mount(peer)[:2] == ["nfs4", "172.30.77.11:/data1/share"]
     limit = json.loads(cluster.on(peer, "docker inspect trainyard-training").out)[0]["HostConfig"]["Ulimits"]
     assert {(entry["Name"], entry["Soft"], entry["Hard"]) for entry in limit} >= {("memlock", -1, -1)}
+    assert cluster.on(peer, "docker exec trainyard-training sh -c 'ulimit -l'").out == "unlimited\n"
     # As a job's ranks have it, through the container's own sshd.
     through = "docker exec trainyard-training ssh -o BatchMode=yes -p 12345 %s " % peer
     assert cluster.on(cluster.server, through + "ulimit -l").out == "unlimited\n"
@@ -112,9 +113,8 @@ def test_on_virtual_machines(clone, tmp_path):
     mount, container = (int(cluster.on(peer, asked + unit).out) for unit in ("data1-share.mount", "trainyard-training.service"))
     assert 0 < mount < container
     assert cluster.inside(peer, "stat --file-system --format %T /data1/share").out == "nfs\n"
-    # What is learned was judged above; an epoch takes half a minute here.
-    run = cluster.playbook("playbooks/train.yml", "-e", {"train_command": "python3 /data1/share/.trainyard/examples/digits_horovod.py --epochs 1"}, cwd=clone)
-    assert run.code == 0 and [(rank["host"], rank["exit_code"]) for rank in cluster.last_job()["ranks"]] == [(cluster.server, 0), (peer, 0)]
+    run = cluster.playbook("playbooks/train.yml", cwd=clone)
+    assert run.code == 0 and cluster.last_job()["metrics"]["accuracy"] >= 0.95
 
     # That verify looks is seen where it has to fail.
     cluster.on(peer, "mount -t tmpfs none /data1/share")

@@ -25,6 +25,14 @@ open("/var/tmp/written", "w").close()
 """
 
 
+PEOPLE = {
+    "shared_storage_groups": [{"name": "vision", "gid": 3001}],
+    "shared_storage_users": [{"name": "anna", "uid": 2001, "groups": ["vision"]}, {"name": "ben", "uid": 2002, "quota_mib": 32}],
+    # On the data disk, which has quotas, and on the root file system, which has none.
+    "shared_storage_trees": [{"path": "/data1/user", "of": "users", "quota_mib": 64}, {"path": "/mnt/share", "of": "groups", "quota_mib": 64}],
+}
+
+
 class VirtualCluster(WholeCluster):
     def __init__(self, name, subnet, lab_state=None):
         """`lab_state` is the folder of lab/lab.py's state, where it isn't the tests' own."""
@@ -89,6 +97,11 @@ class VirtualCluster(WholeCluster):
 
     def mount(self, host, path=SHARE):
         return self.on(host, "findmnt --noheadings --output FSTYPE,SOURCE,OPTIONS --mountpoint %s" % path, check=False).out.split()
+
+    def quotas(self):
+        """Users of the data disk that have a limit, with their KiB."""
+        rows = [line.split(",") for line in self.on(self.server, "repquota --raw-grace --no-names --verbose --output=csv --user /data1").out.splitlines()]
+        return {int(row[0].lstrip("#")): int(row[5]) for row in rows if row[0].startswith("#") and int(row[5])}
 
     def start_writer(self, host, path, count):
         self.on(host, "rm -f /var/tmp/acknowledged /var/tmp/written; cat > /var/tmp/writer.py << 'END'\n%sEND\n"

@@ -6,23 +6,9 @@ import socket
 import time
 
 import pytest
-from virtual_cluster import SHARE, lines_of
+from virtual_cluster import PEOPLE, SHARE, lines_of
 
 pytestmark = pytest.mark.acceptance
-
-PEOPLE = {
-    "shared_storage_groups": [{"name": "vision", "gid": 3001}],
-    "shared_storage_users": [{"name": "anna", "uid": 2001, "groups": ["vision"]}, {"name": "ben", "uid": 2002, "quota_mib": 32}],
-    # On the data disk, which has quotas, and on the root file system, which has none.
-    "shared_storage_trees": [{"path": "/data1/user", "of": "users", "quota_mib": 64}, {"path": "/mnt/share", "of": "groups", "quota_mib": 64}],
-}
-
-
-def quotas(cluster):
-    """Users of the data disk that have a limit, with their KiB."""
-    rows = [line.split(",") for line in cluster.on(cluster.server, "repquota --raw-grace --no-names --verbose --output=csv --user /data1").out.splitlines()]
-    return {int(row[0].lstrip("#")): int(row[5]) for row in rows if row[0].startswith("#") and int(row[5])}
-
 
 def mounted(cluster, path=SHARE):
     return cluster.mount(cluster.client, path)[:1] == ["nfs4"]
@@ -180,7 +166,7 @@ def test_people_and_groups(cluster):
     over = cluster.on(cluster.client, "su ben -c 'dd if=/dev/zero of=/data1/user/ben/file bs=1M count=40 conv=fsync'", check=False)
     assert over.code != 0 and "quota" in over.text.lower()
     assert "no group quotas are on for /" in run.text
-    assert quotas(cluster) == {2001: 65536, 2002: 32768}
+    assert cluster.quotas() == {2001: 65536, 2002: 32768}
     again = cluster.shared_storage("-e", PEOPLE)
     assert (again.code, again.changed) == (0, {})
     # One that someone else has set since is theirs.
@@ -194,7 +180,7 @@ def test_people_and_groups(cluster):
     cluster.on(cluster.client, "systemctl stop holder")
     # Not in use: unmounted, and without a limit. What people have made stays.
     assert cluster.shared_storage().code == 0
-    assert quotas(cluster) == {2001: 70000}
+    assert cluster.quotas() == {2001: 70000}
     cluster.on(cluster.server, "setquota --user 2001 0 0 0 0 /data1")
     assert cluster.on(cluster.server, "cat /data1/user/anna/held").out == "held\n"
     assert not mounted(cluster, "/data1/user")
@@ -244,7 +230,20 @@ def test_fstab_in_place_of_a_unit(cluster):
 
 
 def test_what_is_refused_before_anything_changes(cluster):
-    """What only the hosts can tell; the rest is in tests/unit/plugins/action/test_judge_input.py."""
+    """Some of it; all of what the controller judges is in tests/unit/plugins/action/test_judge_input.py."""
+    for variables, said in (
+        ({"cluster_share_path": "data1/share"}, "cluster_share_path"),
+        ({"cluster_share_path": "/"}, "cluster_share_path"),
+        ({"nfs_server_options": ["rw", "norootsquash"]}, "nfs_server_options[1]: norootsquash"),
+        ({"shared_storage_users": [{"name": "anna", "uid": 999}]}, "shared_storage_users[0].uid: 999"),
+        ({"shared_storage_users": [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2001}]}, "every value once"),
+        ({"shared_storage_users": [{"name": "anna", "uid": 2001, "groups": ["nobodys"]}]}, "shared_storage_users[0].groups[0]: nobodys"),
+        ({"nfs_client_mounts": [{"server": "10.0.0.1", "path": "/a", "target": "/data1/share"}, {"server": "10.0.0.1", "path": "/b", "target": "/data1/share/"}]},
+         "every target once"),
+    ):
+        run = cluster.playbook("playbooks/inventory_check.yml", "-e", variables)
+        assert run.code == 2 and run.changed == {}
+        assert said in run.text, (variables, run.text[-1500:])
     # The client serves nothing, and a mount from it would wait for ever.
     mount = {"server": cluster.client, "path": "/data1/other"}
     run = cluster.playbook("playbooks/preflight.yml", "-e", {

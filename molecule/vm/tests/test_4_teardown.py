@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from virtual_cluster import SHARE
+from virtual_cluster import PEOPLE, SHARE
 
 pytestmark = pytest.mark.acceptance
 
@@ -14,6 +14,10 @@ def test_nothing_is_left(cluster):
     cluster.on(cluster.client, "echo kept > %s/of-the-user" % SHARE)
     # What people hold stays; the test removes it as its owner would.
     cluster.on(cluster.server, "rm -rf /data1/user/* /mnt/share/vision/*", check=False)
+    # The file system had no limits before; one that someone has set since is theirs.
+    assert cluster.shared_storage("-e", PEOPLE).code == 0
+    assert cluster.quotas() == {2001: 65536, 2002: 32768}
+    cluster.on(cluster.server, "setquota --user 2001 0 1024 0 0 /data1")
     run = cluster.playbook("playbooks/teardown.yml")
     assert run.code == 0
     found = {}
@@ -30,6 +34,9 @@ def test_nothing_is_left(cluster):
     assert [cluster.on(host, "ls --almost-all /mnt").out for host in cluster.hosts] == ["", ""]
     assert cluster.on(cluster.server, "cat %s/of-the-user; rm %s/of-the-user" % (SHARE, SHARE)).out == "kept\n"
     assert cluster.mount(cluster.client) == []
+    cluster.on(cluster.server, "DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends quota")
+    assert cluster.quotas() == {2001: 1024}
+    cluster.on(cluster.server, "setquota --user 2001 0 0 0 0 /data1 && DEBIAN_FRONTEND=noninteractive apt-get purge -qq -y --auto-remove quota")
 
 
 def test_check_mode_tells_what_a_run_on_bare_hosts_changes(cluster):

@@ -1,15 +1,13 @@
 """horovod_build_info, run as Ansible runs it; horovodrun is a script that prints a fixture, docker one that records its arguments."""
 
-import json
-import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
+from scripted_tools import run_module, scripts
 
 ROOT = Path(__file__).parents[4]
 FIXTURES = ROOT / "tests/fixtures/horovod"
@@ -24,33 +22,12 @@ NOTHING = {
 @pytest.fixture(name="script")
 def fixture_script(tmp_path, monkeypatch):
     """Puts a shell script on the PATH; without docker there, unless a test puts it."""
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/nowhere")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/timeout").symlink_to("/usr/bin/timeout")
-    (tmp_path / "bin/sh").symlink_to("/bin/sh")
-
-    def script(name, body):
-        path = tmp_path / "bin" / name
-        path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{body}\n", encoding="utf-8")
-        path.chmod(0o755)
-        return str(path)
-
     monkeypatch.setenv("TRAINYARD_TEST_LOG", f"{tmp_path}/docker.log")
-    return script
+    return scripts(tmp_path, monkeypatch)
 
 
 def run(check=False, **arguments):
-    arguments = {**arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
-    done = subprocess.run(
-        [sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.horovod_build_info"],
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
-        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout)
+    return run_module("horovod_build_info", arguments, check)
 
 
 def assert_cause(result, cause, *words):

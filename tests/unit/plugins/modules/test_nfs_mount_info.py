@@ -37,10 +37,11 @@ def test_units(tmp_path):
     assert nfs_mount_info.configured_in("/data1/x", found, [{"files": [str(unit)]}]) == ""
 
 
-def test_whether_others_need_nfs():
+def test_whether_others_need_nfs(monkeypatch):
     ours = [{"target": "/data1/ours"}]
     assert nfs_mount_info.in_use([], ours)
-    nfs_mount_info.read_text = lambda path: "UUID=1 / ext4 defaults 0 1\n10.0.0.11:/ours /data1/ours nfs hard,x-trainyard.placed 0 0\n"
+    without = "UUID=1 / ext4 defaults 0 1\n10.0.0.11:/ours /data1/ours nfs hard,x-trainyard.placed 0 0\n"
+    monkeypatch.setattr(nfs_mount_info, "read_text", lambda path: without)
     assert not nfs_mount_info.in_use([{"path": "/data1/ours", "type": "nfs4"}, {"path": "/", "type": "ext4"}], ours)
     assert nfs_mount_info.in_use([{"path": "/mnt", "type": "nfs"}], ours)
 

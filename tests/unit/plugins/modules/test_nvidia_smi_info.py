@@ -1,12 +1,9 @@
-"""nvidia_smi_info, run as Ansible runs it; nvidia-smi is a script that prints a fixture, docker one that runs what it is told to."""
+"""nvidia_smi_info, run as Ansible runs it; nvidia-smi is a script that prints a fixture, docker one that records its arguments."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripted_tools import run_module, scripts
 
 ROOT = Path(__file__).parents[4]
 FIXTURES = ROOT / "tests/fixtures"
@@ -17,27 +14,11 @@ FAIL = FIXTURES / "nvidia-smi-fail"
 @pytest.fixture(name="script")
 def fixture_script(tmp_path, monkeypatch):
     """Puts a shell script on the PATH."""
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/nowhere")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/timeout").symlink_to("/usr/bin/timeout")
-
-    def script(name, body):
-        path = tmp_path / "bin" / name
-        path.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{body}\n", encoding="utf-8")
-        path.chmod(0o755)
-        return str(path)
-
-    return script
+    return scripts(tmp_path, monkeypatch)
 
 
 def run(**arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.nvidia_smi_info"],
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": {**arguments, "_ansible_check_mode": True, "_ansible_remote_tmp": "/tmp"}}),
-        env={**os.environ, "PYTHONPATH": str(ROOT / ".dev")}, capture_output=True, text=True, check=False,
-    )
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout)
+    return run_module("nvidia_smi_info", arguments, check=True)
 
 
 def test_a_driver_that_answers(script):
