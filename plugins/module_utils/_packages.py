@@ -1,0 +1,67 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Packages of a host and what was before them: dpkg's and apt's words in, typed data out."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["parse_installed", "parse_madison", "parse_simulation", "nearest_versions", "split_package"]
+
+
+def split_package(text):
+    """Name and version of «name» or «name=version»; the version is empty where none is asked for."""
+    name, _sign, version = text.partition("=")
+    return name, version
+
+
+def parse_installed(text):
+    """Version and whether it is held, by name, of dpkg-query's ``${Package}\\t${Version}\\t${db:Status-Abbrev}``: installed ones only."""
+    found = {}
+    for line in text.splitlines():
+        name, version, status = (line.split("\t") + ["", ""])[:3]
+        if status[1:2] == "i":
+            found[name] = {"version": version, "held": status[:1] == "h"}
+    return found
+
+
+def parse_simulation(text):
+    """What `apt-get --simulate` says it would do: C(installed) and C(removed), in apt's order, and C(replaced), the former version by name."""
+    installed, removed, replaced = [], [], {}
+    for line in text.splitlines():
+        match = re.match(r"(Inst|Remv|Purg) ([^\s:]+)\S*(?: \[([^\]]+)\])?", line)
+        if match and match.group(1) == "Inst":
+            installed.append(match.group(2))
+            if match.group(3):
+                replaced[match.group(2)] = match.group(3)
+        elif match and match.group(2) not in removed:
+            removed.append(match.group(2))
+    return {"installed": installed, "removed": removed, "replaced": replaced}
+
+
+def parse_madison(text):
+    """Versions that apt knows, by name, newest first, of `apt-cache madison`."""
+    found = {}
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) == 3 and fields[1] not in found.setdefault(fields[0], []):
+            found[fields[0]].append(fields[1])
+    return found
+
+
+def nearest_versions(wanted, versions, count=3):
+    """Of versions, those that begin most like the wanted one, in the order that they came in."""
+    def likeness(version):
+        parts = zip(re.findall(r"\d+|\D+", wanted), re.findall(r"\d+|\D+", version))
+        same = 0
+        for left, right in parts:
+            if left != right:
+                break
+            same += 1
+        return same
+
+    ranked = sorted(enumerate(versions), key=lambda entry: (-likeness(entry[1]), entry[0]))
+    return [version for _place, version in ranked[:count]]

@@ -1,0 +1,404 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: placed_packages
+short_description: Install packages in one transaction, and know later what to take away again
+version_added: "0.2.0"
+description:
+  - Installs what is missing of O(packages) by apt, all at once, so that either all have the versions that were asked for or nothing has changed.
+  - Notes in O(record) which packages the host did not have, which it had at other versions, and of O(traces) what was there before.
+    O(state=absent) purges the former by it, and removes the traces that they have left.
+  - A host that has everything as asked is left alone; apt isn't run.
+author:
+  - trainyard maintainers (@trainyard)
+options:
+  packages:
+    description:
+      - Names, or V(name=version) with the exact version.
+      - Needed for O(state=present).
+    type: list
+    elements: str
+    default: []
+  state:
+    description:
+      - V(present) installs what is missing.
+      - V(absent) takes away what the record names, unless packages that came later need it. It needs no O(packages).
+    type: str
+    choices: [present, absent]
+    default: present
+  record:
+    description: Absolute path of the record. It is made, with the folders it lies in, before anything is installed.
+    type: path
+    required: true
+  traces:
+    description:
+      - Absolute paths that the packages leave behind when they are purged, or take along though the host had them before; accounts as V(user:NAME).
+      - Of those below C(/etc) only what is as the packages left it is removed. What the site has changed or added stays.
+    type: list
+    elements: str
+    default: []
+  hold:
+    description: Whether the packages are kept at their versions. A change of versions lifts the hold and sets it again in the same run.
+    type: bool
+    default: false
+  may_replace:
+    description:
+      - Names, as shell patterns, of packages that may be removed because those of O(packages) conflict with them.
+      - Others stop the run before anything is changed.
+    type: list
+    elements: str
+    default: []
+  lock_timeout:
+    description: How long in seconds another run of apt or dpkg is waited for.
+    type: int
+    default: 600
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Check mode does not ask apt, as its lists may be missing or old.
+  diff_mode:
+    support: full
+seealso:
+  - module: ansible.builtin.apt
+"""
+
+EXAMPLES = r"""
+- name: Install the NFS server
+  trainyard.gpu.placed_packages:
+    packages: [nfs-kernel-server]
+    record: /var/lib/trainyard/placed.d/nfs_server.packages.json
+    traces: [/var/lib/nfs, /etc/exports, "user:statd"]
+
+- name: Install NCCL at one version, and keep it
+  trainyard.gpu.placed_packages:
+    packages: [libnccl2=2.21.5-1+cuda12.4, libnccl-dev=2.21.5-1+cuda12.4]
+    record: /var/lib/trainyard/placed.d/nccl.packages.json
+    hold: true
+
+- name: Take away what was installed
+  trainyard.gpu.placed_packages:
+    state: absent
+    record: /var/lib/trainyard/placed.d/nfs_server.packages.json
+"""
+
+RETURN = r"""
+installed:
+  description: Packages that apt has installed or brought to another version, those that they need included. In check mode those of O(packages) that are missing.
+  returned: success
+  type: list
+  elements: str
+removed:
+  description: Packages that apt has removed.
+  returned: success
+  type: list
+  elements: str
+kept:
+  description: With O(state=absent), recorded packages that stay, as others would go with them.
+  returned: success
+  type: list
+  elements: str
+needed_by:
+  description: With O(state=absent), the packages for which RV(kept) stay.
+  returned: success
+  type: list
+  elements: str
+kept_files:
+  description: With O(state=absent), files below C(/etc) that stay, as they were changed or added since the packages were installed.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import fnmatch
+import json
+import os
+import pwd
+import re
+import shutil
+import tempfile
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils import _packages
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
+
+# Settings of the site's stay as they are, without a question that nobody answers.
+QUIETLY = ["--quiet", "--assume-yes", "--option", "Dpkg::Options::=--force-confdef", "--option", "Dpkg::Options::=--force-confold"]
+ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+# Of the lists, which DPkg::Lock::Timeout does not wait for.
+LISTS_LOCKED = re.compile(r"Could not get lock \S*/lists/lock")
+
+
+def files_below(paths):
+    """All files of paths, which are files or folders."""
+    for path in paths:
+        if os.path.isfile(path) and not os.path.islink(path):
+            yield path
+        for folder, _folders, names in os.walk(path):
+            for name in sorted(names):
+                if not os.path.islink(os.path.join(folder, name)):
+                    yield os.path.join(folder, name)
+
+
+def has_account(name):
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def exists(trace):
+    return has_account(trace[len("user:"):]) if trace.startswith("user:") else os.path.lexists(trace)
+
+
+def settings(traces):
+    return [trace for trace in traces if trace.startswith("/etc/")]
+
+
+class Host:
+    def __init__(self, module):
+        self.module = module
+        self.path = module.params["record"]
+        self.result = {"changed": False, "installed": [], "removed": [], "kept": [], "needed_by": [], "kept_files": []}
+
+    # The tools
+
+    def run(self, *command):
+        return self.module.run_command([self.module.get_bin_path(command[0], required=True)] + list(command[1:]), environ_update=ENVIRONMENT,
+                                       expand_user_and_vars=False)
+
+    def apt(self, *arguments):
+        timeout = self.module.params["lock_timeout"]
+        return self.run("apt-get", "--option", "DPkg::Lock::Timeout=%d" % timeout, *arguments)
+
+    def installed(self, names):
+        if not names:
+            return {}
+        return _packages.parse_installed(self.run("dpkg-query", "--show", "--showformat", "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n", *names)[1])
+
+    def update(self):
+        deadline = time.monotonic() + self.module.params["lock_timeout"]
+        while True:
+            rc, _stdout, stderr = self.apt("--quiet", "update")
+            if not rc:
+                return
+            if not LISTS_LOCKED.search(stderr) or time.monotonic() > deadline:
+                self.module.fail_json(msg="apt-get update: %s" % last_lines(stderr))
+            time.sleep(1)
+
+    # The record
+
+    def record(self):
+        text = read_text(self.path)
+        try:
+            return json.loads(text) if text else {}
+        except ValueError as error:
+            self.module.fail_json(msg="%s is not what this module has written (%s): mend or remove it; without it teardown removes no package" % (self.path, error))
+
+    def note(self, record):
+        """Whole or not at all, and on the disk before a package is."""
+        folder = os.path.dirname(self.path)
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=folder, prefix=".placed")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.rename(draft, self.path)
+
+    # Present
+
+    def install(self, packages, traces, hold, may_replace):
+        asked = dict(_packages.split_package(package) for package in packages)
+        before = self.installed(asked)
+        missing = [package for package in packages for name, version in [_packages.split_package(package)]
+                   if name not in before or version and before[name]["version"] != version]
+        loose = [name for name in asked if hold and not before.get(name, {}).get("held")]
+        if not missing and not loose:
+            return
+        self.result.update(changed=True, installed=[_packages.split_package(package)[0] for package in missing])
+        self.result["diff"] = {"before": shown(before, hold), "after": shown(dict(before, **{
+            name: {"version": asked[name] or before.get(name, {}).get("version", "(apt's candidate)"), "held": hold} for name in asked}), hold)}
+        if self.module.check_mode:
+            return
+        former = self.record()
+        record = {
+            "packages": former.get("packages", []),
+            "replaced": former.get("replaced", {}),
+            "held": former.get("held", []),
+            "traces": unique(former.get("traces", []) + traces),
+            # What was there when the first run came decides, not what an earlier run of ours left.
+            "existed": unique(former.get("existed", []) + [trace for trace in traces if trace not in former.get("traces", []) and exists(trace)]),
+        }
+        if missing:
+            self.update()
+            plan = self.simulate(missing, may_replace)
+            ours = record["packages"]
+            record["packages"] = unique(ours + [name for name in plan["installed"] if name not in plan["replaced"]])
+            record["replaced"] = dict({name: version for name, version in plan["replaced"].items() if name not in ours}, **record["replaced"])
+            record["removed"] = unique(former.get("removed", []) + [name for name in plan["removed"] if name not in ours])
+            self.note(record)
+            rc, stdout, stderr = self.apt(*QUIETLY, "--no-install-recommends", *self.changing(missing), "install", *missing)
+            if rc:
+                self.module.fail_json(msg="apt-get install %s: %s" % (" ".join(missing), last_lines(stderr or stdout)), stdout=stdout, stderr=stderr)
+            self.result.update(installed=plan["installed"], removed=plan["removed"])
+            found = self.installed(asked)
+            wrong = ["%s is %s, not %s" % (name, found.get(name, {}).get("version", "absent"), version or "there")
+                     for name, version in asked.items() if name not in found or version and found[name]["version"] != version]
+            if wrong:
+                self.module.fail_json(msg="apt-get has ended well, but %s" % ", ".join(wrong))
+        if loose or hold and missing:
+            record["held"] = unique(record["held"] + loose)
+            rc, stdout, stderr = self.run("apt-mark", "hold", *asked)
+            if rc:
+                self.module.fail_json(msg="apt-mark hold: %s" % last_lines(stderr or stdout))
+        if settings(traces):
+            # Of all, as one package's settings may be another's too.
+            record["placed"] = checksums(files_below(settings(record["traces"])))
+        elif "placed" in former:
+            record["placed"] = former["placed"]
+        self.note(record)
+
+    @staticmethod
+    def changing(packages):
+        """A version may be older than the installed one, and that one held."""
+        return ["--allow-change-held-packages", "--allow-downgrades"] if any("=" in package for package in packages) else []
+
+    def simulate(self, missing, may_replace):
+        rc, stdout, stderr = self.apt("--simulate", "--no-install-recommends", *self.changing(missing), "install", *missing)
+        if rc:
+            self.module.fail_json(msg="apt can't install %s: %s%s" % (" ".join(missing), last_lines(stderr or stdout), self.offer(missing)))
+        plan = _packages.parse_simulation(stdout)
+        refused = [name for name in plan["removed"] if not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)]
+        if refused:
+            self.module.fail_json(msg="to install %s apt would remove %s; nothing has been changed: remove them first, if nobody needs them" % (
+                " ".join(missing), ", ".join(refused)))
+        return plan
+
+    def offer(self, missing):
+        """What apt knows in place of a version that it doesn't."""
+        wanted = dict(_packages.split_package(package) for package in missing)
+        known = _packages.parse_madison(self.run("apt-cache", "madison", *wanted)[1])
+        offers = []
+        for name, version in wanted.items():
+            if not known.get(name):
+                offers.append("no repository of this host has %s" % name)
+            elif version and version not in known[name]:
+                offers.append("of %s there is %s" % (name, ", ".join(_packages.nearest_versions(version, known[name]))))
+        return "; " + "; ".join(offers) if offers else ""
+
+    # Absent
+
+    def uninstall(self):
+        record = self.record()
+        if not record:
+            return
+        there = self.installed(record["packages"])
+        names = [name for name in record["packages"] if name in there]
+        if names:
+            rc, stdout, stderr = self.apt("--simulate", "--purge", "--allow-change-held-packages", "remove", *names)
+            if rc:
+                self.module.fail_json(msg="apt can't remove %s: %s" % (" ".join(names), last_lines(stderr or stdout)))
+            needed = [name for name in _packages.parse_simulation(stdout)["removed"] if name not in names]
+            if needed:
+                self.result.update(kept=names, needed_by=needed)
+                return
+        self.result.update(changed=True, removed=names)
+        placed = record.get("placed", {})
+        self.result["kept_files"] = sorted(path for path, total in checksums(files_below(settings(record["traces"]))).items() if placed.get(path) != total)
+        self.result["diff"] = {"before": shown(there, False), "after": shown({}, False)}
+        if self.module.check_mode:
+            return
+        held = [name for name in record.get("held", []) if self.installed([name]).get(name, {}).get("held")]
+        if held:
+            self.run("apt-mark", "unhold", *held)
+        if names:
+            self.purge(names, record)
+        os.unlink(self.path)
+
+    def purge(self, names, record):
+        """A purge takes the files of a package's name along, also those that the site had before the package came, or has changed or added since."""
+        work = tempfile.mkdtemp(prefix="trainyard-kept.")
+        try:
+            kept = os.path.join(work, "kept.tar")
+            paths = self.result["kept_files"] + [trace for trace in record["existed"] if not trace.startswith("user:") and os.path.lexists(trace)]
+            listing = os.path.join(work, "paths")
+            with open(listing, "w", encoding="utf-8") as stream:
+                stream.write("".join("%s\n" % path for path in paths))
+            self.must("tar", "--create", "--absolute-names", "--file", kept, "--files-from", listing)
+            rc, stdout, stderr = self.apt(*QUIETLY, "--allow-change-held-packages", "--purge", "remove", *names)
+            if rc:
+                self.module.fail_json(msg="apt-get remove %s: %s" % (" ".join(names), last_lines(stderr or stdout)))
+            for trace in record["traces"]:
+                if trace not in record["existed"] and exists(trace):
+                    self.remove(trace)
+            self.must("tar", "--extract", "--absolute-names", "--preserve-permissions", "--file", kept)
+        finally:
+            shutil.rmtree(work)
+
+    def must(self, *command):
+        rc, stdout, stderr = self.run(*command)
+        if rc:
+            self.module.fail_json(msg="%s: %s" % (command[0], last_lines(stderr or stdout)))
+
+    def remove(self, trace):
+        if trace.startswith("user:"):
+            self.must("userdel", trace[len("user:"):])
+            return
+        # Such as rpc_pipefs below /var/lib/nfs.
+        for line in reversed(read_text("/proc/self/mountinfo").splitlines()):
+            point = line.split()[4]
+            if point == trace or point.startswith(trace + "/"):
+                self.must("umount", point)
+        if os.path.isdir(trace) and not os.path.islink(trace):
+            shutil.rmtree(trace)
+        else:
+            os.unlink(trace)
+
+
+def unique(names):
+    return list(dict.fromkeys(names))
+
+
+def shown(packages, hold):
+    return "".join("%s %s%s\n" % (name, packages[name]["version"], " held" if hold and packages[name]["held"] else "") for name in sorted(packages))
+
+
+def last_lines(text, count=8):
+    return "\n".join([line for line in text.strip().splitlines() if line.strip()][-count:])
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "packages": {"type": "list", "elements": "str", "default": []},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "record": {"type": "path", "required": True},
+            "traces": {"type": "list", "elements": "str", "default": []},
+            "hold": {"type": "bool", "default": False},
+            "may_replace": {"type": "list", "elements": "str", "default": []},
+            "lock_timeout": {"type": "int", "default": 600},
+        },
+        required_if=[("state", "present", ["packages"])],
+        supports_check_mode=True,
+    )
+    host = Host(module)
+    if module.params["state"] == "present":
+        host.install(*(module.params[name] for name in ("packages", "traces", "hold", "may_replace")))
+    else:
+        host.uninstall()
+    module.exit_json(**host.result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""placed_packages, run as Ansible runs it, with tools that speak dpkg's, apt's and tar's words over a state of their own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from scripted_tools import run_module, scripts
+
+# What apt would do is what the state says: dependencies come along, conflicts go. A package's files are made and purged with it.
+APT = """exec {python} - "$@" << 'END'
+import json, os, sys
+path = "{state}"
+state = json.load(open(path))
+words = [word for word in sys.argv[1:] if not word.startswith("-") and not word.startswith(("DPkg::", "Dpkg::"))]
+state["calls"].append(sys.argv[1:])
+def save():
+    json.dump(state, open(path, "w"))
+save()
+if words[0] == "update":
+    if state["locked"]:
+        state["locked"] -= 1
+        save()
+        sys.exit("E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt-get)")
+    sys.exit(0)
+lines, after = [], dict(state["installed"])
+for word in words[1:]:
+    name, _, version = word.partition("=")
+    if words[0] == "install":
+        known = state["known"].get(name, [])
+        if not known or version and version not in known:
+            sys.exit("E: Version '%s' for '%s' was not found" % (version, name))
+        for each, wanted in [(name, version or known[0])] + [(other, state["known"][other][0]) for other in state["needs"].get(name, []) if other not in after]:
+            if after.get(each, {{}}).get("version") != wanted:
+                former = " [%s]" % after[each]["version"] if each in after else ""
+                lines.append("Inst %s%s (%s stable [amd64])" % (each, former, wanted))
+                after[each] = {{"version": wanted, "held": after.get(each, {{}}).get("held", False)}}
+        gone = [other for other in state["conflicts"].get(name, []) if other in after]
+    else:
+        gone = [name] + [other for other in after if name in state["needs"].get(other, [])]
+    for other in gone:
+        if after.pop(other, None):
+            lines.append("%s %s [1]" % ("Purg" if "--purge" in sys.argv else "Remv", other))
+print("\\n".join(lines))
+if "--simulate" not in sys.argv:
+    for name, files in state["files"].items():
+        if name in after and name not in state["installed"]:
+            for file in files:
+                os.makedirs(os.path.dirname(file), exist_ok=True)
+                if not os.path.exists(file):
+                    open(file, "w").write("of the package\\n")
+        if name not in after and name in state["installed"]:
+            for file in files:
+                if os.path.exists(file):
+                    os.unlink(file)
+    state["installed"] = after
+    save()
+END"""
+DPKG = """exec {python} - "$@" << 'END'
+import json, sys
+state = json.load(open("{state}"))
+for name in sys.argv[4:]:
+    if name in state["installed"]:
+        print("%s\\t%s\\t%si " % (name, state["installed"][name]["version"], "h" if state["installed"][name]["held"] else "i"))
+END"""
+MARK = """exec {python} - "$@" << 'END'
+import json, sys
+state = json.load(open("{state}"))
+for name in sys.argv[2:]:
+    state["installed"][name]["held"] = sys.argv[1] == "hold"
+json.dump(state, open("{state}", "w"))
+END"""
+CACHE = """exec {python} - "$@" << 'END'
+import json, sys
+for name in sys.argv[2:]:
+    for version in json.load(open("{state}"))["known"].get(name, []):
+        print("%10s | %s | https://repository.example/ ./ Packages" % (name, version))
+END"""
+NCCL = ["2.26.2-1+cuda12.8", "2.21.5-1+cuda12.4", "2.21.5-1+cuda12.2", "2.10.3-1+cuda11.4"]
+
+
+@pytest.fixture(name="host")
+def fixture_host(tmp_path, monkeypatch):
+    path = tmp_path / "state.json"
+    script = scripts(tmp_path, monkeypatch)
+    for name, body in (("apt-get", APT), ("dpkg-query", DPKG), ("apt-mark", MARK), ("apt-cache", CACHE)):
+        script(name, body.format(python=sys.executable, state=path))
+    script("tar", 'exec /bin/tar "$@"')
+
+    class Host:
+        record = tmp_path / "placed.d/role.packages.json"
+
+        def __init__(self):
+            self.write(installed={}, known={"server": ["1.0"], "library": ["3"], "libnccl2": NCCL, "libnccl-dev": NCCL}, needs={"server": ["library"]},
+                       conflicts={}, files={}, locked=0, calls=[])
+
+        def write(self, **changes):
+            state = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            path.write_text(json.dumps(dict(state, **changes)), encoding="utf-8")
+
+        def __getitem__(self, key):
+            return json.loads(path.read_text(encoding="utf-8"))[key]
+
+        def present(self, *packages, check=False, **options):
+            return run_module("placed_packages", dict(options, packages=list(packages), record=str(self.record)), check)
+
+        def absent(self, check=False):
+            return run_module("placed_packages", {"state": "absent", "record": str(self.record)}, check)
+
+    return Host()
+
+
+
+def test_installs_once_and_takes_away_what_came(host):
+    first = host.present("server")
+    assert (first["changed"], first["installed"]) == (True, ["server", "library"])
+    assert json.loads(host.record.read_text())["packages"] == ["server", "library"]
+    host.write(calls=[])
+    assert host.present("server")["changed"] is False and host["calls"] == []
+    gone = host.absent()
+    assert (gone["changed"], gone["removed"]) == (True, ["server", "library"])
+    assert host["installed"] == {} and not host.record.exists()
+    assert host.absent()["changed"] is False
+
+
+def test_what_was_there_before_stays(host):
+    host.write(installed={"library": {"version": "3", "held": False}})
+    host.present("server")
+    host.absent()
+    assert list(host["installed"]) == ["library"]
+
+
+def test_packages_that_others_need_stay_with_their_record(host):
+    host.present("server")
+    host.write(installed=dict(host["installed"], site={"version": "1", "held": False}), needs={"server": ["library"], "site": ["library"]})
+    kept = host.absent()
+    assert (kept["changed"], kept["kept"], kept["needed_by"]) == (False, ["server", "library"], ["site"])
+    assert "server" in host["installed"] and host.record.exists()
+
+
+def test_check_mode_changes_nothing_and_asks_no_repository(host):
+    check = host.present("server", check=True)
+    assert (check["changed"], check["installed"]) == (True, ["server"])
+    assert host["calls"] == [] and not host.record.exists()
+    host.present("server")
+    assert host.absent(check=True)["removed"] == ["server", "library"]
+    assert "server" in host["installed"] and host.record.exists()
+
+
+def test_another_run_of_apt_is_waited_for(host):
+    host.write(locked=1)
+    assert host.present("server")["changed"] is True
+    host.absent()
+    host.write(locked=9)
+    assert "Could not get lock" in host.present("server", lock_timeout=0)["msg"]
+
+
+def test_versions_in_one_transaction_held_and_changed_later(host):
+    first = host.present("libnccl2=2.21.5-1+cuda12.4", "libnccl-dev=2.21.5-1+cuda12.4", hold=True)
+    assert first["installed"] == ["libnccl2", "libnccl-dev"]
+    assert [call for call in host["calls"] if "install" in call and "--simulate" not in call][0][-2:] == [
+        "libnccl2=2.21.5-1+cuda12.4", "libnccl-dev=2.21.5-1+cuda12.4"]
+    assert host["installed"] == {name: {"version": "2.21.5-1+cuda12.4", "held": True} for name in ("libnccl2", "libnccl-dev")}
+    assert host.present("libnccl2=2.21.5-1+cuda12.4", "libnccl-dev=2.21.5-1+cuda12.4", hold=True)["changed"] is False
+    # Someone has lifted a hold: set again, without apt.
+    host.write(installed=dict(host["installed"], libnccl2={"version": "2.21.5-1+cuda12.4", "held": False}), calls=[])
+    assert host.present("libnccl2=2.21.5-1+cuda12.4", "libnccl-dev=2.21.5-1+cuda12.4", hold=True)["changed"] is True
+    assert host["installed"]["libnccl2"]["held"] and host["calls"] == []
+    other = host.present("libnccl2=2.10.3-1+cuda11.4", "libnccl-dev=2.10.3-1+cuda11.4", hold=True)
+    assert other["diff"]["before"] == "libnccl-dev 2.21.5-1+cuda12.4 held\nlibnccl2 2.21.5-1+cuda12.4 held\n"
+    assert {package["version"] for package in host["installed"].values()} == {"2.10.3-1+cuda11.4"}
+    host.absent()
+    assert host["installed"] == {}
+
+
+def test_a_version_that_no_repository_has_is_answered_with_the_nearest(host):
+    failed = host.present("libnccl2=2.21.5-1+cuda12.6", "libnccl-dev=2.21.5-1+cuda12.6")
+    assert "of libnccl2 there is 2.21.5-1+cuda12.4, 2.21.5-1+cuda12.2, 2.26.2-1+cuda12.8" in failed["msg"]
+    assert host["installed"] == {} and not host.record.exists()
+    assert "no repository of this host has nothing-like-it" in host.present("nothing-like-it")["msg"]
+
+
+def test_what_apt_would_remove_is_refused_unless_it_may_go(host):
+    host.write(installed={"library-2": {"version": "2", "held": False}}, conflicts={"server": ["library-2"]})
+    refused = host.present("server")
+    assert "apt would remove library-2" in refused["msg"] and list(host["installed"]) == ["library-2"] and not host.record.exists()
+    assert host.present("server", may_replace=["library-*"])["removed"] == ["library-2"]
+    assert json.loads(host.record.read_text())["removed"] == ["library-2"]
+
+
+def test_former_version_is_noted(host):
+    host.write(installed={"libnccl2": {"version": "2.10.3-1+cuda11.4", "held": False}, "libnccl-dev": {"version": "2.10.3-1+cuda11.4", "held": False}})
+    host.present("libnccl2=2.21.5-1+cuda12.4", "libnccl-dev=2.21.5-1+cuda12.4")
+    assert json.loads(host.record.read_text())["replaced"] == {"libnccl2": "2.10.3-1+cuda11.4", "libnccl-dev": "2.10.3-1+cuda11.4"}
+    # They were the site's: not purged.
+    host.absent()
+    assert len(host["installed"]) == 2
+
+
+def test_folders_that_are_left_behind_go_and_those_of_before_come_back(host, tmp_path):
+    left, own = tmp_path / "var/left", tmp_path / "var/own"
+    own.mkdir(parents=True)
+    (own / "file").write_text("the site's\n")
+    host.write(files={"server": [str(left / "state"), str(own / "file")]})
+    host.present("server", traces=[str(left), str(own)])
+    (left / "more").write_text("written meanwhile\n")
+    assert json.loads(host.record.read_text())["existed"] == [str(own)]
+    host.absent()
+    assert not left.exists() and (own / "file").read_text() == "the site's\n"
+
+
+def test_a_record_that_was_cut_is_no_reason_to_forget(host):
+    host.record.parent.mkdir()
+    host.record.write_text('{"packages": ["ser')
+    assert "mend or remove it" in host.absent()["msg"]
+
+
+def test_settings_that_the_site_has_changed_or_added_stay(tmp_path, monkeypatch):
+    """Below /etc, which here is another folder."""
+    from ansible_collections.trainyard.gpu.plugins.modules import placed_packages
+
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    for name in ("as-placed", "changed"):
+        (etc / name).write_text("of the package\n")
+    placed = placed_packages.checksums(placed_packages.files_below([str(etc)]))
+    (etc / "changed").write_text("of the site\n")
+    (etc / "added").write_text("of the site\n")
+    found = placed_packages.checksums(placed_packages.files_below([str(etc)]))
+    assert sorted(Path(path).name for path, total in found.items() if placed.get(path) != total) == ["added", "changed"]
+    assert placed_packages.settings(["/etc/nfs.conf", "/var/lib/nfs", "user:statd"]) == ["/etc/nfs.conf"]
