@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: nvidia_smi_info
 short_description: Ask nvidia-smi for the driver and the GPUs
-version_added: "0.3.0"
+version_added: "0.2.0"
 description:
   - Runs C(nvidia-smi -q -x) on the host or in a running container, and returns its document as data.
   - A driver or a GPU that is missing or broken is a result (RV(available=false), RV(cause), RV(fix)), as roles decide on it.

@@ -1,0 +1,116 @@
+"""What fits what: the facts themselves, and the questions to them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import version_key
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
+
+FACTS = _compat.load_facts()
+
+
+@pytest.fixture(name="compat")
+def fixture_compat():
+    return _compat.Compatibility(FACTS)
+
+
+def rows(value, path=""):
+    if isinstance(value, dict):
+        if "conf" in value:
+            yield path, value
+        for key, inner in value.items():
+            yield from rows(inner, "%s.%s" % (path, key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from rows(inner, "%s[%d]" % (path, number))
+
+
+def test_every_row_says_how_sure_it_is_and_where_it_was_read():
+    seen = 0
+    for path, row in rows(FACTS):
+        seen += 1
+        assert row["conf"] in FACTS["meta"]["confidence"], path
+        for source in row.get("src", []):
+            assert source in FACTS["sources"], "%s: %s" % (path, source)
+    assert seen > 400
+
+
+def test_versions_are_texts_that_can_be_compared():
+    for row in FACTS["cuda"]["toolkits"]:
+        for name in ("cuda", "series", "toolkit_driver", "minor_compat_min"):
+            assert row[name] is None or isinstance(row[name], str) and version_key(row[name]), row
+    for row in FACTS["nccl"]["debs"]:
+        match = re.fullmatch(FACTS["nccl"]["deb_version_pattern"].strip("^$"), row["deb_version"])
+        assert match and (match.group(1), match.group(3)) == (row["nccl"], row["cuda"]), row
+
+
+@pytest.mark.parametrize("device_id, generation", [
+    ("102d", "Kepler"), ("17c2", "Maxwell"), ("15f8", "Pascal"), ("1b06", "Pascal"), ("1db6", "Volta"), ("1eb8", "Turing"), ("20b2", "Ampere"), ("2204", "Ampere"),
+    ("2330", "Hopper"), ("2684", "Ada"), ("2901", "Blackwell"), ("2b85", "Blackwell"), ("0a20", None), ("ffff", None),
+])
+def test_generation(compat, device_id, generation):
+    assert compat.generation(device_id) == generation
+
+
+def test_no_device_is_of_two_generations():
+    ranges = sorted((int(first, 16), int(last, 16)) for entry in FACTS["cuda"]["gpu_device_ids"] for first, last in entry["ranges"])
+    assert all(first <= last for first, last in ranges)
+    assert all(before[1] < after[0] for before, after in zip(ranges, ranges[1:]))
+
+
+@pytest.mark.parametrize("version, floor, lower", [
+    ("470.57.02", "470.239.06", True), ("470.239.06", "470.57.02", False), ("535", "535.54.03", True), ("525.60.13", "525.60.13", False), ("580", "525.60.13", False),
+])
+def test_versions_are_compared_field_by_field(version, floor, lower):
+    assert _compat.below(version, floor) is lower
+
+
+def test_floors(compat):
+    assert compat.minor_compat_min("12.4") == "525.60.13"
+    assert compat.minor_compat_min("13.0.1") == "580.65.06"
+    # No minor version compatibility there, and no such major.
+    assert compat.minor_compat_min("10.2") is None and compat.minor_compat_min("99.0") is None
+    assert compat.toolkit("11.4.4")["toolkit_driver"] == "470.82.01"
+    assert compat.toolkit("12.4")["cuda"] == "12.4.0"
+    # NGC says more fields than a toolkit's version has: 12.4.1 of 12.4.1.003 isn't told apart, its series is.
+    assert compat.toolkit("12.4.0.041")["series"] == "12.4"
+    assert compat.toolkit("12.7") is None
+
+
+def test_forward_compatibility_of_data_center_gpus(compat):
+    assert compat.forward_compatible("470.82.01", "12.4") is True
+    assert compat.forward_compatible("450.80.02", "12.4") is False
+    assert compat.forward_compatible("470.42.01", "12.4") is False
+    assert compat.forward_compatible("470.82.01", "13.0") is None
+
+
+def test_branches(compat):
+    assert compat.branch("535.183.01")["status"] == "eol" and compat.branch("580")["status"] == "supported"
+    assert compat.branch("999.1") is None
+    assert compat.nccl_cuda_major_max("535.183.01") == 12 and compat.nccl_cuda_major_max("580") == 13 and compat.nccl_cuda_major_max("999") is None
+
+
+def test_nccl_pair(compat):
+    assert compat.nccl_pair("2.21.5", "12.4.1", "ubuntu2204")["version"] == "2.21.5-1+cuda12.4"
+    assert compat.nccl_pair("2.21.5-1+cuda12.4", "", "ubuntu2204") == {
+        "version": "2.21.5-1+cuda12.4", "known": True, "nearest": ["2.21.5-1+cuda12.4", "2.21.5-1+cuda12.5", "2.20.5-1+cuda12.4"]}
+    # What was asked for exactly stays so, also where nobody has seen it: apt decides.
+    assert compat.nccl_pair("2.99.1-1+cuda12.4", "", "ubuntu2204")["version"] == "2.99.1-1+cuda12.4"
+    assert compat.nccl_pair("2.99.1-1+cuda12.4", "", "ubuntu2204")["known"] is False
+    unknown = compat.nccl_pair("2.21.5", "12.6", "ubuntu2204")
+    assert (unknown["version"], unknown["known"], unknown["nearest"][0]) == ("", False, "2.21.5-1+cuda12.5")
+    # The procedures' two pairs, and where they can't come from.
+    assert compat.nccl_pair("2.8.4-1+cuda11.0", "", "ubuntu1804")["known"] and compat.nccl_pair("2.10.3-1+cuda11.4", "", "ubuntu2004")["known"]
+    debian = compat.nccl_pair("2.21.5", "12.4", "debian12")
+    assert (debian["version"], debian["known"], debian["nearest"][0]) == ("2.21.5-1+cuda12.4", False, "2.21.5-1+cuda12.4")
+
+
+def test_keyrings(compat):
+    assert compat.keyring("ubuntu2404", "1.0-1")["exists"] is False
+    assert len(compat.keyring("debian12")["sha256"]) == 64
+    assert compat.keyring("debian99") == {"exists": None, "sha256": ""}
+    sums = [row["sha256_1.1-1"] for row in FACTS["driver_packages"]["cuda_keyring"]["rows"] if "sha256_1.1-1" in row]
+    assert len(sums) == len(set(sums))
