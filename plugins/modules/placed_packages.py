@@ -203,7 +203,8 @@ class Host:
         try:
             return json.loads(text) if text else {}
         except ValueError as error:
-            self.module.fail_json(msg="%s is not what this module has written (%s): mend or remove it; without it teardown removes no package" % (self.path, error))
+            self.module.fail_json(msg="%s is not what this module has written (%s): mend or remove it; without it teardown removes no package"
+                                  % (self.path, error))
 
     def note(self, record):
         """Whole or not at all, and on the disk before a package is."""

@@ -90,7 +90,8 @@ class Compatibility:
         exact = [row for row in builds if row["nccl"] == release and row["cuda"] == cuda and (not asked or row["deb_version"] == nccl)]
         version = nccl if asked else exact[0]["deb_version"] if exact else ""
         # Where a directory has none at all, one of another may do: the debs need little more than a C library that isn't older.
-        return {"version": version, "known": any(row in there for row in exact), "nearest": nearest(release, cuda, [row["deb_version"] for row in there or builds])}
+        candidates = [row["deb_version"] for row in there or builds]
+        return {"version": version, "known": any(row in there for row in exact), "nearest": nearest(release, cuda, candidates)}
 
     def nccl_cuda_major_max(self, driver):
         """The newest CUDA major that a driver runs without compatibility libraries; None where the branch isn't known."""
@@ -114,4 +115,5 @@ def nearest(release, cuda, versions, count=3):
         fit = version_key(match.group(2)), version_key(cuda) if cuda else version_key(match.group(2))
         return fit[0][0] != fit[1][0], step, abs(fit[0][1] - fit[1][1])
 
-    return sorted((version for version in set(versions) if re.fullmatch(r"\d+(?:\.\d+)*-\d+\+cuda\d+\.\d+", version)), key=lambda version: (distance(version), version))[:count]
+    exact = {version for version in versions if re.fullmatch(r"\d+(?:\.\d+)*-\d+\+cuda\d+\.\d+", version)}
+    return sorted(exact, key=lambda version: (distance(version), version))[:count]

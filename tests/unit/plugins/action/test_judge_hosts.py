@@ -16,15 +16,6 @@ ROOT = Path(__file__).parents[4]
 RULES = ROOT / "roles/preflight/meta/host_rules.yml"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _collections():
-    import ansible.utils.collection_loader as finder
-    from ansible.plugins.loader import init_plugin_loader
-
-    if finder.AnsibleCollectionConfig.collection_finder is None:
-        init_plugin_loader()
-
-
 class Hostvars(dict):
     raw_get = dict.__getitem__
 

@@ -8,21 +8,11 @@ import pytest
 import yaml
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
-from ansible.plugins.loader import init_plugin_loader
 from ansible.template import Templar
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
 
 from ansible_collections.trainyard.gpu.plugins.action.judge_input import ActionModule
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collections():
-    # ansible-core does this once in its command line tools; the finder may be there from another test.
-    import ansible.utils.collection_loader as finder
-
-    if finder.AnsibleCollectionConfig.collection_finder is None:
-        init_plugin_loader()
 
 
 class Judge:
