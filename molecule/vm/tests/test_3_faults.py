@@ -22,15 +22,6 @@ def test_second_run_changes_nothing(cluster):
     assert all(count <= 8 for count in run.runs.values()), run.runs
 
 
-def test_unmounted_folder_can_not_be_written_to(cluster):
-    cluster.on(cluster.client, "systemctl stop data1-share.mount")
-    refused = cluster.on(cluster.client, "touch %s/on-the-root-disk" % SHARE, check=False)
-    assert refused.code != 0 and "not permitted" in refused.text
-    run = cluster.shared_storage()
-    assert run.code == 0 and mounted(cluster)
-    assert cluster.on(cluster.client, "ls %s" % SHARE).out == ""
-
-
 def test_server_rebooted_while_a_client_writes(cluster):
     cluster.start_writer(cluster.client, "%s/lines" % SHARE, 2000)
     former = cluster.reboot(cluster.server)
@@ -88,13 +79,17 @@ def test_control_a_soft_mount_loses_lines_in_the_same_cut(cluster):
     cluster.on(cluster.client, "umount --lazy /mnt/soft; rmdir /mnt/soft; rm /var/tmp/soft-end")
 
 
-def test_export_removed_by_hand(cluster):
+def test_folder_unmounted_and_export_removed_by_hand(cluster):
+    cluster.on(cluster.client, "systemctl stop data1-share.mount")
+    refused = cluster.on(cluster.client, "touch %s/on-the-root-disk" % SHARE, check=False)
+    assert refused.code != 0 and "not permitted" in refused.text
     # What the site exports itself stays as it is.
     site = "/srv/site 192.0.2.7(ro,sync,no_subtree_check)\n"
     cluster.on(cluster.server, "mkdir -p /srv/site && printf '%s' > /etc/exports.d/site.exports && exportfs -ra" % site)
     cluster.on(cluster.server, "exportfs -u %s:%s" % (cluster.address[cluster.client], SHARE))
     run = cluster.shared_storage()
-    assert run.code == 0 and cluster.server in run.changed
+    assert run.code == 0 and cluster.server in run.changed and mounted(cluster)
+    assert cluster.on(cluster.client, "ls %s" % SHARE).out == ""
     assert {line.split()[0] for line in cluster.on(cluster.server, "exportfs -s").out.splitlines()} == {SHARE, "/srv/site"}
     # exportfs takes no name that nobody knows. What was in force before is in force again.
     refused = cluster.shared_storage("-e", {"nfs_server_clients": ["no-such-host.example"]})
@@ -103,16 +98,6 @@ def test_export_removed_by_hand(cluster):
     assert cluster.on(cluster.server, "cat /etc/exports.d/site.exports").out == site
     cluster.on(cluster.server, "rm /etc/exports.d/site.exports && rmdir /srv/site && exportfs -ra")
     assert mounted(cluster) and cluster.on(cluster.client, "touch %s/again && rm %s/again" % (SHARE, SHARE)).code == 0
-
-
-def test_stale_handle_after_the_folder_was_made_again(cluster):
-    cluster.make_share_again()
-    cluster.wait("the stale handle", 60, lambda: "Stale" in cluster.on(cluster.client, "stat --file-system %s" % SHARE, check=False).text)
-    run = cluster.shared_storage()
-    assert run.code == 0
-    assert mounted(cluster)
-    cluster.on(cluster.client, "touch %s/healed" % SHARE)
-    cluster.on(cluster.server, "rm %s/healed" % SHARE)
 
 
 def test_disk_of_the_share_full(cluster):
@@ -127,7 +112,17 @@ def test_disk_of_the_share_full(cluster):
     assert "its storage or quota is full" in run.text and "Make space on it" in run.text
     assert {host: cluster.on(host, units).out for host in cluster.hosts} == before
     cluster.on(cluster.server, "rm -f /data1/filler /data1/filler2 %s/more" % SHARE)
-    assert cluster.shared_storage().code == 0
+
+
+def test_stale_handle_after_the_folder_was_made_again(cluster):
+    """Full disk behind it: what the run here proves is there with space again, too."""
+    cluster.make_share_again()
+    cluster.wait("the stale handle", 60, lambda: "Stale" in cluster.on(cluster.client, "stat --file-system %s" % SHARE, check=False).text)
+    run = cluster.shared_storage()
+    assert run.code == 0
+    assert mounted(cluster)
+    cluster.on(cluster.client, "touch %s/healed" % SHARE)
+    cluster.on(cluster.server, "rm %s/healed" % SHARE)
 
 
 def test_both_started_at_once_and_the_server_slower(cluster):
@@ -150,9 +145,47 @@ def test_both_started_at_once_and_the_server_slower(cluster):
     cluster.on(cluster.client, "touch %s/after && rm %s/after" % (SHARE, SHARE))
 
 
+def test_a_server_outside_by_automount_then_ones_own_by_fstab(cluster):
+    """Both hosts take the share from a server that no inventory knows: one of them, under the name of a NAS, with an export that the site has made."""
+    outside = {"nfs_client_mounts": [{"server": "nas.example", "path": "/data1/nas", "target": SHARE, "options": ["hard", "vers=4.1", "nconnect=2"]}],
+               "nfs_client_unit": "automount"}
+    unreachable = cluster.playbook("playbooks/preflight.yml", "-e", outside)
+    assert unreachable.code == 2 and unreachable.changed == {}
+    assert "nfs-server-unreachable" in unreachable.text
+    site = "/data1/nas %s\n" % " ".join("%s(rw,sync,no_subtree_check,no_root_squash)" % address for address in cluster.address.values())
+    cluster.on(cluster.server, "mkdir /data1/nas && printf '%s' > /etc/exports.d/site.exports && exportfs -ra && ufw allow 2049/tcp" % site)
+    for host in cluster.hosts:
+        cluster.on(host, "echo '%s nas.example' >> /etc/hosts" % cluster.address[cluster.server])
+    run = cluster.shared_storage("-e", outside)
+    assert run.code == 0 and "so not proved" not in run.text and "nothing is proved" not in run.text
+    for host in cluster.hosts:
+        kind, source, options = [line.split() for line in cluster.on(host, "findmnt --noheadings --output FSTYPE,SOURCE,OPTIONS %s" % SHARE).out.splitlines()
+                                 if "nfs" in line][0]
+        assert (kind, source) == ("nfs4", "nas.example:/data1/nas") and {"vers=4.1", "nconnect=2"} <= set(options.split(","))
+        assert cluster.on(host, "systemctl is-active data1-share.automount").out == "active\n"
+    # The cluster serves no more; the server that it was is the site's by now.
+    assert {line.split()[0] for line in cluster.on(cluster.server, "exportfs -s").out.splitlines()} == {"/data1/nas"}
+    assert cluster.on(cluster.server, "cat /etc/exports.d/site.exports; ls /etc/exports.d").out == site + "site.exports\n"
+    # Back again, with a line in fstab: the units go.
+    cluster.on(cluster.server, "ufw delete allow 2049/tcp")
+    run = cluster.shared_storage("-e", {"nfs_client_unit": "fstab"})
+    assert run.code == 0 and cluster.mount(cluster.client)[:2] == ["nfs4", "%s:%s" % (cluster.address[cluster.server], SHARE)]
+    for host in cluster.hosts:
+        assert cluster.on(host, "ls /etc/systemd/system/ | grep data1", check=False).out == ""
+    assert cluster.on(cluster.client, "grep --count nfs /etc/fstab").out == "1\n"
+    again = cluster.shared_storage("-e", {"nfs_client_unit": "fstab"})
+    assert (again.code, again.changed) == (0, {})
+    cluster.on(cluster.server, "rm /etc/exports.d/site.exports && exportfs -ra && rm -r /data1/nas")
+    for host in cluster.hosts:
+        cluster.on(host, "sed -i /nas.example/d /etc/hosts")
+
+
 def test_people_and_groups(cluster):
+    """And a unit in place of the line in fstab that the test before this one leaves."""
     run = cluster.shared_storage("-e", PEOPLE)
-    assert run.code == 0
+    assert run.code == 0 and mounted(cluster)
+    assert cluster.on(cluster.client, "grep --count nfs /etc/fstab", check=False).out == "0\n"
+    assert cluster.on(cluster.client, "systemctl is-enabled data1-share.mount").out == "enabled\n"
     for host in cluster.hosts:
         assert cluster.on(host, "id -u anna ben; id -gn anna; getent group vision").out.split() == ["2001", "2002", "vision", "vision:x:3001:"]
         assert cluster.on(host, "stat --format '%a %u %g' /data1/user/anna /data1/user/ben /mnt/share/vision").out.splitlines() == [
@@ -187,48 +220,6 @@ def test_people_and_groups(cluster):
     assert cluster.on(cluster.server, "cat /data1/user/anna/file").out == "mine\n"
 
 
-def test_a_server_outside_by_automount(cluster):
-    """Both hosts take the share from a server that no inventory knows: one of them, under the name of a NAS, with an export that the site has made."""
-    outside = {"nfs_client_mounts": [{"server": "nas.example", "path": "/data1/nas", "target": SHARE, "options": ["hard", "vers=4.1", "nconnect=2"]}],
-               "nfs_client_unit": "automount"}
-    unreachable = cluster.playbook("playbooks/preflight.yml", "-e", outside)
-    assert unreachable.code == 2 and unreachable.changed == {}
-    assert "nfs-server-unreachable" in unreachable.text
-    site = "/data1/nas %s\n" % " ".join("%s(rw,sync,no_subtree_check,no_root_squash)" % address for address in cluster.address.values())
-    cluster.on(cluster.server, "mkdir /data1/nas && printf '%s' > /etc/exports.d/site.exports && exportfs -ra && ufw allow 2049/tcp" % site)
-    for host in cluster.hosts:
-        cluster.on(host, "echo '%s nas.example' >> /etc/hosts" % cluster.address[cluster.server])
-    run = cluster.shared_storage("-e", outside)
-    assert run.code == 0 and "so not proved" not in run.text and "nothing is proved" not in run.text
-    for host in cluster.hosts:
-        kind, source, options = [line.split() for line in cluster.on(host, "findmnt --noheadings --output FSTYPE,SOURCE,OPTIONS %s" % SHARE).out.splitlines()
-                                 if "nfs" in line][0]
-        assert (kind, source) == ("nfs4", "nas.example:/data1/nas") and {"vers=4.1", "nconnect=2"} <= set(options.split(","))
-        assert cluster.on(host, "systemctl is-active data1-share.automount").out == "active\n"
-    # The cluster serves no more; the server that it was is the site's by now.
-    assert {line.split()[0] for line in cluster.on(cluster.server, "exportfs -s").out.splitlines()} == {"/data1/nas"}
-    assert cluster.on(cluster.server, "cat /etc/exports.d/site.exports; ls /etc/exports.d").out == site + "site.exports\n"
-    # Back again: the automount units go.
-    cluster.on(cluster.server, "ufw delete allow 2049/tcp")
-    run = cluster.shared_storage()
-    assert run.code == 0
-    assert cluster.on(cluster.client, "ls /etc/systemd/system/ | grep data1").out.split() == ["data1-share.mount"]
-    assert cluster.on(cluster.server, "ls /etc/systemd/system/ | grep data1", check=False).out == ""
-    cluster.on(cluster.server, "rm /etc/exports.d/site.exports && exportfs -ra && rm -r /data1/nas")
-    for host in cluster.hosts:
-        cluster.on(host, "sed -i /nas.example/d /etc/hosts")
-
-
-def test_fstab_in_place_of_a_unit(cluster):
-    run = cluster.shared_storage("-e", {"nfs_client_unit": "fstab"})
-    assert run.code == 0 and mounted(cluster)
-    assert cluster.on(cluster.client, "grep --count nfs /etc/fstab").out == "1\n"
-    again = cluster.shared_storage("-e", {"nfs_client_unit": "fstab"})
-    assert (again.code, again.changed) == (0, {})
-    assert cluster.shared_storage().code == 0
-    assert cluster.on(cluster.client, "grep --count nfs /etc/fstab", check=False).out == "0\n"
-
-
 def test_what_is_refused_before_anything_changes(cluster):
     """Some of it; all of what the controller judges is in tests/unit/plugins/action/test_judge_input.py."""
     for variables, said in (
@@ -259,3 +250,18 @@ def test_firewall_is_open_for_the_clients_alone(cluster):
     with pytest.raises(OSError):
         socket.create_connection((cluster.address[cluster.server], 2049), 5)
     socket.create_connection((cluster.address[cluster.server], 22), 5).close()
+
+
+def test_firewalld_too_is_open_for_the_clients_alone(cluster):
+    """Before the run a firewalld that knows nothing of NFS keeps the client out."""
+    reach = "timeout 10 bash -c '< /dev/tcp/%s/2049'" % cluster.address[cluster.server]
+    cluster.on(cluster.server, "ufw --force disable && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends firewalld && firewall-cmd --state")
+    assert cluster.on(cluster.client, reach, check=False).code != 0
+    run = cluster.shared_storage()
+    assert run.code == 0
+    rules = cluster.on(cluster.server, "firewall-cmd --permanent --list-rich-rules").out.splitlines()
+    assert len(rules) == 1 and 'source address="%s"' % cluster.address[cluster.client] in rules[0]
+    assert cluster.on(cluster.client, reach, check=False).code == 0
+    again = cluster.shared_storage()
+    assert (again.code, again.changed) == (0, {})
+    cluster.on(cluster.server, "DEBIAN_FRONTEND=noninteractive apt-get purge -qq -y --auto-remove firewalld && ufw --force enable")
