@@ -168,23 +168,11 @@ import re
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _gpu_stack as stack
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import nvidia_devices
 
-PCI = "/sys/bus/pci/devices"
-NVIDIA = "0x10de"
 PACKAGES = ["*nvidia*", "cuda*", "libcuda*", "libcudnn*", "libnccl*", "linux-image-*", "linux-headers-*"]
 HEADERS = ["/usr/include/nccl.h", "/usr/local/include/nccl.h", "/usr/local/nccl*/include/nccl.h"]
 SPECIFICATIONS = ["/etc/cdi/*", "/var/run/cdi/*"]
-
-
-def pci_devices():
-    """GPUs, and the number of NVSwitches (bridges of NVIDIA's)."""
-    gpus, switches = [], 0
-    for folder in sorted(glob.glob(PCI + "/*")):
-        vendor, kind, device = (read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device"))
-        if vendor == NVIDIA and kind.startswith("0x03"):
-            gpus.append({"bus_id": os.path.basename(folder), "device_id": device[2:]})
-        switches += vendor == NVIDIA and kind.startswith("0x0680")
-    return gpus, switches
 
 
 def secure_boot():
@@ -274,7 +262,7 @@ def main():
         supports_check_mode=True,
     )
     host = Host(module)
-    gpus, switches = pci_devices()
+    gpus, switches = nvidia_devices()
     try:
         loaded = stack.parse_nvrm(read_text("/proc/driver/nvidia/version")) or {"version": read_text("/sys/module/nvidia/version").strip(), "open": None}
         modules, library, packages = host.modules(), host.library(), host.packages()

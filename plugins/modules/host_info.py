@@ -173,6 +173,10 @@ gpus:
   description: Number of GPUs that the loaded NVIDIA driver knows; 0 without a driver.
   returned: always
   type: int
+nvidia_devices:
+  description: Number of NVIDIA GPUs on the PCI bus, whether or not a driver knows them.
+  returned: always
+  type: int
 programs:
   description: For some programs by which roles tell what is installed, whether the host has them.
   returned: always
@@ -299,6 +303,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     parse_ip_addresses,
     parse_os_release,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import nvidia_devices
 
 PROGRAMS = ("exportfs", "mount.nfs4", "setquota")
 SIOCGIFFLAGS = 0x8913
@@ -483,6 +488,7 @@ def main():
             interfaces=interfaces(module),
             default_interface=default_interface(read_text("/proc/net/route"), read_text("/proc/net/ipv6_route")),
             gpus=len(glob.glob("/proc/driver/nvidia/gpus/*")),
+            nvidia_devices=len(nvidia_devices()[0]),
             programs={name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"])) for name in PROGRAMS},
             boot_id=read_text("/proc/sys/kernel/random/boot_id").strip(),
             container=os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or os.path.exists("/run/systemd/container"),

@@ -8,6 +8,7 @@ import pytest
 from ansible.module_utils import basic
 from ansible.module_utils.testing import patch_module_args
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _pci
 from ansible_collections.trainyard.gpu.plugins.modules import gpu_stack_info
 
 OLD, NEW = "6.1.0-18-amd64", "6.1.0-25-amd64"
@@ -44,7 +45,7 @@ def fixture_host(tmp_path, monkeypatch):
     def found(pattern):
         return ["/boot/vmlinuz-" + kernel for kernel in kernels] if pattern == "/boot/vmlinuz-*" else real_glob(pattern) if str(tmp_path) in pattern else []
 
-    monkeypatch.setattr(gpu_stack_info, "PCI", str(tmp_path / "pci"))
+    monkeypatch.setattr(_pci, "DEVICES", str(tmp_path / "pci"))
     monkeypatch.setattr(gpu_stack_info.Host, "say", say)
     monkeypatch.setattr(gpu_stack_info, "read_text", lambda path: real_read(path) if str(tmp_path) in path else files.get(path, ""))
     monkeypatch.setattr(gpu_stack_info.glob, "glob", found)

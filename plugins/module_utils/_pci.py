@@ -1,0 +1,26 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""NVIDIA's devices on the PCI bus, whether or not a driver knows them."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+
+DEVICES = "/sys/bus/pci/devices"
+NVIDIA = "0x10de"
+
+
+def nvidia_devices():
+    """GPUs (C(bus_id), C(device_id)), and the number of NVSwitches, which are bridges there."""
+    gpus, switches = [], 0
+    for folder in sorted(glob.glob(DEVICES + "/*")):
+        vendor, kind, device = (read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device"))
+        if vendor == NVIDIA and kind.startswith("0x03"):
+            gpus.append({"bus_id": os.path.basename(folder), "device_id": device[2:]})
+        switches += vendor == NVIDIA and kind.startswith("0x0680")
+    return gpus, switches
