@@ -10,12 +10,17 @@ An update replaces the last two at once, and the first at the next boot; most of
 
 from __future__ import annotations
 
+import binascii
 import re
 
 # Debian puts the branch's name into the module's («nvidia-current»), Ubuntu the branch («nvidia-535-server»).
 _DKMS = re.compile(r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>\w+)(?P<remark>.*)")
 _NVRM = re.compile(r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel Module)\s+(?P<version>\d+(?:\.\d+)+)\b")
 _NVCC = re.compile(r"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)\b")
+# developer.download.nvidia.com/compute/cuda/repos/*/*/7fa2af80.pub, the id in full.
+_OLD_KEY = bytes.fromhex("f60f4b3d7fa2af80")
+# Packages of which a host should have one maker's alone.
+_DRIVER = re.compile(r"(nvidia-(driver|open|kernel|dkms|utils|smi|headless|compute-utils)|cuda-drivers|libnvidia-(ml1|compute)|libcuda1)(-.*)?$")
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)$")
 
 
@@ -77,20 +82,63 @@ def parse_nvcc(text):
 
 
 def parse_packages(text):
-    """Installed packages by name, of dpkg-query's ``${binary:Package}\\t${Version}\\t${db:Status-Abbrev}``: version, and whether it is held.
+    """Installed packages by name, of dpkg-query's ``${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Maintainer}``.
 
-    One that is half installed or has only its settings left is none; C(broken) tells of the former.
+    C(version), whether it is C(held), and whether NVIDIA has made it (C(by_nvidia)) or a distribution. One that is half installed or has only its settings
+    left is none; C(broken) tells of the former.
     """
     found = {}
     for line in text.splitlines():
         fields = line.split("\t")
-        if len(fields) != 3 or len(fields[2].rstrip()) < 2:
+        if len(fields) != 4 or len(fields[2].rstrip()) < 2:
             raise ParseError("dpkg-query: %.120r" % line)
         wanted, status = fields[2][0], fields[2][1]
         if status in "nc":
             continue
-        found[fields[0].partition(":")[0]] = {"version": fields[1], "held": wanted == "h", "broken": status != "i"}
+        found[fields[0].partition(":")[0]] = {"version": fields[1], "held": wanted == "h", "broken": status != "i",
+                                              "by_nvidia": bool(re.search(r"@([\w.-]+\.)?nvidia\.com>", fields[3]))}
     return found
+
+
+def parse_sources(text, path):
+    """Repositories of NVIDIA's in one of apt's files, in either of its two formats: C(path), C(uri), C(suites), C(signed_by), which is empty where none is named.
+
+    Entries that are switched off count for nothing. What apt itself would refuse is left out: apt says so better.
+    """
+    found = []
+    for entry in _deb822_entries(text) if path.endswith(".sources") else _one_line_entries(text):
+        found += [{"path": path, "uri": uri.rstrip("/"), "suites": entry["suites"], "signed_by": entry["signed_by"]} for uri in entry["uris"]
+                  if "nvidia" in uri.lower() or "/compute/cuda/repos" in uri]
+    return found
+
+
+def _one_line_entries(text):
+    for line in text.splitlines():
+        match = re.match(r"\s*deb(?:-src)?\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)", line)
+        if match:
+            signed_by = re.search(r"\bsigned-by=(\S+)", match.group(1) or "")
+            yield {"uris": [match.group(2)], "suites": [match.group(3)], "signed_by": signed_by.group(1) if signed_by else ""}
+
+
+def _deb822_entries(text):
+    for paragraph in re.split(r"\n\s*\n", "\n".join(line for line in text.splitlines() if not line.startswith("#"))):
+        fields = {}
+        for name, value in re.findall(r"^([\w-]+):((?:.*)(?:\n[ \t].*)*)", paragraph, re.MULTILINE):
+            fields[name.lower()] = value.strip()
+        if fields.get("enabled", "yes").lower() not in ("no", "false", "off", "0"):
+            yield {"uris": fields.get("uris", "").split(), "suites": fields.get("suites", "").split(), "signed_by": fields.get("signed-by", "")}
+
+
+def holds_old_key(content):
+    """Whether a keyring, in bytes, has the key that NVIDIA signed with until April 2022: its id stands in the signature that each key makes of itself."""
+    for block in re.findall(rb"-----BEGIN PGP PUBLIC KEY BLOCK-----[^\n]*\n(.*?)-----END", content, re.DOTALL):
+        body = [line.strip() for line in block.splitlines() if b":" not in line and not line.startswith(b"=")]
+        try:
+            content += binascii.a2b_base64(b"".join(body))
+        except binascii.Error:
+            # Then apt can't read it either.
+            continue
+    return _OLD_KEY in content
 
 
 def parse_policy(text):
@@ -132,6 +180,28 @@ def grub_default(settings, environment):
     # As in «Debian GNU/Linux, with Linux 6.1.0-18-amd64», and in the ids that GRUB makes: gnulinux-6.1.0-18-amd64-advanced-UUID.
     match = re.search(r"with Linux (\S+)|gnulinux-(\d\S*?)-(?:advanced|recovery)-", entry)
     return (match.group(1) or match.group(2)) if match else ""
+
+
+def driver_sources(packages, runfile):
+    """Where the installed driver is from: C(distribution), C(nvidia_repository), C(runfile); more than one is a driver that doesn't fit itself."""
+    driver = [package["by_nvidia"] for name, package in packages.items() if _DRIVER.match(name)]
+    return (["distribution"] if False in driver else []) + (["nvidia_repository"] if True in driver else []) + (["runfile"] if runfile else [])
+
+
+def driver_pinned(packages, preferences):
+    """What keeps the driver's version; empty where nothing does. C(preferences) is the text of apt's preferences by path."""
+    pinning = sorted(name for name in packages if name.startswith("nvidia-driver-pinning-"))
+    if pinning:
+        return pinning[0]
+    held = sorted(name for name, package in packages.items() if package["held"] and _DRIVER.match(name))
+    if held:
+        return "hold of %s" % held[0]
+    for path in sorted(preferences):
+        for paragraph in re.split(r"\n\s*\n", preferences[path]):
+            names = re.search(r"^Package:(.*)$", paragraph, re.MULTILINE)
+            if names and re.search(r"^Pin:\s*version\b", paragraph, re.MULTILINE) and re.search(r"nvidia|cuda-drivers", names.group(1)):
+                return path
+    return ""
 
 
 # --- what it means --------------------------------------------------------------------------------------------------------

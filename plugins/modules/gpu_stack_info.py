@@ -64,6 +64,9 @@ gpus:
     device_id:
       description: Device id, four hexadecimal digits, by which the generation is known.
       type: str
+    model:
+      description: What the loaded driver calls it; empty without one.
+      type: str
 nvswitches:
   description: Number of NVSwitches on the PCI bus, which need Fabric Manager.
   returned: success
@@ -111,9 +114,33 @@ secure_boot:
   returned: success
   type: bool
 packages:
-  description: Installed packages of NVIDIA's and of kernels, by name - version, held, broken, and with O(candidates) candidate.
+  description: Installed packages of NVIDIA's and of kernels, by name - version, held, broken, by_nvidia (its maker is NVIDIA), and with O(candidates)
+    candidate.
   returned: success
   type: dict
+driver_sources:
+  description: Where the installed driver is from - V(distribution), V(nvidia_repository), V(runfile). More than one is a driver that doesn't fit itself.
+  returned: success
+  type: list
+  elements: str
+driver_pinned:
+  description: What keeps the driver's version - a package, a hold, or a file of apt's preferences; empty where nothing does.
+  returned: success
+  type: str
+repositories:
+  description: Repositories of NVIDIA's that apt knows - path, uri, suites, and signed_by, which is empty where no keyring is named.
+  returned: success
+  type: list
+  elements: dict
+old_keys:
+  description: Keyrings that apt takes for every repository, and that hold the key with which NVIDIA signed until April 2022.
+  returned: success
+  type: list
+  elements: str
+docker:
+  description: Version of the Docker engine; empty where there is none.
+  returned: success
+  type: str
 cuda:
   description: CUDA toolkits, by their folder - release, version.
   returned: success
@@ -173,6 +200,9 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._pci import nvidia_d
 PACKAGES = ["*nvidia*", "cuda*", "libcuda*", "libcudnn*", "libnccl*", "linux-image-*", "linux-headers-*"]
 HEADERS = ["/usr/include/nccl.h", "/usr/local/include/nccl.h", "/usr/local/nccl*/include/nccl.h"]
 SPECIFICATIONS = ["/etc/cdi/*", "/var/run/cdi/*"]
+SOURCES = ["/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"]
+PREFERENCES = ["/etc/apt/preferences", "/etc/apt/preferences.d/*"]
+KEYRINGS = ["/etc/apt/trusted.gpg", "/etc/apt/trusted.gpg.d/*"]
 
 
 def secure_boot():
@@ -208,7 +238,7 @@ class Host:
         return ""
 
     def packages(self):
-        found = stack.parse_packages(self.say("dpkg-query", "--show", "--showformat", "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\n", *PACKAGES))
+        found = stack.parse_packages(self.say("dpkg-query", "--show", "--showformat", "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Maintainer}\\n", *PACKAGES))
         if self.module.params["candidates"] and found:
             policy = stack.parse_policy(self.say("apt-cache", "policy", *sorted(found)))
             for name, package in found.items():
@@ -229,9 +259,32 @@ class Host:
         answer = stack.parse_nvcc(self.say(path, "--version")) if path else None
         return dict(answer, path=path) if answer else {}
 
+    def docker(self):
+        match = re.search(r"version (\d+\.\d+\.\d+)", self.say("dockerd", "--version"))
+        return match.group(1) if match else ""
+
     def container_toolkit(self):
         match = re.search(r"version (\d+\.\d+\.\d+\S*)", self.say("nvidia-ctk", "--version"))
         return match.group(1) if match else ""
+
+
+def files(patterns):
+    return sorted(path for pattern in patterns for path in glob.glob(pattern) if os.path.isfile(path))
+
+
+def models():
+    """What the loaded driver calls each GPU, by its address on the bus."""
+    return {os.path.basename(os.path.dirname(path)): match.group(1) for path in glob.glob("/proc/driver/nvidia/gpus/*/information")
+            for match in [re.search(r"^Model:\s*(\S.*?)\s*$", read_text(path), re.MULTILINE)] if match}
+
+
+def old_keys():
+    found = []
+    for path in files(KEYRINGS):
+        with open(path, "rb") as stream:
+            if stack.holds_old_key(stream.read()):
+                found.append(path)
+    return found
 
 
 def runtimes():
@@ -263,6 +316,7 @@ def main():
     )
     host = Host(module)
     gpus, switches = nvidia_devices()
+    named = models()
     try:
         loaded = stack.parse_nvrm(read_text("/proc/driver/nvidia/version")) or {"version": read_text("/sys/module/nvidia/version").strip(), "open": None}
         modules, library, packages = host.modules(), host.library(), host.packages()
@@ -275,9 +329,12 @@ def main():
     following = stack.next_kernel(modules, stack.grub_default(read_text("/etc/default/grub"), read_text("/boot/grub/grubenv")))
     asked = {str(name): str(version) for name, version in module.params["asked"].items()}
     module.exit_json(
-        changed=False, gpus=gpus, nvswitches=switches, loaded=loaded["version"], loaded_is_open=loaded["open"], modules=modules, running_kernel=running,
+        changed=False, gpus=[dict(gpu, model=named.get(gpu["bus_id"], "")) for gpu in gpus], nvswitches=switches, loaded=loaded["version"], loaded_is_open=loaded["open"], modules=modules, running_kernel=running,
         next_kernel=following, headers=headers, dkms=dkms, library=library, nouveau_loaded=os.path.isdir("/sys/module/nouveau"), secure_boot=secure_boot(),
-        packages=packages, cuda=cuda, cuda_chosen=os.path.realpath("/usr/local/cuda") if os.path.isdir("/usr/local/cuda") else "", nvcc=nvcc,
+        packages=packages, driver_sources=stack.driver_sources(packages, os.path.lexists("/usr/bin/nvidia-uninstall")),
+        driver_pinned=stack.driver_pinned(packages, {path: read_text(path) for path in files(PREFERENCES)}),
+        repositories=[entry for path in files(SOURCES) for entry in stack.parse_sources(read_text(path), path)], old_keys=old_keys(),
+        docker=host.docker(), cuda=cuda, cuda_chosen=os.path.realpath("/usr/local/cuda") if os.path.isdir("/usr/local/cuda") else "", nvcc=nvcc,
         nccl_header={path: stack.parse_nccl_header(read_text(path)) for pattern in HEADERS for path in glob.glob(pattern)},
         container_toolkit=host.container_toolkit(), container_runtimes=runtimes(), cdi=specifications(),
         reboot_required_reason=stack.reboot_required_reason(loaded["version"], modules, library, running, following, bool(gpus)),

@@ -1,13 +1,14 @@
 """What a host says of its driver, CUDA and NCCL, and what that means."""
 
+import base64
 import csv
 from pathlib import Path
 
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
-    ParseError, drift, grub_default, library_version, next_kernel, parse_dkms_status, parse_nccl_header, parse_nvcc, parse_nvrm, parse_packages, parse_policy, reboot_required_reason,
-    upstream, version_key, will_break_on_next_boot,
+    ParseError, drift, driver_pinned, driver_sources, grub_default, holds_old_key, library_version, next_kernel, parse_dkms_status, parse_nccl_header,
+    parse_nvcc, parse_nvrm, parse_packages, parse_policy, parse_sources, reboot_required_reason, upstream, version_key, will_break_on_next_boot,
 )
 
 NVCC = Path(__file__).parents[3] / "fixtures/nvcc"
@@ -61,13 +62,75 @@ zfs/2.1.11, 6.1.0-18-amd64, x86_64: installed (Original modules exist)
 
 
 def test_packages():
-    text = "nvidia-driver\t535.183.01-1~deb12u1\tii \nlibnccl2\t2.21.5-1+cuda12.4\thi \nlibnvidia-ml1:amd64\t535\tiU \ncuda\t12.4\trc \nold\t1\tun \n"
+    text = ("nvidia-driver\t535.183.01-1~deb12u1\tii \tDebian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth.debian.org>\n"
+            "libnccl2\t2.21.5-1+cuda12.4\thi \tcudatools <cudatools@nvidia.com>\nlibnvidia-ml1:amd64\t535\tiU \tX <x@nvidia.com.example>\n"
+            "cuda\t12.4\trc \tcudatools <cudatools@nvidia.com>\nold\t1\tun \t\n")
     assert parse_packages(text) == {
-        "nvidia-driver": {"version": "535.183.01-1~deb12u1", "held": False, "broken": False},
-        "libnccl2": {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False},
-        "libnvidia-ml1": {"version": "535", "held": False, "broken": True}}
+        "nvidia-driver": {"version": "535.183.01-1~deb12u1", "held": False, "broken": False, "by_nvidia": False},
+        "libnccl2": {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False, "by_nvidia": True},
+        "libnvidia-ml1": {"version": "535", "held": False, "broken": True, "by_nvidia": False}}
     with pytest.raises(ParseError, match="half"):
         parse_packages("half a line")
+
+
+def package(version="550.54.15-1", held=False, by_nvidia=True):
+    return {"version": version, "held": held, "broken": False, "by_nvidia": by_nvidia}
+
+
+def test_where_a_driver_is_from():
+    assert driver_sources({}, False) == []
+    assert driver_sources({"nvidia-driver": package(by_nvidia=False), "libnvidia-container1": package()}, False) == ["distribution"]
+    assert driver_sources({"nvidia-utils-550": package(by_nvidia=False), "cuda-drivers-550": package()}, True) == [
+        "distribution", "nvidia_repository", "runfile"]
+    assert driver_sources({"libnccl2": package(), "nvidia-container-toolkit": package()}, False) == []
+
+
+def test_what_pins_a_driver():
+    pin = "Package: src:nvidia-graphics-drivers*:any cuda-drivers*\nPin: version 550.54*\nPin-Priority: 1000\n"
+    assert driver_pinned({"nvidia-driver-pinning-580": package()}, {}) == "nvidia-driver-pinning-580"
+    assert driver_pinned({"cuda-drivers": package(held=True)}, {}) == "hold of cuda-drivers"
+    assert driver_pinned({}, {"/etc/apt/preferences.d/driver": pin}) == "/etc/apt/preferences.d/driver"
+    # NVIDIA's own file prefers a repository, not a version; and NCCL is no driver.
+    assert driver_pinned({"cuda-drivers": package(), "libnccl2": package(held=True)}, {
+        "/etc/apt/preferences.d/cuda-repository-pin-600": "Package: nsight-compute\nPin: origin *ubuntu.com*\nPin-Priority: -1\n\n"
+                                                          "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 600\n"}) == ""
+
+
+def test_repositories_of_nvidia():
+    one_line = """# deb https://off.example/nvidia /
+deb [arch=amd64 signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/ /
+deb https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /
+deb http://mirror.example/debian bookworm main
+"""
+    assert parse_sources(one_line, "a.list") == [
+        {"path": "a.list", "uri": "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64", "suites": ["/"],
+         "signed_by": "/usr/share/keyrings/cuda-archive-keyring.gpg"},
+        {"path": "a.list", "uri": "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)", "suites": ["/"], "signed_by": ""}]
+    deb822 = """Types: deb
+URIs: https://mirror.example/compute/cuda/repos/ubuntu2204/x86_64/
+  http://mirror.example/debian
+Suites: /
+# why
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ .
+ mDM=
+
+Types: deb
+URIs: https://developer.download.nvidia.com/compute/cuda/repos/debian11/x86_64
+Suites: /
+Enabled: no
+"""
+    found = parse_sources(deb822, "b.sources")
+    assert [(entry["uri"], entry["suites"]) for entry in found] == [("https://mirror.example/compute/cuda/repos/ubuntu2204/x86_64", ["/"])]
+    assert found[0]["signed_by"].startswith("-----BEGIN PGP")
+
+
+def test_the_key_until_2022():
+    old, new = b"\x99\x01\xf6\x0f\x4b\x3d\x7f\xa2\xaf\x80\x00", b"\x99\x01\xa4\xb4\x69\x96\x3b\xf8\x63\xcc\x00"
+    armor = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\nVersion: GnuPG v1\n\n%s\n=ab12\n-----END PGP PUBLIC KEY BLOCK-----\n"
+    assert holds_old_key(b"x" + old) and holds_old_key(armor % base64.b64encode(b"pad" + old))
+    assert not holds_old_key(new) and not holds_old_key(armor % base64.b64encode(new)) and not holds_old_key(armor % b"?")
 
 
 def test_candidates():

@@ -12,7 +12,9 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _pci
 from ansible_collections.trainyard.gpu.plugins.modules import gpu_stack_info
 
 OLD, NEW = "6.1.0-18-amd64", "6.1.0-25-amd64"
-PACKAGES = "nvidia-driver\t535.183.01-1~deb12u1\thi \nlinux-image-6.1.0-18-amd64\t6.1.76-1\tii \nlibnccl2\t2.21.5-1+cuda12.4\thi \n"
+PACKAGES = ("nvidia-driver\t535.183.01-1~deb12u1\thi \tDebian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth.debian.org>\n"
+            "linux-image-6.1.0-18-amd64\t6.1.76-1\tii \tDebian Kernel Team <debian-kernel@lists.debian.org>\n"
+            "libnccl2\t2.21.5-1+cuda12.4\thi \tcudatools <cudatools@nvidia.com>\n")
 
 
 @pytest.fixture(name="host")
@@ -23,6 +25,7 @@ def fixture_host(tmp_path, monkeypatch):
         ("ldconfig",): "2 libs found\n\tlibnvidia-ml.so.1 (libc6) => /nowhere\n\tlibnvidia-ml.so.1 (libc6,x86-64) => %s/libnvidia-ml.so.1\n" % tmp_path,
         ("dpkg-query",): PACKAGES, ("apt-cache",): "nvidia-driver:\n  Installed: 535.183.01-1~deb12u1\n  Candidate: 550.54.15-1\n",
         ("dkms",): "nvidia-current/535.183.01, %s, x86_64: installed\nzfs/2.1, %s, x86_64: installed\n" % (OLD, OLD),
+        ("dockerd",): "Docker version 26.1.3, build 8e96db1\n",
         ("nvidia-ctk",): "NVIDIA Container Toolkit CLI version 1.17.7\ncommit: 1\n",
     }
     files = {
@@ -66,13 +69,15 @@ def fixture_host(tmp_path, monkeypatch):
 
 def test_a_driver_that_is_in_order(host):
     told = host()
-    assert told["gpus"] == [{"bus_id": "0000:01:00.0", "device_id": "20b2"}] and told["nvswitches"] == 1
+    assert told["gpus"] == [{"bus_id": "0000:01:00.0", "device_id": "20b2", "model": ""}] and told["nvswitches"] == 1
     assert (told["loaded"], told["loaded_is_open"], told["library"]) == ("535.183.01", False, "535.183.01")
     assert told["modules"] == {OLD: "535.183.01", NEW: "535.183.01"} and told["headers"] == [NEW]
     assert (told["running_kernel"], told["next_kernel"]) == (OLD, NEW)
     assert [entry["module"] for entry in told["dkms"]] == ["nvidia-current"]
     assert told["container_toolkit"] == "1.17.7" and told["container_runtimes"] == ["nvidia"]
-    assert told["packages"]["libnccl2"] == {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False}
+    assert told["packages"]["libnccl2"] == {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False, "by_nvidia": True}
+    assert (told["driver_sources"], told["driver_pinned"], told["docker"]) == (["distribution"], "hold of nvidia-driver", "26.1.3")
+    assert (told["repositories"], told["old_keys"]) == ([], [])
     assert (told["reboot_required_reason"], told["will_break_on_next_boot"], told["drift"], told["changed"]) == ("", "", [], False)
 
 
