@@ -29,6 +29,19 @@ options:
     description: Whether apt is asked what it would install, which takes most of the module's time.
     type: bool
     default: false
+  files:
+    description: Paths of files. RV(files) tells which of them are there, and what they hold.
+    type: list
+    elements: str
+    default: []
+  services:
+    description: Units of systemd, of which RV(services) tells the state.
+    type: list
+    elements: str
+    default: []
+  record:
+    description: Absolute path of a JSON file in which a role has noted what can't be seen. RV(record) is what it holds.
+    type: path
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
@@ -171,6 +184,27 @@ cdi:
   returned: success
   type: list
   elements: dict
+module_keys_enrolled:
+  description: With RV(secure_boot), the keys of this host's own with which DKMS signs, and which the firmware takes.
+  returned: success
+  type: list
+  elements: str
+initramfs:
+  description: Whether this host makes initial RAM disks for its kernels, which have a copy of what modprobe is told.
+  returned: success
+  type: bool
+files:
+  description: SHA-256 checksums by path, of those of O(files) that are there.
+  returned: success
+  type: dict
+services:
+  description: For each of O(services), whether it is loaded, enabled and active.
+  returned: success
+  type: dict
+record:
+  description: What O(record) holds; empty where there is none.
+  returned: success
+  type: dict
 reboot_required_reason:
   description: Why the host has to be rebooted before its driver is what is on disk; empty where it needn't.
   returned: success
@@ -194,14 +228,17 @@ import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _gpu_stack as stack
-from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import nvidia_devices
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record
 
 PACKAGES = ["*nvidia*", "cuda*", "libcuda*", "libcudnn*", "libnccl*", "linux-image-*", "linux-headers-*"]
 HEADERS = ["/usr/include/nccl.h", "/usr/local/include/nccl.h", "/usr/local/nccl*/include/nccl.h"]
 SPECIFICATIONS = ["/etc/cdi/*", "/var/run/cdi/*"]
 SOURCES = ["/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"]
 PREFERENCES = ["/etc/apt/preferences", "/etc/apt/preferences.d/*"]
+# Where DKMS of Debian and of Ubuntu has the certificate of the key that it signs with.
+MODULE_KEYS = ["/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der"]
 KEYRINGS = ["/etc/apt/trusted.gpg", "/etc/apt/trusted.gpg.d/*"]
 
 
@@ -259,6 +296,19 @@ class Host:
         answer = stack.parse_nvcc(self.say(path, "--version")) if path else None
         return dict(answer, path=path) if answer else {}
 
+    def module_keys_enrolled(self):
+        return [path for path in MODULE_KEYS if "is already enrolled" in self.say("mokutil", "--test-key", path)]
+
+    def services(self):
+        found = {}
+        for name in self.module.params["services"]:
+            lines = self.say("systemctl", "show", name, "--property=LoadState,UnitFileState,ActiveState").splitlines()
+            shown = dict(line.split("=", 1) for line in lines if "=" in line)
+            found[name] = {"loaded": shown.get("LoadState") == "loaded", "active": shown.get("ActiveState") == "active",
+                           # A static unit has nothing to enable: others bring it up.
+                           "enabled": shown.get("UnitFileState") in ("enabled", "enabled-runtime", "static", "indirect", "generated", "alias")}
+        return found
+
     def docker(self):
         match = re.search(r"version (\d+\.\d+\.\d+)", self.say("dockerd", "--version"))
         return match.group(1) if match else ""
@@ -311,6 +361,9 @@ def main():
             "asked": {"type": "dict", "default": {}},
             "nvcc": {"type": "path"},
             "candidates": {"type": "bool", "default": False},
+            "files": {"type": "list", "elements": "str", "default": []},
+            "services": {"type": "list", "elements": "str", "default": []},
+            "record": {"type": "path"},
         },
         supports_check_mode=True,
     )
@@ -328,9 +381,14 @@ def main():
     running = platform.release()
     following = stack.next_kernel(modules, stack.grub_default(read_text("/etc/default/grub"), read_text("/boot/grub/grubenv")))
     asked = {str(name): str(version) for name, version in module.params["asked"].items()}
+    locked = secure_boot()
     module.exit_json(
-        changed=False, gpus=[dict(gpu, model=named.get(gpu["bus_id"], "")) for gpu in gpus], nvswitches=switches, loaded=loaded["version"], loaded_is_open=loaded["open"], modules=modules, running_kernel=running,
-        next_kernel=following, headers=headers, dkms=dkms, library=library, nouveau_loaded=os.path.isdir("/sys/module/nouveau"), secure_boot=secure_boot(),
+        changed=False, gpus=[dict(gpu, model=named.get(gpu["bus_id"], "")) for gpu in gpus], nvswitches=switches, loaded=loaded["version"],
+        loaded_is_open=loaded["open"], modules=modules, running_kernel=running, next_kernel=following, headers=headers, dkms=dkms, library=library,
+        nouveau_loaded=os.path.isdir("/sys/module/nouveau"), secure_boot=locked, module_keys_enrolled=host.module_keys_enrolled() if locked else [],
+        initramfs=bool(glob.glob("/boot/initrd.img-*")) and bool(module.get_bin_path("update-initramfs", opt_dirs=["/usr/sbin", "/sbin"])),
+        files=checksums(module.params["files"]), services=host.services(),
+        record=read_record(module, module.params["record"]) if module.params["record"] else {},
         packages=packages, driver_sources=stack.driver_sources(packages, os.path.lexists("/usr/bin/nvidia-uninstall")),
         driver_pinned=stack.driver_pinned(packages, {path: read_text(path) for path in files(PREFERENCES)}),
         repositories=[entry for path in files(SOURCES) for entry in stack.parse_sources(read_text(path), path)], old_keys=old_keys(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -114,6 +115,28 @@ def test_a_host_without_anything(host):
     told = host()
     assert (told["loaded"], told["loaded_is_open"], told["modules"], told["next_kernel"], told["library"], told["packages"]) == ("", None, {}, "", "", {})
     assert (told["reboot_required_reason"], told["will_break_on_next_boot"]) == ("", "")
+
+
+def test_what_a_role_asks_besides(host):
+    drop_in, record = host.folder / "drop-in", host.folder / "record.json"
+    drop_in.write_text("blacklist nouveau\n", encoding="utf-8")
+    record.write_text('{"version": "535.183.01"}\n', encoding="utf-8")
+    host.said[("systemctl", "nvidia-persistenced.service")] = "LoadState=loaded\nActiveState=failed\nUnitFileState=enabled\n"
+    host.said[("systemctl", "nvidia-fabricmanager.service")] = "LoadState=not-found\nActiveState=inactive\nUnitFileState=\n"
+    told = host(files=[str(drop_in), "/nowhere"], record=str(record), services=["nvidia-persistenced.service", "nvidia-fabricmanager.service"])
+    assert told["files"] == {str(drop_in): hashlib.sha256(b"blacklist nouveau\n").hexdigest()}
+    assert told["record"] == {"version": "535.183.01"}
+    assert told["services"] == {"nvidia-persistenced.service": {"loaded": True, "enabled": True, "active": False},
+                                "nvidia-fabricmanager.service": {"loaded": False, "enabled": False, "active": False}}
+    assert host(record=str(host.folder / "none"))["record"] == {}
+
+
+def test_keys_that_the_firmware_takes(host, monkeypatch):
+    host.said[("mokutil", "/var/lib/dkms/mok.pub")] = "/var/lib/dkms/mok.pub is already enrolled\n"
+    host.said[("mokutil", "/var/lib/shim-signed/mok/MOK.der")] = "/var/lib/shim-signed/mok/MOK.der is not enrolled\n"
+    assert host()["module_keys_enrolled"] == []
+    monkeypatch.setattr(gpu_stack_info, "secure_boot", lambda: True)
+    assert host()["module_keys_enrolled"] == ["/var/lib/dkms/mok.pub"]
 
 
 def test_what_can_not_be_read_is_a_failure(host):
