@@ -48,6 +48,10 @@ options:
         description: V(false) leaves the content of a file that exists alone; its mode, owner and group are still corrected.
         type: bool
         default: true
+      create:
+        description: V(false) leaves alone what isn't there. What is there is brought into place.
+        type: bool
+        default: true
       leave_filled:
         description: For V(absent), V(true) leaves a directory with content alone instead of failing.
         type: bool

@@ -21,6 +21,7 @@ ENTRY = {
     "owner": {"type": "str"},
     "group": {"type": "str"},
     "replace": {"type": "bool", "default": True},
+    "create": {"type": "bool", "default": True},
     "leave_filled": {"type": "bool", "default": False},
     "validate": {"type": "str"},
 }
@@ -173,6 +174,7 @@ class ManagedFiles:
     def run(self, entries):
         for entry in entries:
             self.check_entry(entry)
+        entries = [entry for entry in entries if entry["create"] or os.path.lexists(entry["path"])]
         self.staging = tempfile.mkdtemp(dir=self.module.tmpdir)
         try:
             staged = {}

@@ -128,3 +128,10 @@ def test_a_new_folder_leaves_a_default_access_list_whole(tmp_path):
     run({"path": f"{tmp_path}/open", "state": "directory"}, {"path": f"{tmp_path}/shut", "state": "directory", "mode": "0755"})
     # With a list the group's bits are the most that the list's users get.
     assert (mode(f"{tmp_path}/open") & 0o070, mode(f"{tmp_path}/shut") & 0o070) == (0o070, 0o050)
+
+
+def test_what_is_not_there_may_stay_away(tmp_path):
+    entry = {"path": f"{tmp_path}/f", "content": "new", "create": False}
+    assert run(entry)["changed"] is False and not (tmp_path / "f").exists()
+    (tmp_path / "f").write_text("old")
+    assert run(entry)["changed_paths"] == [f"{tmp_path}/f"] and (tmp_path / "f").read_text() == "new"

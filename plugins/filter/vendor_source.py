@@ -1,0 +1,136 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: vendor_source
+short_description: Which of NVIDIA's apt repositories a host takes, and by which key it is known
+version_added: "0.2.0"
+description:
+  - Names the repository for a system, and what M(trainyard.gpu.vendor_source) needs to place it.
+  - The checksums of the keyring packages come from the collection's facts.
+positional: host
+options:
+  _input:
+    description:
+      - V(cuda) is CUDA's repository for the system; V(cuda_ubuntu) the one that has NCCL, which for Debian is that of the Ubuntu whose C library isn't newer;
+        V(container_toolkit) that of the container toolkit.
+    type: str
+    choices: [cuda, cuda_ubuntu, container_toolkit]
+    required: true
+  host:
+    description: C(cluster_host) of role C(trainyard.gpu.cluster), for its C(os) and C(architecture).
+    type: dict
+    required: true
+  cuda_url:
+    description: Folder of CUDA's repositories, or a mirror of it.
+    type: str
+    default: https://developer.download.nvidia.com/compute/cuda/repos
+  container_url:
+    description: Folder of the container toolkit's repository, or a mirror of it.
+    type: str
+    default: https://nvidia.github.io/libnvidia-container
+  keyring_checksum:
+    description: Checksums of keyring packages in place of those in the facts, with spaces between them.
+    type: str
+    default: ""
+  container_fingerprint:
+    description: Fingerprint of the key of the container toolkit's repository.
+    type: str
+    default: ""
+  with_key:
+    description: Whether the key is asked for; the facts are read only then.
+    type: bool
+    default: true
+"""
+
+EXAMPLES = r"""
+source: "{{ 'cuda' | trainyard.gpu.vendor_source(cluster_host) }}"
+"""
+
+RETURN = r"""
+_value:
+  description: The repository.
+  type: dict
+  contains:
+    name:
+      description: Name of the files of its source and keyring.
+      type: str
+    uri:
+      description: Its URI; it is a flat repository.
+      type: str
+    directory:
+      description: Its directory among CUDA's, such as V(debian12); empty for the container toolkit.
+      type: str
+    key_url:
+      description: Where its keyring is.
+      type: str
+    key_checksums:
+      description: What the keyring package may be.
+      type: list
+      elements: str
+    key_fingerprints:
+      description: Fingerprints of its keys, where no checksum is known.
+      type: list
+      elements: str
+    problem:
+      description: Why it can't be placed; empty where it can.
+      type: str
+"""
+
+import functools
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
+
+KEYRING = "cuda-keyring_1.1-1_all.deb"
+# The facts have no build of NCCL in Debian's directories. glibc: Debian 12 has 2.36 and Ubuntu 22.04 has 2.35; Debian 13 has 2.41 and Ubuntu 24.04 has 2.39.
+UBUNTU_OF = {"debian12": "ubuntu2204", "debian13": "ubuntu2404"}
+# The names of CUDA's folders and of Debian's architectures, by the kernel's name of the machine.
+CUDA_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}
+DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@functools.lru_cache(maxsize=1)
+def facts():
+    return _compat.Compatibility(_compat.load_facts())
+
+
+def vendor_source(kind, host, cuda_url="https://developer.download.nvidia.com/compute/cuda/repos", container_url="https://nvidia.github.io/libnvidia-container",
+                  keyring_checksum="", container_fingerprint="", with_key=True):
+    machine = host["architecture"]
+    problem = "" if machine in CUDA_ARCHITECTURES else "NVIDIA has no packages for %s" % machine
+    if kind == "container_toolkit":
+        base = container_url.rstrip("/")
+        return {
+            "name": "trainyard-nvidia-container", "uri": "%s/stable/deb/%s/" % (base, DEB_ARCHITECTURES.get(machine, machine)), "directory": "",
+            "key_url": base + "/gpgkey", "key_checksums": [], "key_fingerprints": [container_fingerprint] if container_fingerprint else [], "problem": problem,
+        }
+    if kind not in ("cuda", "cuda_ubuntu"):
+        raise AnsibleFilterError("vendor_source: %s is none of cuda, cuda_ubuntu, container_toolkit" % kind)
+    own = host["os"]["id"] + host["os"]["version_id"].replace(".", "")
+    directory = UBUNTU_OF.get(own, own) if kind == "cuda_ubuntu" else own
+    base, arch = "%s/%s" % (cuda_url.rstrip("/"), directory), CUDA_ARCHITECTURES.get(machine, machine)
+    checksums = keyring_checksum.split()
+    # The facts have the package of the x86_64 folder, and the keys in it are for all.
+    keyring_arch = arch if checksums else "x86_64"
+    if with_key and not checksums and not problem:
+        known = facts().keyring(directory)
+        checksums = ["sha256:" + known["sha256"]] if known["sha256"] else []
+        if not checksums:
+            problem = "nobody has noted the checksum of %s for %s: set package_sources_nvidia_keyring_checksum to what sha256sum prints for %s/%s/%s" % (
+                KEYRING, directory, base, arch, KEYRING)
+    return {
+        # On Ubuntu both kinds are one repository, and so one source.
+        "name": "trainyard-nvidia-cuda" if directory == own else "trainyard-nvidia-cuda-ubuntu", "uri": "%s/%s/" % (base, arch), "directory": directory,
+        "key_url": "%s/%s/%s" % (base, keyring_arch, KEYRING), "key_checksums": checksums, "key_fingerprints": [], "problem": problem,
+    }
+
+
+class FilterModule:
+    """NVIDIA's repositories by system."""
+
+    def filters(self):
+        return {"vendor_source": vendor_source}

@@ -1,0 +1,100 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Public keys of OpenPGP (RFC 4880, RFC 9580), as far as a keyring has to be read: which keys are in it, by their fingerprints.
+
+A bare host has no gpg; apt itself brings gpgv or sqv, which check signatures and can't list keys.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+
+__all__ = ["ParseError", "binary", "keys"]
+
+_PUBLIC_KEY = 6
+_ARMOR = re.compile(rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(.*?)-----END PGP PUBLIC KEY BLOCK-----", re.DOTALL)
+
+
+class ParseError(ValueError):
+    """Bytes that are no keyring of OpenPGP."""
+
+
+def binary(content):
+    """A keyring's bytes, of its ASCII armor where it is in one. Several blocks are one keyring."""
+    blocks = _ARMOR.findall(content)
+    if not blocks:
+        return content
+    found = b""
+    for block in blocks:
+        lines = [line.strip() for line in block.splitlines()]
+        # Headers end with an empty line; the last line, after an equals sign, is a checksum.
+        body = lines[lines.index(b"") + 1:] if b"" in lines else lines
+        try:
+            found += base64.b64decode(b"".join(line for line in body if not line.startswith(b"=")), validate=True)
+        except binascii.Error as error:
+            raise ParseError("the ASCII armor is damaged: %s" % error)
+    return found
+
+
+def _length(content, place, header):
+    """Length of a packet's body and where it begins."""
+    if header & 0x40:
+        first = content[place]
+        if first < 192:
+            return first, place + 1
+        if first < 224:
+            return ((first - 192) << 8) + content[place + 1] + 192, place + 2
+        if first == 255:
+            return int.from_bytes(content[place + 1:place + 5], "big"), place + 5
+        raise ParseError("a packet of a length that no public key has")
+    size = {0: 1, 1: 2, 2: 4}.get(header & 3)
+    if size is None:
+        raise ParseError("a packet without a length")
+    return int.from_bytes(content[place:place + size], "big"), place + size
+
+
+def _packets(content):
+    """Tag, bytes and body of each packet."""
+    place = 0
+    while place < len(content):
+        header, begin = content[place], place
+        if not header & 0x80:
+            raise ParseError("byte %d is no begin of a packet" % place)
+        tag = header & 0x3F if header & 0x40 else (header >> 2) & 0x0F
+        try:
+            length, body = _length(content, place + 1, header)
+        except IndexError:
+            raise ParseError("it ends within a packet")
+        place = body + length
+        if place > len(content):
+            raise ParseError("it ends within a packet")
+        yield tag, content[begin:place], content[body:place]
+
+
+def _fingerprint(body):
+    if body[:1] == b"\x04":
+        return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
+    if body[:1] == b"\x06":
+        return hashlib.sha256(b"\x9b" + len(body).to_bytes(4, "big") + body).hexdigest().upper()
+    raise ParseError("a key of version %s" % (body[0] if body else "none"))
+
+
+def keys(content):
+    """The keys of a keyring, by fingerprint: the bytes of each, with all that belongs to it. Their order is the keyring's."""
+    found, current = {}, None
+    for tag, packet, body in _packets(binary(content)):
+        if tag == _PUBLIC_KEY:
+            current = _fingerprint(body)
+            found[current] = b""
+        if current is None:
+            raise ParseError("it begins with a packet of type %d, not with a public key" % tag)
+        found[current] += packet
+    if not found:
+        raise ParseError("there is no key in it")
+    return found

@@ -1,0 +1,414 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vendor_source
+short_description: Make a vendor's apt repository known, by a key that is trusted for it alone
+version_added: "0.2.0"
+description:
+  - Places a source in apt's format deb822 and its keyring, which it fetches and takes only by its checksum or the fingerprints of its keys.
+  - Takes out what stands against it, wherever it is among apt's sources. Of two entries for one repository that name different keys, apt refuses both,
+    and everything else with them.
+  - Notes what it takes out. O(state=absent) puts that back.
+author:
+  - trainyard maintainers (@trainyard)
+options:
+  state:
+    description:
+      - V(present) places the one source of O(names).
+      - V(absent) removes the sources and keyrings of O(names), and brings all that O(record) tells of back, unless it has been changed since.
+    type: str
+    choices: [present, absent]
+    default: present
+  names:
+    description: What the files are called, C(sources.list.d/NAME.sources) and C(keyrings/NAME.gpg) below O(folder).
+    type: list
+    elements: str
+    required: true
+  source:
+    description: Text of the source, one paragraph. Its C(Signed-By) names the keyring.
+    type: str
+  key_url:
+    description: Where the keyring is fetched - a keyring of OpenPGP, in ASCII armor or not, or a package (C(.deb)) that holds some, which is not installed.
+    type: str
+  key_checksums:
+    description: What O(key_url) may be, as V(sha256:) and digits. Needed where there is no O(key_fingerprints).
+    type: list
+    elements: str
+    default: []
+    no_log: false
+  key_fingerprints:
+    description: Fingerprints of the keys that may be in the keyring. Others in what is fetched are left out.
+    type: list
+    elements: str
+    default: []
+    no_log: false
+  replaces:
+    description:
+      - Regular expressions for the places, host and path, of repositories whose entries are taken out. The repository of O(source) is always one.
+    type: list
+    elements: str
+    default: []
+  retired_keys:
+    description: Fingerprints of keys that are taken out of the keyrings that apt trusts for every repository.
+    type: list
+    elements: str
+    default: []
+    no_log: false
+  record:
+    description: Absolute path of the record.
+    type: path
+    required: true
+  folder:
+    description: Folder of apt's settings.
+    type: path
+    default: /etc/apt
+  architecture:
+    description: What C($(ARCH\)) in a source stands for. Empty asks dpkg.
+    type: str
+    default: ""
+  timeout:
+    description: How long in seconds an answer of O(key_url) is waited for.
+    type: int
+    default: 30
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Check mode fetches no key.
+  diff_mode:
+    support: full
+seealso:
+  - module: ansible.builtin.deb822_repository
+"""
+
+EXAMPLES = r"""
+- name: Make NVIDIA's repository of the container toolkit known
+  trainyard.gpu.vendor_source:
+    names: [trainyard-nvidia-container]
+    source: |
+      Types: deb
+      URIs: https://nvidia.github.io/libnvidia-container/stable/deb/amd64/
+      Suites: /
+      Signed-By: /etc/apt/keyrings/trainyard-nvidia-container.gpg
+    key_url: https://nvidia.github.io/libnvidia-container/gpgkey
+    key_fingerprints: [C95B321B61E88C1809C4F759DDCAE044F796ECB0]
+    replaces: ['nvidia[.]github[.]io/nvidia-docker(/.*)?']
+    record: /var/lib/trainyard/placed.d/package_sources.json
+
+- name: Take it away again
+  trainyard.gpu.vendor_source:
+    state: absent
+    names: [trainyard-nvidia-container]
+    record: /var/lib/trainyard/placed.d/package_sources.json
+"""
+
+RETURN = r"""
+changed_paths:
+  description: Files that were made, changed or removed.
+  returned: success
+  type: list
+  elements: str
+taken_out:
+  description: What stood against the source and was taken out - path, and what of it, URIs or fingerprints of keys.
+  returned: success
+  type: list
+  elements: dict
+kept:
+  description: With O(state=absent), files that were not brought back, as they have been changed since.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import base64
+import glob
+import hashlib
+import json
+import os
+import re
+import stat
+import tempfile
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.urls import open_url
+from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources, _openpgp
+from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import read, shown
+
+
+def digest(content):
+    return "" if content is None else hashlib.sha256(content).hexdigest()
+
+
+def silent(text):
+    """Without the credentials in its URLs: this is shown."""
+    return re.sub(r"://[^/@\s]*@", "://", text)
+
+
+class Host:
+    def __init__(self, module):
+        self.module = module
+        self.folder = module.params["folder"]
+        self.wanted = {}
+        self.result = {"changed": False, "changed_paths": [], "taken_out": [], "kept": [], "diff": []}
+
+    def fail(self, message):
+        self.module.fail_json(msg=message + "; nothing has been changed", changed_paths=[])
+
+    def files_of(self, name):
+        return os.path.join(self.folder, "sources.list.d", name + ".sources"), os.path.join(self.folder, "keyrings", name + ".gpg")
+
+    # The record
+
+    def record(self):
+        content = read(self.module.params["record"])
+        try:
+            return json.loads(content) if content else {}
+        except ValueError as error:
+            self.fail("%s is not what this module has written (%s): mend or remove it; without it teardown puts no source back"
+                      % (self.module.params["record"], error))
+
+    def note(self, record):
+        path = self.module.params["record"]
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        self.write(path, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode("utf-8"), 0o600)
+
+    @staticmethod
+    def write(path, content, mode=0o644):
+        """Whole or not at all, and with its mode from the first moment on: a source may have credentials in it. Apt passes over names that begin with a dot."""
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".trainyard")
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        os.chmod(draft, mode)
+        os.rename(draft, path)
+
+    # What shall be; nothing is written before all of it is known
+
+    def want(self, path, content, shows=True):
+        """A file's new content, None for none."""
+        former = read(path)
+        if content == former:
+            return
+        self.wanted[path] = content
+        self.result["changed_paths"].append(path)
+        if shows:
+            self.result["diff"].append({"before_header": path, "after_header": path, "before": silent(shown(former)), "after": silent(shown(content))})
+
+    def sources(self):
+        return [path for path in [os.path.join(self.folder, "sources.list")] + sorted(glob.glob(os.path.join(self.folder, "sources.list.d", "*")))
+                if path.endswith((".list", ".sources")) and os.path.isfile(path)]
+
+    def take_out_entries(self, own, ours):
+        patterns = [re.compile(pattern) for pattern in self.module.params["replaces"]]
+        architecture = self.module.params["architecture"] or self.module.run_command(["dpkg", "--print-architecture"])[1].strip()
+        places = [entry["location"] for entry in _apt_sources.entries(own, self.module.params["source"], architecture)]
+        if not places:
+            self.fail("source names no repository")
+
+        def unwanted(entry):
+            return entry["location"] in places or any(pattern.fullmatch(entry["location"]) for pattern in patterns)
+
+        for path in self.sources():
+            if path in ours:
+                continue
+            content = read(path)
+            try:
+                rest = _apt_sources.without(path, content.decode("utf-8"), unwanted, architecture)
+            except UnicodeDecodeError:
+                # Then apt can't read it either, and says so.
+                continue
+            if rest["gone"]:
+                gone = rest["empty"] and os.path.basename(path) != "sources.list"
+                self.want(path, None if gone else rest["text"].encode("utf-8"))
+                self.result["taken_out"].append({"path": path, "what": sorted({silent(uri) for uri in rest["gone"]})})
+
+    def take_out_keys(self):
+        retired = {fingerprint.upper() for fingerprint in self.module.params["retired_keys"]}
+        for path in [os.path.join(self.folder, "trusted.gpg")] + sorted(glob.glob(os.path.join(self.folder, "trusted.gpg.d", "*"))):
+            content = read(path) if path.endswith((".gpg", ".asc")) and os.path.isfile(path) else None
+            try:
+                keys = _openpgp.keys(content) if content else {}
+            except _openpgp.ParseError:
+                # Such as GnuPG's own format, which apt ignores.
+                continue
+            kept = [key for fingerprint, key in keys.items() if fingerprint not in retired]
+            if len(kept) < len(keys) and (not kept or path.endswith(".gpg")):
+                self.want(path, b"".join(kept) or None)
+                self.result["taken_out"].append({"path": path, "what": sorted(retired & set(keys))})
+
+    # The key
+
+    def keyring(self, path, noted):
+        """The keyring's content; None in check mode where it would have to be fetched. Second, how it is known next time."""
+        checksums = [checksum.rpartition(":")[2] for checksum in self.module.params["key_checksums"]]
+        fingerprints = [fingerprint.replace(" ", "").upper() for fingerprint in self.module.params["key_fingerprints"]]
+        if not checksums and not fingerprints:
+            self.fail("nobody has said what the key of this repository is: give key_checksums or key_fingerprints")
+        there = read(path)
+        if there is not None:
+            if noted.get("fetched") in checksums and noted.get("placed") == digest(there):
+                return there, noted
+            if not checksums and self.has_only(there, fingerprints):
+                return there, noted
+        if self.module.check_mode:
+            return None, noted
+        url = self.module.params["key_url"]
+        content = self.fetch(url)
+        if checksums and digest(content) not in checksums:
+            self.fail("%s has the SHA-256 checksum %s, not %s" % (url, digest(content), " or ".join(checksums)))
+        try:
+            keys = {}
+            for part in self.unpacked(content) if url.endswith(".deb") else [content]:
+                keys.update(_openpgp.keys(part))
+        except _openpgp.ParseError as error:
+            self.fail("%s is no keyring: %s" % (url, error))
+        if fingerprints:
+            missing = [fingerprint for fingerprint in fingerprints if fingerprint not in keys]
+            if missing:
+                self.fail("%s has the keys %s, and not %s" % (url, ", ".join(keys), ", ".join(missing)))
+            keys = {fingerprint: keys[fingerprint] for fingerprint in fingerprints}
+        ring = b"".join(keys.values())
+        return ring, {"fetched": digest(content), "placed": digest(ring)}
+
+    @staticmethod
+    def has_only(content, fingerprints):
+        try:
+            return sorted(_openpgp.keys(content)) == sorted(fingerprints)
+        except _openpgp.ParseError:
+            return False
+
+    def fetch(self, url):
+        try:
+            return open_url(url, timeout=self.module.params["timeout"], http_agent="trainyard.gpu").read()
+        # What a URL can fail with is many things, of urllib's, of ssl's and of http's.
+        except Exception as error:
+            self.fail("%s can't be fetched: %s" % (url, error))
+
+    def unpacked(self, content):
+        with tempfile.TemporaryDirectory(dir=self.module.tmpdir) as folder:
+            package = os.path.join(folder, "keyring.deb")
+            with open(package, "wb") as stream:
+                stream.write(content)
+            rc, dummy, stderr = self.module.run_command([self.module.get_bin_path("dpkg-deb", required=True), "--extract", package, folder + "/root"])
+            if rc:
+                self.fail("%s is no package: %s" % (self.module.params["key_url"], stderr.strip()))
+            found = [read(path) for path in sorted(glob.glob(folder + "/root/usr/share/keyrings/*.gpg") + glob.glob(folder + "/root/usr/share/keyrings/*.asc"))]
+        if not found:
+            self.fail("%s has no keyring below /usr/share/keyrings" % self.module.params["key_url"])
+        return found
+
+    # The two states
+
+    def place(self, name):
+        own, ring = self.files_of(name)
+        record = self.record()
+        # Sources that this module has placed for other names stay, also where one's pattern takes in another.
+        ours = {self.files_of(other)[0] for other in record.get("keyrings", {})} | {own}
+        self.take_out_entries(own, ours)
+        self.take_out_keys()
+        content, noted = self.keyring(ring, record.get("keyrings", {}).get(name, {}))
+        if content is None:
+            self.result["changed_paths"].append(ring)
+        else:
+            self.want(ring, content, shows=False)
+        self.want(own, self.module.params["source"].encode("utf-8"))
+        self.result["changed"] = bool(self.result["changed_paths"])
+        if self.module.check_mode or not (self.wanted or noted != record.get("keyrings", {}).get(name)):
+            return
+        former = record.setdefault("former", {})
+        for path, after in self.wanted.items():
+            if path in (own, ring):
+                continue
+            before = read(path)
+            # What was there first decides, unless somebody has written it anew.
+            if path not in former or former[path]["left"] != digest(before):
+                former[path] = dict(written(before), mode="%04o" % stat.S_IMODE(os.stat(path).st_mode), left=digest(after))
+            else:
+                former[path]["left"] = digest(after)
+        record.setdefault("keyrings", {})[name] = noted
+        self.note(record)
+        # The key before the source that needs it, the old entry gone before the new one comes.
+        for path in sorted(self.wanted, key=[ring, *self.wanted].index):
+            self.bring(path, self.wanted[path])
+
+    def bring(self, path, content, mode=None):
+        if content is None:
+            os.unlink(path)
+        else:
+            self.write(path, content, mode or (stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else 0o644))
+
+    def remove(self, names):
+        record = self.record()
+        for name in names:
+            for path in self.files_of(name):
+                self.want(path, None, shows=path.endswith(".sources"))
+        modes = {}
+        for path, former in record.get("former", {}).items():
+            if digest(read(path)) == former["left"]:
+                self.want(path, content_of(former))
+                modes[path] = int(former["mode"], 8)
+            elif read(path) != content_of(former):
+                self.result["kept"].append(path)
+        if os.path.exists(self.module.params["record"]):
+            self.result["changed_paths"].append(self.module.params["record"])
+        self.result["changed"] = bool(self.result["changed_paths"])
+        if self.module.check_mode:
+            return
+        for path, content in self.wanted.items():
+            self.bring(path, content, modes.get(path))
+        if os.path.exists(self.module.params["record"]):
+            os.unlink(self.module.params["record"])
+
+
+def written(content):
+    """Bytes as they stand in the record, readable where they are text."""
+    try:
+        return {"text": content.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(content).decode("ascii")}
+
+
+def content_of(former):
+    return former["text"].encode("utf-8") if "text" in former else base64.b64decode(former["base64"])
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "names": {"type": "list", "elements": "str", "required": True},
+            "source": {"type": "str"},
+            "key_url": {"type": "str"},
+            "key_checksums": {"type": "list", "elements": "str", "default": [], "no_log": False},
+            "key_fingerprints": {"type": "list", "elements": "str", "default": [], "no_log": False},
+            "replaces": {"type": "list", "elements": "str", "default": []},
+            "retired_keys": {"type": "list", "elements": "str", "default": [], "no_log": False},
+            "record": {"type": "path", "required": True},
+            "folder": {"type": "path", "default": "/etc/apt"},
+            "architecture": {"type": "str", "default": ""},
+            "timeout": {"type": "int", "default": 30},
+        },
+        required_if=[("state", "present", ["source", "key_url"])],
+        supports_check_mode=True,
+    )
+    host = Host(module)
+    names = module.params["names"]
+    if module.params["state"] == "absent":
+        host.remove(names)
+    elif len(names) != 1:
+        host.fail("names: one source at a time, not %d" % len(names))
+    else:
+        host.place(names[0])
+    module.exit_json(**host.result)
+
+
+if __name__ == "__main__":
+    main()
