@@ -46,6 +46,13 @@ options:
     description: Whether a restart may stop containers that run. Without it such a restart is refused before anything is changed.
     type: bool
     default: false
+  restart:
+    description:
+      - Whether the engine is restarted even where a reload would do, or where the file has all of O(options) already.
+      - For what it looks for when it starts, and never again, such as the hook by which C(--gpus) works.
+    type: bool
+    default: false
+    version_added: "0.2.0"
   service:
     description: The systemd unit that runs the engine. Where it is empty or the host has no such unit, only the file is written.
     type: str
@@ -315,6 +322,7 @@ def main():
             "path": {"type": "path", "default": "/etc/docker/daemon.json"},
             "record": {"type": "path", "default": "/var/lib/trainyard/placed.d/docker_engine.json"},
             "interrupt_containers": {"type": "bool", "default": False},
+            "restart": {"type": "bool", "default": False},
             "service": {"type": "str", "default": "docker.service"},
             "executable": {"type": "path", "default": "docker"},
             "daemon": {"type": "path", "default": "dockerd"},
@@ -325,9 +333,11 @@ def main():
     module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
     config, engine = Config(module), Engine(module)
     merged = merge(config.options, module.params["options"], config.noted.get("placed", []), module.params["override"])
-    text = config.text_of(merged.options)
     differs = changed_options(config.options, merged.options)
-    pending = config.noted.get("pending", False)
+    # A restart alone leaves the user's file as it is written.
+    text = config.text_of(merged.options) if differs else config.text
+    # What a restart has to make up for: a run that was cut short, or what the caller knows.
+    pending = config.noted.get("pending", False) or module.params["restart"] and engine.is_there()
 
     action = "none"
     if (differs or pending) and engine.is_there():

@@ -143,6 +143,17 @@ containers_running:
   returned: success
   type: int
   sample: 1
+runtimes:
+  description: Runtimes that the running engine knows. What its file has got since it started isn't among them.
+  returned: success
+  type: list
+  elements: str
+  sample: [runc]
+cgroup_driver:
+  description: Who makes the containers' cgroups, V(systemd) or V(cgroupfs). Empty where no engine answers.
+  returned: success
+  type: str
+  sample: systemd
 service:
   description: The systemd unit. Whether it is C(loaded), C(active), C(enabled).
   returned: success
@@ -350,6 +361,8 @@ def main():
         compose_version=plugins.get("compose", ""),
         live_restore=info.get("LiveRestoreEnabled", False),
         containers_running=info.get("ContainersRunning", 0),
+        runtimes=sorted(info.get("Runtimes") or {}),
+        cgroup_driver=info.get("CgroupDriver", ""),
         service={
             "loaded": service.get("LoadState") == "loaded",
             "active": service.get("ActiveState") == "active",

@@ -81,6 +81,8 @@ def test_the_smallest_inventory_is_good(judge):
     ("cluster_network", "10.0.0.1/24", "input-network", "10.0.0.0/24"),
     ("cluster_head", "server-z", "input-rule", "group cluster"),
     ("cluster_storage", "nas", "input-rule", "group cluster"),
+    ("container_toolkit_version", "latest", "input-pattern", "1.17.8"),
+    ("container_toolkit_proof_image", "--privileged", "input-pattern", "name of an image"),
     ("preflight_fail_on", "never", "input-choice", "block, warn"),
     ("shared_storage_backend", "gluster", "input-choice", "existing"),
     ("training_image_distribution", "carrier-pigeon", "input-choice", "registry, archive"),
@@ -128,6 +130,18 @@ def test_what_is_refused_of_the_shared_storage(judge, name, value, source, allow
     assert {found for dummy, found in problems(result)} == {name + source}
     first = next(entry for entry in result["findings"] if entry["verdict"] == "fail")
     assert allowed in first["expected"] and first["fix"]
+
+
+@pytest.mark.parametrize("first, both, allowed", [
+    ({"container_toolkit_version": "1.17.7"}, {"container_toolkit_version": "1.17.8"}, "same value for all hosts"),
+    ({}, {"container_toolkit_version": "1.20.0", "docker_engine_version": "5:25.0.3-1~debian.12~bookworm"}, "below 1.19.1"),
+])
+def test_a_toolkit_that_does_not_fit(judge, first, both, allowed):
+    result = judge(cluster(both, first))
+    assert result["failed"]
+    assert {found for dummy, found in problems(result)} == {"container_toolkit_version"}
+    assert allowed in next(entry for entry in result["findings"] if entry["verdict"] == "fail")["expected"]
+    assert "failed" not in judge(cluster(dict(both, container_toolkit_cdi=False)))
 
 
 @pytest.mark.parametrize("users, groups", [

@@ -1,0 +1,21 @@
+"""A host without a GPU, on which the toolkit was asked for all the same."""
+
+from __future__ import annotations
+
+HOST = "container-toolkit-b"
+testinfra_hosts = ["ansible://" + HOST]
+
+
+def test_nothing_of_nvidias_is_there(host):
+    assert host.check_output("dpkg-query --show --showformat '${Package}\n' '*nvidia*' 2>/dev/null || true") == ""
+    assert not host.file("/etc/docker/daemon.json").exists
+    assert host.check_output("find /etc/apt /var/lib/trainyard -name '*nvidia*' 2>/dev/null || true") == ""
+
+
+def test_the_role_says_why(host, role):
+    run = role()
+    assert (run.code, run.changed) == (0, 0)
+    assert "no NVIDIA GPU on this host" in run.text
+    run = role(container_toolkit_version="")
+    assert (run.code, run.changed) == (0, 0)
+    assert "is not asked for" in run.text

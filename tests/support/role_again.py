@@ -1,0 +1,34 @@
+"""For scenarios' conftest.py: the role that the scenario is named after once more, on one host, with other variables than the scenario's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def role(request):
+    scenario = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
+    name = request.module.HOST
+
+    def run(tasks="main", **variables):
+        role_name = "trainyard.gpu." + os.environ["MOLECULE_SCENARIO_NAME"]
+        include = {"name": "Apply the role", "ansible.builtin.include_role": {"name": role_name, "tasks_from": tasks}}
+        playbook = scenario / "role.yml"
+        playbook.write_text(json.dumps([{"name": "Again", "hosts": name, "gather_facts": False, "become": True, "tasks": [include]}]), encoding="utf-8")
+        command = ["ansible-playbook", "--inventory", os.environ["MOLECULE_INVENTORY_FILE"], str(playbook), "--extra-vars", json.dumps(variables)]
+        plain = dict(os.environ, ANSIBLE_FORCE_COLOR="0", ANSIBLE_NOCOLOR="1")
+        done = subprocess.run(command, cwd=ROOT, env=plain, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False)
+        print(done.stdout)
+        recap = done.stdout.rpartition("PLAY RECAP")[2]
+        return SimpleNamespace(code=done.returncode, text=" ".join(done.stdout.split()), changed=int(recap.partition("changed=")[2].split()[0]))
+
+    return run
