@@ -14,7 +14,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._findings import blo
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles, show_failure
 
 REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
-OPTIONAL = {"for_each", "hosts"}
+OPTIONAL = {"for_each", "hosts", "when", "otherwise", "needs"}
+TABLE = {"host_rules", "data", "let", "when", "otherwise"}
 # How Ansible says that a host answers, but has no Python that it can use.
 NO_PYTHON = re.compile(r"interpreter .*not found|requires a minimum of Python|SyntaxError: |python[\d.]*: (?:command )?not found", re.IGNORECASE)
 
@@ -24,70 +25,107 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("rules", "answers", "findings", "fail_on"))
+    _VALID_ARGS = frozenset(("rules", "answers", "findings", "fail_on", "overrule"))
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         dummy, args = self.validate_argument_spec(
             {
-                "rules": {"type": "path", "required": True},
+                "rules": {"type": "list", "elements": "path", "required": True},
                 "answers": {"type": "str", "required": True},
                 "findings": {"type": "list", "elements": "dict", "default": []},
                 "fail_on": {"type": "str", "choices": ["block", "warn"], "default": "block"},
+                "overrule": {"type": "dict", "default": {}},
             }
         )
-        table = load_data(self._loader, args["rules"])
-        if not table:
-            raise AnsibleError("rules: there is no file %s" % args["rules"])
-        for rule in table["host_rules"]:
-            self._check_rule(rule)
+        rules = self._rules(args["rules"], args["overrule"])
 
         hostvars = task_vars["hostvars"]
         defaults = {name: value for role in load_roles(self._loader) for name, value in role.defaults.items()}
         members = task_vars["cluster_members"]
         alive = [name for name in task_vars["groups"]["cluster"] if name in task_vars["ansible_play_hosts"]]
         answering = [dict(hostvars[name]["cluster_host"], name=name) for name in alive]
-        hosts = {}
-        for name in alive:
-            extra = {
-                "data": table.get("data", {}),
-                "answer": hostvars[name][args["answers"]],
-                "answering": answering,
-                "member": next(member for member in members if member["name"] == name),
-            }
-            hosts[name] = HostInput(self._templar, hostvars, name, defaults, extra)
 
         findings = [self._silent(member, hostvars, task_vars) for member in members if not member["reachable"]]
-        for rule in table["host_rules"]:
-            if rule["stage"] == "cluster":
-                findings += self._judge(rule, alive[0], hosts[alive[0]], members)
-            else:
-                for name in alive:
-                    findings += self._judge(rule, name, hosts[name], members)
+        for table in {id(table): table for table, dummy in rules}.values():
+            hosts, each = {}, []
+            for name in alive:
+                extra = {
+                    "data": table.get("data", {}),
+                    "answer": hostvars[name][args["answers"]],
+                    "answering": answering,
+                    "each": each,
+                    "member": next(member for member in members if member["name"] == name),
+                }
+                hosts[name] = HostInput(self._templar, hostvars, name, defaults, extra)
+                each.append(dict(self._let(table, name, hosts[name]), name=name))
+            for rule in [rule for its_table, rule in rules if its_table is table]:
+                for name in alive if rule.get("stage") == "host" else alive[:1]:
+                    findings += self._judge(rule, table, name, hosts[name], members)
 
         stopping = blocks(args["findings"] + findings, args["fail_on"])
         result.update(changed=False, findings=args["findings"] + findings)
         if stopping:
             result["failed"] = True
             # Ansible prints all of a failed result: what is good would bury what is not.
-            result["findings"] = [entry for entry in result["findings"] if entry["verdict"] != "pass"]
-            result["msg"] = "Preflight found what stops this; nothing has been changed.\n" + render(result["findings"])
+            result["findings"] = [entry for entry in result["findings"] if entry["verdict"] not in ("pass", "skipped")]
+            result["msg"] = "Preflight found what stops this; nothing has been changed.\n" + render(result["findings"]) + not_evaluated(findings)
             show_failure(self._display, self._templar, result["msg"])
         else:
             warnings = render(findings)
             if warnings:
                 self._display.warning("Preflight lets this pass, but:\n" + warnings, formatted=True)
-            result["msg"] = "%d checks on %d hosts; nothing stops this." % (len(findings), len(alive))
+            judged = [entry for entry in findings if entry["verdict"] in ("pass", "warn")]
+            result["msg"] = "%d checks on %d hosts; nothing stops this.%s" % (len(judged), len(alive), not_evaluated(findings))
         return result
+
+    def _rules(self, paths, overrule):
+        """All rules with their tables. A rule of a later file takes the place of one with its id."""
+        rules = {}
+        for path in paths:
+            table = load_data(self._loader, path)
+            if not isinstance(table, dict) or not table.get("host_rules"):
+                raise AnsibleError("rules: %s" % ("%s has no list host_rules" % path if table else "there is no file %s" % path))
+            if not set(table) <= TABLE:
+                raise AnsibleError("rules: %s has %s; known are %s" % (path, ", ".join(sorted(set(table) - TABLE)), ", ".join(sorted(TABLE))))
+            for rule in table["host_rules"]:
+                self._check_rule(rule)
+                rules[rule["id"]] = (table, rule)
+        for check_id, verdict in overrule.items():
+            if check_id not in rules or verdict not in ("skip", "warn", "block"):
+                raise AnsibleError("overrule: %s: %s: known are the ids of the rules, each with skip, warn or block" % (check_id, verdict))
+            table, rule = rules[check_id]
+            if verdict == "skip":
+                rules[check_id] = (table, {"id": check_id, "stage": "cluster", "otherwise": "overruled: skip"})
+            elif "that" in rule:
+                rules[check_id] = (table, dict(rule, severity=verdict))
+        return list(rules.values())
 
     @staticmethod
     def _check_rule(rule):
         name = rule.get("id", "without id")
+        # A rule that nothing has to judge says so, and why.
+        if set(rule) == {"id", "otherwise"}:
+            return
         if not REQUIRED <= set(rule) <= REQUIRED | OPTIONAL:
             raise AnsibleError("rule %s: missing %s, unknown %s" % (
                 name, ", ".join(sorted(REQUIRED - set(rule))) or "nothing", ", ".join(sorted(set(rule) - REQUIRED - OPTIONAL)) or "nothing"))
         if rule["severity"] not in ("block", "warn") or rule["stage"] not in ("host", "cluster"):
             raise AnsibleError("rule %s: severity is block or warn, stage is host or cluster" % name)
+        if ("when" in rule) != ("otherwise" in rule):
+            raise AnsibleError("rule %s: when and otherwise belong together" % name)
+
+    @staticmethod
+    def _let(table, name, inputs):
+        """What the table works out for a host before its rules are judged, in its order."""
+        values = {}
+        for key, expression in table.get("let", {}).items():
+            try:
+                values[key] = inputs.evaluate(expression)
+            except AnsibleError as error:
+                raise AnsibleError("%s cannot be worked out for %s: %s" % (key, name, error)) from error
+            inputs.settle({key: values[key]})
+        return values
 
     @staticmethod
     def _silent(member, hostvars, task_vars):
@@ -116,20 +154,35 @@ class ActionModule(ActionBase):
         )
 
     @staticmethod
-    def _judge(rule, name, inputs, members):
-        severity = {"block": "fail", "warn": "warn"}[rule["severity"]]
+    def _judge(rule, table, name, inputs, members):
         findings = []
+        everyone = ", ".join(member["name"] for member in members if member["reachable"])
+        where = name if rule.get("stage") == "host" else everyone
+        source = str(rule.get("source", "preflight"))
         try:
+            if "that" not in rule:
+                return [finding(rule["id"], everyone, "skipped", found=str(inputs.template(rule["otherwise"])), source=source)]
+            for condition in [table, rule] if rule["stage"] == "host" else [rule]:
+                if "when" in condition and not inputs.evaluate(condition["when"]):
+                    return [finding(rule["id"], where, "skipped", found=str(inputs.template(condition["otherwise"])).strip(), source=source)]
+            for needed, otherwise in rule.get("needs", {}).items():
+                if not inputs.evaluate(needed):
+                    return [finding(rule["id"], where, "not_evaluated", found=str(inputs.template(otherwise)).strip(), source=source)]
             for item in inputs.evaluate(rule["for_each"]) if "for_each" in rule else [None]:
                 if inputs.evaluate(rule["that"], item=item):
                     continue
-                where = [name] if "hosts" not in rule else list(inputs.evaluate(rule["hosts"], item=item))
+                about = ", ".join(inputs.evaluate(rule["hosts"], item=item)) if "hosts" in rule else name
                 texts = {key: str(inputs.template(rule[key], item=item)).strip() for key in ("expected", "found", "source", "fix")}
-                findings.append(finding(rule["id"], ", ".join(where), severity, **texts))
+                findings.append(finding(rule["id"], about, {"block": "fail", "warn": "warn"}[rule["severity"]], **texts))
         except AnsibleError as error:
             # A rule that can't be judged must not pass for one that is kept.
             raise AnsibleError("rule %s cannot be judged for %s: %s" % (rule["id"], name, error)) from error
-        if not findings:
-            everyone = ", ".join(member["name"] for member in members if member["reachable"])
-            findings.append(finding(rule["id"], everyone if rule["stage"] == "cluster" else name, "pass", source=str(rule["source"])))
-        return findings
+        return findings or [finding(rule["id"], where, "pass", source=source)]
+
+
+def not_evaluated(findings):
+    reasons = {}
+    for entry in findings:
+        if entry["verdict"] == "not_evaluated":
+            reasons.setdefault(entry["found"], []).append(entry["id"])
+    return "".join("\nNot evaluated: %s: %s" % (", ".join(dict.fromkeys(ids)), reason) for reason, ids in reasons.items())

@@ -17,13 +17,19 @@ description:
 options:
   rules:
     description:
-      - Path of a YAML file with a list C(host_rules) and, where rules need it, a dictionary C(data).
+      - Paths of YAML files with a list C(host_rules) and, where rules need it, a dictionary C(data). A rule of a later file takes the place of one with its C(id).
       - A rule has C(id) (published, never renamed), C(severity) (V(block) or V(warn)), C(stage) (V(host) is judged for every host, V(cluster) once),
         C(that) (a Jinja expression without braces, true is good), and the texts C(expected), C(found), C(source) and C(fix), which are templates.
       - C(for_each), an expression, judges each entry of a list as C(item). C(hosts), an expression, names the hosts that a finding is about.
-      - Expressions see the variables of all roles and what the run has worked out for the host, C(data), C(answer) (the variable that O(answers) names),
-        C(member) (the host in C(cluster_members)) and C(answering) (C(cluster_host) of every host that answered, with its C(name)).
-    type: path
+      - Where C(when), an expression, is false, the rule is skipped, and C(otherwise), a template, says why. C(needs) has reasons, which are templates, by
+        expression; where one is false, the rule is not evaluated. A rule of C(id) and C(otherwise) alone is skipped always.
+      - A file's own C(when) and C(otherwise) hold for all of its rules of stage V(host). Its C(let) has expressions by name, worked out for every host in
+        this order before the rules are judged.
+      - Expressions see the variables of all roles and what the run has worked out for the host, C(data), what C(let) has, C(answer) (the variable that
+        O(answers) names), C(member) (the host in C(cluster_members)), C(answering) (C(cluster_host) of every host that answered, with its C(name)), and in
+        rules of stage V(cluster) C(each) (what C(let) has for every host, with its C(name)).
+    type: list
+    elements: path
     required: true
   answers:
     description: Name of the variable that holds, on every host, what M(trainyard.gpu.host_info) has answered.
@@ -39,6 +45,10 @@ options:
     type: str
     choices: [block, warn]
     default: block
+  overrule:
+    description: By the id of a rule, V(skip), V(warn) or V(block) in place of its severity.
+    type: dict
+    default: {}
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
@@ -54,7 +64,7 @@ EXAMPLES = r"""
 
 - name: Judge what all hosts have said
   trainyard.gpu.judge_hosts:
-    rules: "{{ playbook_dir }}/our_rules.yml"
+    rules: ["{{ playbook_dir }}/our_rules.yml"]
     answers: asked
   run_once: true
 """
@@ -65,7 +75,7 @@ msg:
   returned: always
   type: str
 findings:
-  description: Every check with its verdict, after those given with O(findings). Where this fails, only those that did not pass.
+  description: Every check with its verdict, after those given with O(findings). Where this fails, those that passed or were skipped are left out.
   returned: always
   type: list
   elements: dict
@@ -78,13 +88,13 @@ findings:
       description: Inventory name of the host, several where the finding is about several.
       type: str
     verdict:
-      description: V(pass), V(warn) or V(fail).
+      description: V(pass), V(warn), V(fail), V(skipped) or V(not_evaluated).
       type: str
     expected:
       description: What is needed; empty for V(pass).
       type: str
     found:
-      description: What the host says; empty for V(pass).
+      description: What the host says, or why the rule was skipped or not evaluated; empty for V(pass).
       type: str
     source:
       description: Tool, file or variable that told it.

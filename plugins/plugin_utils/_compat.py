@@ -10,21 +10,40 @@ Every answer that the facts don't have is None or empty, never a guess: the call
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 
 from ansible.module_utils.common.yaml import yaml_load
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import version_key
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES
 
 PATH = os.path.join(ROLES, "preflight", "meta", "compat_facts.yml")
 
 
-def load_facts(path=PATH):
-    """The facts, as plain data: nothing in them is a template."""
+@functools.lru_cache(maxsize=4)
+def load_facts(more=""):
+    """The facts, as plain data: nothing in them is a template. What C(more), a file of the site's, has comes first."""
+    facts = _load(PATH)
+    return with_more(facts, _load(more) or {}) if more else facts
+
+
+def _load(path):
     with open(path, "rb") as stream:
         return yaml_load(stream)
+
+
+def with_more(facts, more):
+    """Facts with more of them: keys of dictionaries are replaced, and rows of lists come before those that are there, so that they are found first."""
+    merged = dict(facts)
+    for key, value in more.items():
+        known = facts.get(key)
+        if isinstance(value, dict) and isinstance(known, dict):
+            merged[key] = with_more(known, value)
+        else:
+            merged[key] = value + known if isinstance(value, list) and isinstance(known, list) else value
+    return merged
 
 
 def below(version, floor):
@@ -104,6 +123,152 @@ class Compatibility:
         """The cuda-keyring package of a directory: C(exists) (None where nobody looked) and C(sha256), empty where nobody noted it."""
         row = next((row for row in self.facts["driver_packages"]["cuda_keyring"]["rows"] if row["dir"] == directory), {})
         return {"exists": row.get("v" + version), "sha256": row.get("sha256_" + version, "")}
+
+
+# --- what rules of preflight ask -------------------------------------------------------------------------------------------
+
+
+def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
+    """What a host's GPUs and its driver, NCCL and container toolkit, asked for or found, stand for in the facts; None or empty where that isn't known.
+
+    C(stack) is what gpu_stack_info has said, C(directory) the one of NVIDIA's repository for the host's system. C(asked) has C(driver), C(module), C(nccl),
+    C(nccl_cuda), C(toolkit), each empty where nothing is asked for.
+
+    C(driver) is what is asked for, as far as it is a version, else the loaded or installed one; C(newest) is the newest that may mean; C(open_module) tells
+    whether the kernel module is the open one, and C(forward) whether a list has that driver of a data-center GPU as one that runs the image's CUDA by
+    compatibility libraries.
+    """
+    wanted = dict({"driver": "", "module": "auto", "nccl": "", "nccl_cuda": "", "toolkit": ""}, **(asked or {}))
+    driver_asked, module_asked = wanted["driver"], wanted["module"]
+    compat = Compatibility(facts)
+    asked = driver_asked if re.fullmatch(r"\d+(\.\d+)*", driver_asked) else ""
+    packaged = [package["version"] for name, package in sorted(stack["packages"].items()) if re.match(r"(libnvidia-ml1|libnvidia-compute(-.*)?)$", name)]
+    found = stack["loaded"] or stack["library"] or (upstream(packaged[0]) if packaged else "")
+    generations = [compat.generation(gpu["device_id"]) for gpu in stack["gpus"]]
+    rows = [row for row in facts["cuda"]["gpu_arch"] if set(row["generations"]) & set(generations)]
+    # Of two rows of one generation the one that asks for less: the device id doesn't tell them apart.
+    first = {}
+    for row in rows:
+        first.setdefault(tuple(row["generations"]), row)
+    rows = list(first.values())
+    models = [gpu["model"] for gpu in stack["gpus"]]
+    packages = [name for name in stack["packages"] if re.match(r"nvidia-(open|kernel-open|(driver|dkms|headless)\S*-open)", name)]
+    is_open = {"open": True, "proprietary": False}.get(module_asked)
+    if is_open is None:
+        is_open = stack["loaded_is_open"] if stack["loaded"] else True if packages else False if found else None
+    return {
+        "driver": asked or found, "driver_from": "asked" if asked else "found", "found": found,
+        "newest": asked + ".999" if asked and "." not in asked else asked or found,
+        "branch": (compat.branch(asked or found) or {}) if asked or found else {},
+        "generations": sorted(set(filter(None, generations))),
+        "unknown": [gpu["device_id"] for gpu, generation in zip(stack["gpus"], generations) if generation is None],
+        "open_module": is_open,
+        "open_refused": sorted(name for row in rows if row.get("open_module") is False for name in row["generations"]),
+        "open_required": sorted(name for row in rows if row.get("open_module") == "required" for name in row["generations"]),
+        "max_driver_branch": min((row["max_driver_branch"] for row in rows if "max_driver_branch" in row), default=None),
+        "max_cuda": min((row["max_cuda"] for row in rows if "max_cuda" in row), key=version_key, default=""),
+        "min_cuda": max((row["min_cuda"] for row in rows if "min_cuda" in row), key=version_key, default=""),
+        "capability": min((capability for row in rows for capability in row["compute_capabilities"]), key=version_key, default=""),
+        "data_center": None if not all(models) else all(is_data_center(model, facts) for model in models),
+        "forward": compat.forward_compatible(asked or found, image_cuda) if image_cuda and (asked or found) else None,
+        "nccl": dict(compat.nccl_pair(wanted["nccl"], wanted["nccl_cuda"], directory), asked=True) if wanted["nccl"] else {
+            "version": stack["packages"].get("libnccl2", {}).get("version", ""), "known": True, "nearest": [], "asked": False},
+        "nccl_cuda_major_max": compat.nccl_cuda_major_max(asked or found) if asked or found else None,
+        "keyring": compat.keyring(directory),
+        "keyrings_elsewhere": [row["sha256_1.1-1"] for row in facts["driver_packages"]["cuda_keyring"]["rows"]
+                               if row["dir"] != directory and "sha256_1.1-1" in row],
+        "server_branches_left": [row["branch"] for row in facts["driver_packages"]["ubuntu_archive"]["server_branches"] if row["state"] != "live"],
+        "toolkit": wanted["toolkit"] or stack["container_toolkit"],
+        "toolkit_packages": facts["container_toolkit"]["pin_together"]["packages"],
+        "toolkit_safe_from": max((row["fixed"] for row in facts["container_toolkit"]["security_floor"]), key=version_key),
+        "toolkit_cdi": next(dict(row["needs"], since=row["version"].rstrip("+")) for row in facts["container_toolkit"]["known_bad"] if "needs" in row),
+    }
+
+
+def is_data_center(model, facts):
+    return re.split(r"[ -]", re.sub(r"(NVIDIA )?(Tesla |GRID )?", "", model, count=1))[0] in facts["cuda"]["data_center_models"]["names"]
+
+
+def image_fit(base, facts, known, fixes=(), horovod_asked=""):
+    """What is known of a base image: by its name in the facts, and C(known), what the user says of it, which comes first.
+
+    C(kind) is pytorch, tensorflow, mxnet, clara_train, or empty where nobody knows the image. C(fixed) names what the recipe corrects in Horovod's source:
+    for every version that the corrections of C(fixes) are meant for and that doesn't speak against what is known. C(driver_floor) is the oldest driver that
+    runs its CUDA, C(driver_full) the one that CUDA's toolkit came with.
+    """
+    name, tag = split_image(base)
+    kind, month, row = "", "", {}
+    match = re.search(r"(?:^|/)nvidia/(pytorch|tensorflow|mxnet)$", name)
+    if match:
+        kind = match.group(1)
+        month = (re.match(r"\d\d\.\d\d", tag) or [""])[0]
+        row = next((dict(each) for each in facts["ngc"]["images"] if each["tag"] == month and kind in each["frameworks"]), {})
+        row["horovod"] = row.pop("horovod_tf", None) if kind != "pytorch" else None
+        if kind != "pytorch":
+            row.pop("torch", None)
+    elif re.search(r"(?:^|/)clara-train-sdk$", name):
+        kind = "clara_train"
+        row = next((dict(each) for each in facts["ngc"]["clara_train"] if each["tag"] == tag), {})
+    image = {"name": base, "kind": kind, "tag": tag, "month": month, "known": sorted(known)}
+    for key in ("cuda", "nccl", "python", "openmpi", "horovod", "torch", "tensorflow", "gcc", "cmake"):
+        value = str(known.get(key) or row.get(key) or "")
+        # As in 2.8.0a0+34c6371d24, «3.6 (PyTorch)» and 4.1.7+: the version that it begins with.
+        version = re.match(r"\d+(\.\d+)*", value)
+        image[key] = version.group(0) if version else ""
+    row = Compatibility(facts).toolkit(image["cuda"]) or {} if image["cuda"] else {}
+    floor = Compatibility(facts).minor_compat_min(image["cuda"]) if image["cuda"] else None
+    pythons = next((each["python"] for each in facts["pytorch"]["releases"]
+                    if image["torch"] and version_key(each["torch"]) == version_key(image["torch"])[:2]), "")
+    image.update(
+        fixed=fixed_by(fixes, dict(image, horovod=horovod_asked)), driver_full=row.get("toolkit_driver") or "",
+        driver_floor=floor or row.get("toolkit_driver") or "", minor_compatible=bool(floor),
+        torch_pythons=pythons, python_fits=python_fits(image["python"], pythons) if pythons and image["python"] else None)
+    return image
+
+
+def split_image(name):
+    """Name and tag of an image; the tag is empty where a digest or nothing names the version."""
+    name = name.partition("@")[0]
+    path, colon, tag = name.rpartition(":")
+    return (path, tag) if colon and "/" not in tag else (name, "")
+
+
+def fixed_by(fixes, versions):
+    found = set()
+    for fix in fixes:
+        ranges = fix.get("when") or {}
+        if all(in_range(versions[name], ranges[name]) for name in ranges if versions.get(name)):
+            found.update(name for name in ranges if name != "horovod")
+    return sorted(found)
+
+
+def in_range(version, text):
+    """Whether a version is in a range such as >=2.1,<2.13, all of whose parts must hold."""
+    compare = {
+        ">=": lambda left, right: left >= right, "<=": lambda left, right: left <= right, "==": lambda left, right: left == right,
+        ">": lambda left, right: left > right, "<": lambda left, right: left < right,
+    }
+    for part in text.split(","):
+        sign, limit = re.match(r"\s*(>=|<=|==|<|>)\s*([\d.]+)", part).groups()
+        left, right = version_key(version), version_key(limit)
+        width = max(len(left), len(right))
+        if not compare[sign](left + (0,) * (width - len(left)), right + (0,) * (width - len(right))):
+            return False
+    return True
+
+
+def own_source_fixes():
+    """Those that role training_image brings."""
+    return _load(os.path.join(ROLES, "training_image", "vars", "main.yml"))["__training_image_source_fixes"]
+
+
+def python_fits(python, ranges):
+    """Whether a Python is in ranges such as «3.8-3.11 (3.12 exp)» or «2.7, 3.5-3.8»; what is experimental counts."""
+    wanted = version_key(python)[:2]
+    for first, last in re.findall(r"(\d\.\d+)(?:-(\d\.\d+))?", ranges):
+        if version_key(first) <= wanted <= version_key(last or first):
+            return True
+    return False
 
 
 def nearest(release, cuda, versions, count=3):

@@ -3,72 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar
+from judged_hosts import a_host, judge
 
 from ansible_collections.trainyard.gpu.plugins.action import judge_hosts
 
 ROOT = Path(__file__).parents[4]
 RULES = ROOT / "roles/preflight/meta/host_rules.yml"
-
-
-class Hostvars(dict):
-    raw_get = dict.__getitem__
-
-
-def a_host(name, address, **changes):
-    """Return the variables of a host against which nothing speaks."""
-    facts = {
-        "os": {"id": "debian", "version_id": "12"},
-        "python_version": "3.11.2",
-        "architecture": "x86_64",
-        "cpus": 2,
-        "gpus": 0,
-        "hostname": name,
-        "interfaces": [{"name": "eth0", "up": True, "addresses": [{"address": address, "prefix": 24}]}],
-    }
-    answer = {
-        "labelled_images": [],
-        "disk_free_mib": {"/var/lib/docker": 50000},
-        "listeners": [],
-        "connections": [],
-        "account_clashes": [],
-        "resolved": {name: {"addresses": [address], "error": ""}},
-    }
-    variables = {"inventory_hostname": name, "cluster_host": facts, "asked": answer, "cluster_network": "10.0.0.0/24", "cluster_address": address,
-                 "training_container_gpus": "none"}
-    for path, value in changes.items():
-        target = {"facts": facts, "answer": answer, "vars": variables}[path.split("_", 1)[0]]
-        target[path.split("_", 1)[1]] = value
-    return variables
-
-
-def judge(*hosts, members=None, play=None, findings=(), fail_on="block"):
-    names = [host["inventory_hostname"] for host in hosts]
-    members = members or [
-        {"name": host["inventory_hostname"], "address": host["cluster_address"], "interface": "eth0", "fabric_address": host["cluster_address"],
-         "slots": host.get("slots", 1), "reachable": True, "in_play": True}
-        for host in hosts
-    ]
-    for host in hosts:
-        host["cluster_members"] = members
-        host["asked"]["resolved"] = dict({name: {"addresses": [], "error": "unknown"} for name in names}, **host["asked"]["resolved"])
-    cluster = [member["name"] for member in members]
-    hostvars = Hostvars({name: {"inventory_hostname": name, "ansible_host": "192.0.2.99"} for name in cluster})
-    hostvars.update({host["inventory_hostname"]: host for host in hosts})
-    task_vars = dict(hosts[0], hostvars=hostvars, groups={"cluster": cluster}, ansible_play_hosts=names, ansible_play_hosts_all=play or cluster)
-    loader = DataLoader()
-    task = SimpleNamespace(
-        args={"rules": str(RULES), "answers": "asked", "findings": list(findings), "fail_on": fail_on},
-        async_val=False, check_mode=True, diff=False, action="trainyard.gpu.judge_hosts", collections=[], environment=[],
-    )
-    connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
-    action = judge_hosts.ActionModule(task, connection, SimpleNamespace(check_mode=True), loader, Templar(loader, task_vars), None)
-    return action.run(task_vars=task_vars)
 
 
 def listener(**changes):
@@ -80,6 +23,7 @@ GOOD = [
     {"facts_os": {"id": "ubuntu", "version_id": "24.04"}},
     {"facts_gpus": 8, "vars_slots": 8, "vars_training_container_gpus": "all"},
     {"facts_gpus": 8, "vars_slots": 2, "vars_training_container_gpus": [0, 1]},
+    {"facts_nvidia_devices": 8, "vars_training_container_gpus": "all", "vars_nvidia_driver_version": "580"},
     {"vars_slots": 2},
     {"answer_disk_free_mib": {"/var/lib/docker": 100}, "answer_labelled_images": ["trainyard/training:0123"]},
     {"answer_disk_free_mib": {"/data/docker": 9}, "vars_preflight_image_path": "/data/docker", "vars_preflight_image_disk_mib": "5"},
@@ -104,6 +48,7 @@ BAD = [
     ({"facts_gpus": 8, "vars_slots": 8, "vars_training_container_gpus": [0, 1]}, "slots-without-gpu", "8 with training_container_gpus 0, 1"),
     ({"vars_training_container_gpus": "all"}, "gpu-missing", "no GPU"),
     ({"vars_training_container_gpus": [0]}, "gpu-missing", "no GPU"),
+    ({"facts_nvidia_devices": 8, "vars_training_container_gpus": "all"}, "gpu-missing", "but 8 on the PCI bus"),
     ({"answer_disk_free_mib": {"/var/lib/docker": 40959}}, "image-disk", "40959 MiB free"),
     ({"answer_listeners": [listener()]}, "ssh-port-taken", "0.0.0.0:12345 is held by nc (pid 7)"),
     ({"answer_listeners": [listener(address="::", pid=0, process="")]}, "ssh-port-taken", "could not be told"),
@@ -213,7 +158,8 @@ def test_every_id_is_tried_and_published():
     assert [check_id for check_id in ids if "`%s`" % check_id not in readme] == []
 
 
-@pytest.mark.parametrize("change, blamed", [({"fixx": "x"}, "unknown fixx"), ({"severity": "fatal"}, "block or warn"), ({"stage": "moon"}, "host or cluster")])
+@pytest.mark.parametrize("change, blamed", [({"fixx": "x"}, "unknown fixx"), ({"severity": "fatal"}, "block or warn"), ({"stage": "moon"}, "host or cluster"),
+                                            ({"when": "false"}, "belong together")])
 def test_a_rule_that_is_misspelt_is_an_error(change, blamed):
     rule = {"id": "x", "severity": "block", "stage": "host", "that": "true", "expected": "", "found": "", "source": "", "fix": ""}
     with pytest.raises(judge_hosts.AnsibleError, match=blamed):

@@ -1,0 +1,25 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import ParseError
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
+
+
+def gpu_fit(stack, directory, image_cuda="", asked=None, facts_file=""):
+    try:
+        return _compat.gpu_fit(stack, _compat.load_facts(facts_file), directory, image_cuda, asked)
+    except ParseError as error:
+        raise AnsibleFilterError("gpu_fit: %s" % error) from error
+
+
+def image_fit(base, known=None, source_fixes=(), horovod="", facts_file=""):
+    return _compat.image_fit(base, _compat.load_facts(facts_file), known or {}, _compat.own_source_fixes() + list(source_fixes), horovod)
+
+
+class FilterModule:
+    def filters(self):
+        return {"gpu_fit": gpu_fit, "image_fit": image_fit}

@@ -1,0 +1,69 @@
+"""Hosts that judge_hosts is to judge, made up by tests, and the judgement as ansible-playbook has it: real templates, all roles' defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+
+from ansible_collections.trainyard.gpu.plugins.action import judge_hosts
+
+RULES = Path(__file__).parents[2] / "roles/preflight/meta"
+
+
+class Hostvars(dict):
+    raw_get = dict.__getitem__
+
+
+def a_host(name="a", address="10.0.0.11", **changes):
+    """Return the variables of a host against which nothing speaks."""
+    facts = {
+        "os": {"id": "debian", "version_id": "12"},
+        "python_version": "3.11.2",
+        "architecture": "x86_64",
+        "cpus": 2,
+        "gpus": 0,
+        "nvidia_devices": 0,
+        "hostname": name,
+        "interfaces": [{"name": "eth0", "up": True, "addresses": [{"address": address, "prefix": 24}]}],
+    }
+    answer = {
+        "labelled_images": [],
+        "disk_free_mib": {"/var/lib/docker": 50000},
+        "listeners": [],
+        "connections": [],
+        "account_clashes": [],
+        "resolved": {name: {"addresses": [address], "error": ""}},
+    }
+    variables = {"inventory_hostname": name, "cluster_host": facts, "asked": answer, "cluster_network": "10.0.0.0/24", "cluster_address": address,
+                 "training_container_gpus": "none"}
+    for path, value in changes.items():
+        target = {"facts": facts, "answer": answer, "vars": variables}[path.split("_", 1)[0]]
+        target[path.split("_", 1)[1]] = value
+    return variables
+
+
+def judge(*hosts, rules=("host_rules.yml",), members=None, play=None, findings=(), **options):
+    names = [host["inventory_hostname"] for host in hosts]
+    members = members or [
+        {"name": host["inventory_hostname"], "address": host["cluster_address"], "interface": "eth0", "fabric_address": host["cluster_address"],
+         "slots": host.get("slots", 1), "reachable": True, "in_play": True}
+        for host in hosts
+    ]
+    for host in hosts:
+        host["cluster_members"] = members
+        host["asked"]["resolved"] = dict({name: {"addresses": [], "error": "unknown"} for name in names}, **host["asked"]["resolved"])
+    cluster = [member["name"] for member in members]
+    hostvars = Hostvars({name: {"inventory_hostname": name, "ansible_host": "192.0.2.99"} for name in cluster})
+    hostvars.update({host["inventory_hostname"]: host for host in hosts})
+    task_vars = dict(hosts[0], hostvars=hostvars, groups={"cluster": cluster}, ansible_play_hosts=names, ansible_play_hosts_all=play or cluster)
+    loader = DataLoader()
+    task = SimpleNamespace(
+        args=dict({"rules": [str(RULES / name) for name in rules], "answers": "asked", "findings": list(findings)}, **options),
+        async_val=False, check_mode=True, diff=False, action="trainyard.gpu.judge_hosts", collections=[], environment=[],
+    )
+    connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
+    action = judge_hosts.ActionModule(task, connection, SimpleNamespace(check_mode=True), loader, Templar(loader, task_vars), None)
+    return action.run(task_vars=task_vars)

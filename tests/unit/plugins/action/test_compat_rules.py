@@ -1,0 +1,251 @@
+"""Every rule about what must fit: what it lets pass, what it refuses, when it is not asked, and what a site may change of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible.errors import AnsibleError
+from judged_hosts import RULES, a_host, judge
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
+
+ROOT = Path(__file__).parents[4]
+TABLE = yaml.safe_load((RULES / "compat_rules.yml").read_text(encoding="utf-8"))
+BY_ID = {rule["id"]: rule for rule in TABLE["host_rules"]}
+# Device ids by generation, one each.
+PASCAL, VOLTA, AMPERE, BLACKWELL, UNKNOWN = "1b06", "1db4", "20b2", "2901", "0001"
+A100 = "NVIDIA A100-SXM4-80GB"
+REPOSITORY = {"path": "/etc/apt/sources.list.d/x.list", "uri": "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64", "suites": ["/"],
+              "signed_by": ""}
+PYTORCH = {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
+TENSORFLOW = dict(PYTORCH, frameworks=["tensorflow"])
+
+
+def package(version, held=False, by_nvidia=True):
+    return {"version": version, "held": held, "broken": False, "by_nvidia": by_nvidia}
+
+
+def stack(*devices, model=A100, driver="580.95.05", is_open=True, **changes):
+    """What gpu_stack_info says of a host whose driver is in order."""
+    packages = {"libnvidia-ml1": package(driver + "-1", held=True)} if driver else {}
+    packages.update(changes.pop("packages", {}))
+    return dict({
+        "gpus": [{"bus_id": "0000:%02d:00.0" % number, "device_id": device, "model": model if driver else ""} for number, device in enumerate(devices, 1)],
+        "loaded": driver, "loaded_is_open": is_open if driver else None, "library": driver, "packages": packages, "container_toolkit": "1.17.8",
+        "container_runtimes": ["nvidia"], "cdi": [], "docker": "28.2.2", "repositories": [], "old_keys": [],
+        "driver_sources": ["nvidia_repository"] if driver else [], "driver_pinned": "hold of libnvidia-ml1" if driver else "",
+    }, **changes)
+
+
+def host(devices=(AMPERE,), facts=None, name="a", address="10.0.0.11", base="nvcr.io/nvidia/tensorflow:24.08-tf2-py3", asks=None, **changes):
+    """Return a host with these GPUs and a driver that fits the image; with no devices, one without."""
+    asked = {"vars_training_image_base": base, "facts_nvidia_devices": len(devices), "facts_gpus": len(devices)}
+    asked.update({"vars_" + key: value for key, value in (asks or {}).items()})
+    asked.update({"facts_" + key: value for key, value in (facts or {}).items()})
+    return dict(a_host(name, address, **asked), **({"__preflight_stack": stack(*devices, **changes)} if devices else {"__preflight_stack": {"skipped": True}}))
+
+
+def verdicts(*hosts, **options):
+    result = judge(*hosts, rules=["compat_rules.yml"], **options)
+    assert "failed" not in result or result["msg"].startswith("Preflight found")
+    return {entry["id"]: entry for entry in result["findings"]}, result
+
+
+def the_one(check_id, *hosts):
+    """The one finding that stops or warns, which is that of a rule."""
+    # Old versions have more than one thing against them.
+    findings, result = verdicts(*hosts, overrule={other: "skip" for other in ("drv-branch-eol", "ctk-cve") if other != check_id})
+    bad = {key for key, entry in findings.items() if entry["verdict"] in ("warn", "fail")}
+    assert bad == {check_id}, {key: findings[key] for key in bad}
+    entry = findings[check_id]
+    assert entry["verdict"] == {"block": "fail", "warn": "warn"}[BY_ID[check_id]["severity"]] and entry["expected"] and entry["fix"]
+    assert ("failed" in result) == (BY_ID[check_id]["severity"] == "block")
+    return entry["found"]
+
+
+# Each fires one rule and no other, and says what was found.
+FIRING = {
+    "drv-below-cuda-floor": [
+        (host(driver="470.82.01", model="NVIDIA GeForce RTX 3090", is_open=False), "driver 470.82.01 (found)"),
+        (host(driver="", asks={"nvidia_driver_version": "515"}, base="nvcr.io/nvidia/pytorch:25.08-py3"), "driver 515 (asked)"),
+    ],
+    "drv-below-toolkit": [(host(driver="580.95.05", base="nvcr.io/nvidia/pytorch:26.03-py3"), "driver 580.95.05 (found)")],
+    "cuda10-no-minor": [(host((VOLTA,), model="NVIDIA TITAN V", is_open=False, driver="", base="nvcr.io/nvidia/tensorflow:19.03-py3",
+                              asks={"nvidia_driver_version": "410.48"}), "driver 410.48 (asked)")],
+    "arch-open-module": [(host((VOLTA,), model="Tesla V100-SXM2-16GB"), "the open one")],
+    "blackwell-open": [(host((BLACKWELL,), is_open=False, base="nvcr.io/nvidia/pytorch:25.02-py3"), "the proprietary one")],
+    "arch-dropped-driver": [(host((PASCAL,), is_open=False, driver="595.91.07", model="NVIDIA P100"), "driver 595.91.07 (found)")],
+    "arch-dropped-cuda": [(host((VOLTA,), is_open=False, base="nvcr.io/nvidia/pytorch:25.08-py3"), "CUDA 13.0.0.044 in")],
+    "arch-too-new": [(host((BLACKWELL,)), "CUDA 12.6.0.022 in")],
+    "drv-branch-eol": [(host(driver="570.124.06"), "570.124.06 (found), whose branch has ended")],
+    "drv-mixed-source": [(host(driver_sources=["distribution", "runfile"]), "distribution, runfile")],
+    "drv-lockstep": [(host(packages={"nvidia-fabricmanager-580": package("580.82.07-1")}), "nvidia-fabricmanager-580 580.82.07-1")],
+    "drv-unpinned": [(host(driver_pinned=""), "neither a hold")],
+    "drv-server-transitional": [(host(facts={"os": {"id": "ubuntu", "version_id": "22.04"}}, packages={"nvidia-driver-535-server": package("535.309.01-0ubuntu1")}),
+                                 "nvidia-driver-535-server")],
+    "keyring-missing": [(host(facts={"os": {"id": "ubuntu", "version_id": "16.04"}}, asks={"cuda_toolkit_versions": ["11.8"]}), "that directory has none")],
+    "keyring-cross-distro": [(host(asks={"package_sources_nvidia_keyring_checksum":
+                                         "sha256:d93190d50b98ad4699ff40f4f7af50f16a76dac3bb8da1eaaf366d47898ff8df"}), "another system's")],
+    "keyring-old-key": [(host(old_keys=["/etc/apt/trusted.gpg"]), "/etc/apt/trusted.gpg")],
+    "debian13-sha1": [(host(facts={"os": {"id": "debian", "version_id": "13"}}, repositories=[REPOSITORY]), "whose signature")],
+    "repo-dir-arch": [(host(facts={"architecture": "aarch64"}, repositories=[dict(REPOSITORY, uri=REPOSITORY["uri"].replace("x86_64", "arm64"))]), "Jetson")],
+    "ctk-old-repo": [(host(repositories=[dict(REPOSITORY, uri="https://nvidia.github.io/nvidia-docker/ubuntu18.04/amd64")]), "which is archived"),
+                     (host(repositories=[dict(REPOSITORY, uri="https://nvidia.github.io/libnvidia-container/stable/debian10/amd64")]), "which is archived")],
+    "nccl-unpinned": [(host(asks={"nccl_version": "2.21.5"}), "without nccl_cuda")],
+    "nccl-cuda-major": [(host(driver="570.124.06", asks={"nccl_version": "2.27.7-1+cuda13.0"}), "2.27.7-1+cuda13.0 (asked)"),
+                        (host(driver="570.124.06", packages={"libnccl2": package("2.27.7-1+cuda13.0")}), "2.27.7-1+cuda13.0 (found)")],
+    "nccl-pair-unknown": [(host(facts={"os": {"id": "ubuntu", "version_id": "22.04"}}, asks={"nccl_version": "2.99.1-1+cuda12.4"}), "2.99.1-1+cuda12.4")],
+    "nccl-dev-mismatch": [(host(packages={"libnccl2": package("2.21.5-1+cuda12.4"), "libnccl-dev": package("2.20.5-1+cuda12.4")}), "libnccl-dev 2.20.5-1+cuda12.4")],
+    "ctk-skew": [(host(packages={"nvidia-container-toolkit": package("1.17.8-1"), "libnvidia-container1": package("1.16.2-1")}), "libnvidia-container1 1.16.2-1")],
+    "ctk-cdi-engine": [(host(container_toolkit="1.20.0", docker="24.0.7"), "Docker engine 24.0.7"),
+                       (host(docker="20.10.24", asks={"container_toolkit_version": "1.19.1"}), "Docker engine 20.10.24")],
+    "ctk-runtime-missing": [(host(container_runtimes=["runc"], asks={"training_container_gpus": "all"}), "runtimes runc")],
+    "ctk-cve": [(host(container_toolkit="1.17.7"), "container toolkit 1.17.7")],
+    "ctk-compat-lost": [(host(driver="470.82.01", is_open=False, container_toolkit="1.17.4", base="own:1", asks={"preflight_image_facts": {"cuda": "12.4"}}),
+                         "1.17.4")],
+    "cdi-stale": [(host(cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "570.124.06"}]), "of driver 570.124.06"),
+                  (host(cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "580.95.05"}, {"path": "/var/run/cdi/nvidia.yaml", "library": ""}]), "of driver ?")],
+    "hvd-tf-keras3": [(host((), base="own:1", asks={"preflight_image_facts": {"tensorflow": "2.16.1"}, "training_image_requires": TENSORFLOW}), "TensorFlow 2.16.1")],
+    "hvd-tf-untested": [(host((), base="own:1", asks={"preflight_image_facts": {"tensorflow": "2.14.0"}, "training_image_requires": TENSORFLOW}), "TensorFlow 2.14.0")],
+    "hvd-buildchain": [(host((), base="own:1", asks={"preflight_image_facts": {"python": "3.12"}, "training_image_horovod_build_packages": ["cmake==3.31.6"],
+                                                     "training_image_requires": TENSORFLOW}), "Python 3.12")],
+    "hvd-nccl-static": [(host((), base="own:1", asks={"training_image_horovod_version": "0.27.0", "training_image_requires": TENSORFLOW,
+                                                      "training_image_build_variables": {"HOROVOD_NCCL_LINK": "STATIC"}}), "STATIC")],
+    "hvd-ompi": [(host((), base="nvcr.io/nvidia/tensorflow:19.06-py3", asks={"training_image_requires": dict(TENSORFLOW, controllers=["mpi"])}), "Open MPI 3.1.3")],
+    "hvd-missing": [(host((), base="nvcr.io/nvidia/pytorch:24.08-py3", asks={"training_image_rebuild": "never", "training_image_requires": PYTORCH}), "pytorch:24.08")],
+    "clara-launcher": [(host((), base="nvcr.io/nvidia/clara-train-sdk:v4.0"), "train_launcher horovodrun"),
+                       (host((), base="nvcr.io/nvidia/clara-train-sdk:v3.1.01", asks={"train_launcher": "torchrun"}), "train_launcher torchrun")],
+    "clara41-gpu": [(host(base="nvcr.io/nvidia/clara-train-sdk:v4.1", asks={"train_launcher": "torchrun"}), "Ampere, driver 580")],
+    "torch-python": [(host((), base="own:1", asks={"preflight_image_facts": {"torch": "2.13.0", "python": "3.9"}}), "Python 3.9")],
+    "ngc-tag-form": [(host((), base="nvcr.io/nvidia/tensorflow:24.08-py3"), "24.08-py3"), (host((), base="nvcr.io/nvidia/tensorflow:23.06-tf1-py3"), "23.06-tf1")],
+    "hvd-torch-cxx": [(host((), base="own:1", asks={"preflight_image_facts": {"torch": "2.2"}, "training_image_requires": PYTORCH}), "Horovod 0.28.1")],
+    "hvd-torch213": [(host((), base="own:1", asks={"preflight_image_facts": {"torch": "2.13.0"}, "training_image_requires": PYTORCH}), "Horovod 0.28.1")],
+    "hvd-cmake4": [(host((), base="own:1", asks={"training_image_horovod_build_packages": ["cmake==4.1.0", "setuptools"]}), "cmake==4.1.0")],
+}
+# The recipe corrects these in Horovod's source: they fire without its corrections only.
+CORRECTED = {"hvd-torch-cxx", "hvd-torch213", "hvd-cmake4"}
+
+
+@pytest.fixture(name="no_corrections")
+def fixture_no_corrections(monkeypatch):
+    monkeypatch.setattr(_compat, "own_source_fixes", lambda: [])
+
+
+@pytest.mark.parametrize("check_id, case, found", [(check_id, case, found) for check_id, cases in FIRING.items() if check_id not in CORRECTED
+                                                  for case, found in cases])
+def test_what_fires(check_id, case, found):
+    assert found in the_one(check_id, case)
+
+
+@pytest.mark.parametrize("check_id", sorted(CORRECTED))
+def test_what_the_recipe_corrects_fires_without_its_corrections(check_id, no_corrections):
+    (case, found), = FIRING[check_id]
+    assert found in the_one(check_id, case)
+
+
+@pytest.mark.parametrize("check_id", sorted(CORRECTED))
+def test_what_the_recipe_corrects_does_not_fire(check_id):
+    (case, dummy), = FIRING[check_id]
+    findings, result = verdicts(case)
+    assert findings[check_id]["verdict"] == "pass" and "failed" not in result
+
+
+def test_what_the_recipe_adds_is_known():
+    findings, dummy = verdicts(host((), base="own:1", asks={"training_image_python_packages": ["torch==2.13.0+cpu", "scikit-learn==1.5.0"],
+                                                            "training_image_requires": PYTORCH}))
+    assert findings["hvd-torch213"]["verdict"] == "pass" and findings["hvd-torch-cxx"]["verdict"] == "pass"
+
+
+def test_mixed_versions_in_one_cluster():
+    a, b = host(), host(name="b", address="10.0.0.12", driver="595.91.07")
+    assert "a driver 580.95.05, b driver 595.91.07" in the_one("drv-uniform", a, b)
+    nccl = {"libnccl2": package("2.21.5-1+cuda12.4")}
+    other = {"libnccl2": package("2.20.5-1+cuda12.4")}
+    assert "NCCL 2.20.5" in the_one("drv-uniform", host(packages=nccl), host(name="b", address="10.0.0.12", packages=other))
+    # One that is to be changed counts as what it is to become.
+    asks = {"nvidia_driver_version": "595.91.07"}
+    findings, dummy = verdicts(host(asks=asks), host(name="b", address="10.0.0.12", asks=asks, driver="595.91.07"))
+    assert findings["drv-uniform"]["verdict"] == "pass"
+
+
+def test_a_host_in_order_passes_and_says_what_it_could_not_judge():
+    findings, result = verdicts(host(asks={"training_container_gpus": "all"}))
+    assert {entry["verdict"] for entry in findings.values()} == {"pass", "skipped"}
+    passed = {key for key, entry in findings.items() if entry["verdict"] == "pass"}
+    assert {"drv-below-cuda-floor", "drv-below-toolkit", "arch-open-module", "arch-dropped-cuda", "drv-mixed-source", "drv-unpinned", "keyring-old-key",
+            "ctk-old-repo", "ctk-skew", "ctk-runtime-missing", "ctk-cve", "ngc-tag-form"} <= passed
+    assert "failed" not in result
+
+
+def test_the_silent_cases():
+    """What looks like a case of a rule and is none."""
+    for case, check_id in (
+        # Minor version compatibility, and compatibility libraries for a data-center GPU.
+        (host(driver="525.85.12"), "drv-below-cuda-floor"),
+        (host(driver="470.82.01", is_open=False, base="nvcr.io/nvidia/tensorflow:24.03-tf2-py3"), "drv-below-cuda-floor"),
+        # A branch may be any of its releases.
+        (host(driver="", asks={"nvidia_driver_version": "525"}), "drv-below-cuda-floor"),
+        (host((BLACKWELL,), base="nvcr.io/nvidia/pytorch:25.02-py3"), "blackwell-open"),
+        (host((VOLTA,), is_open=False), "arch-open-module"),
+        (host((VOLTA,), is_open=False), "arch-dropped-driver"),
+        (host(packages={"nvidia-fabricmanager-580": package("580.95.05-1")}), "drv-lockstep"),
+        (host(repositories=[dict(REPOSITORY, uri="https://nvidia.github.io/libnvidia-container/stable/deb/amd64")]), "ctk-old-repo"),
+        (host(driver="570.124.06", asks={"nccl_version": "2.21.5-1+cuda12.4"}), "nccl-cuda-major"),
+        (host(asks={"nccl_version": "2.21.5", "nccl_cuda": "12.4"}), "nccl-unpinned"),
+        (host(container_toolkit="1.19.1"), "ctk-cdi-engine"),
+        (host(cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "580.95.05"}]), "cdi-stale"),
+        (host((), base="nvcr.io/nvidia/clara-train-sdk:v3.1.01"), "clara-launcher"),
+        (host((), base="nvcr.io/nvidia/tensorflow:23.03-tf1-py3"), "ngc-tag-form"),
+        (host((), base="own:1", asks={"preflight_image_facts": {"torch": "2.13.0", "python": "3.11"}}), "torch-python"),
+    ):
+        assert verdicts(case)[0][check_id]["verdict"] == "pass", (check_id, verdicts(case)[0][check_id])
+
+
+def test_what_is_not_known_is_not_evaluated_and_never_passed():
+    findings, result = verdicts(host((UNKNOWN,), base="own:1", asks={"training_image_requires": PYTORCH}))
+    for check_id, reason in (("drv-below-cuda-floor", "preflight_image_facts.cuda"), ("arch-dropped-driver", "the facts don't have GPUs 0001"),
+                             ("hvd-torch-cxx", "preflight_image_facts.torch"), ("arch-too-new", "0001")):
+        assert findings[check_id]["verdict"] == "not_evaluated" and reason in findings[check_id]["found"], findings[check_id]
+    assert "Not evaluated:" in result["msg"] and "hvd-torch-cxx" in result["msg"]
+    # Before the first driver nothing tells whether a GPU is for data centers.
+    findings, dummy = verdicts(host(driver="", asks={"nvidia_driver_version": "470.82.01"}, base="nvcr.io/nvidia/tensorflow:24.03-tf2-py3"))
+    assert findings["drv-below-cuda-floor"]["verdict"] == "not_evaluated" and "for data centers" in findings["drv-below-cuda-floor"]["found"]
+    assert verdicts(host(driver=""))[0]["drv-branch-eol"]["verdict"] == "not_evaluated"
+
+
+def test_hosts_without_a_gpu_are_skipped_with_the_reason():
+    findings, result = verdicts(host(()))
+    on_hosts = {rule["id"] for rule in TABLE["host_rules"] if rule.get("stage") == "host"}
+    assert {findings[check_id]["verdict"] for check_id in on_hosts} == {"skipped"}
+    assert "no NVIDIA GPU" in findings["drv-below-cuda-floor"]["found"] and "failed" not in result
+
+
+def test_a_site_may_change_rules_and_facts(tmp_path):
+    old = host(driver="570.124.06")
+    assert verdicts(old)[0]["drv-branch-eol"]["verdict"] == "warn"
+    assert verdicts(old, overrule={"drv-branch-eol": "skip"})[0]["drv-branch-eol"] == dict(
+        verdicts(host())[0]["drv-pkg-name"], id="drv-branch-eol", found="overruled: skip")
+    assert verdicts(old, overrule={"drv-branch-eol": "block"})[0]["drv-branch-eol"]["verdict"] == "fail"
+    with pytest.raises(AnsibleError, match="no-such-rule: skip: known are the ids"):
+        verdicts(old, overrule={"no-such-rule": "skip"})
+    own = tmp_path / "rules.yml"
+    own.write_text(yaml.safe_dump({"host_rules": [
+        dict(BY_ID["drv-mixed-source"], id="drv-branch-eol", that="false", found="ours"), dict(BY_ID["drv-mixed-source"], id="our-own", severity="warn", that="false",
+                                                                                              found="too", source="us")]}), encoding="utf-8")
+    result = judge(old, rules=["compat_rules.yml", str(own)])
+    assert [(entry["id"], entry["found"]) for entry in result["findings"] if entry["verdict"] in ("warn", "fail")] == [
+        ("drv-branch-eol", "ours"), ("our-own", "too")]
+    facts = tmp_path / "facts.yml"
+    facts.write_text("cuda:\n  driver_branches:\n    - {branch: 570, status: supported, eol: null, max_cuda_major_no_fwd_compat: 12}\n", encoding="utf-8")
+    assert verdicts(host(driver="570.124.06", asks={"preflight_compat_facts": str(facts)}))[0]["drv-branch-eol"]["verdict"] == "pass"
+
+
+def test_every_rule_of_the_reference_is_there_tried_and_published():
+    ids = [rule["id"] for rule in TABLE["host_rules"]]
+    assert len(ids) == len(set(ids)) == 50
+    judged = {rule["id"] for rule in TABLE["host_rules"] if "that" in rule}
+    assert judged == set(FIRING) | {"drv-uniform"}
+    readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")
+    assert [check_id for check_id in ids if "`%s`" % check_id not in readme] == []
