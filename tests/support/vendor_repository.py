@@ -4,6 +4,7 @@
     compute/cuda/repos/<directory>/x86_64/    as developer.download.nvidia.com has it, cuda-keyring packages and libnccl (in Ubuntu's directories only) included
     libnvidia-container/                      as nvidia.github.io has it: gpgkey, stable/deb/amd64/, stable/deb/nvidia-container-toolkit.list
     runfiles/                                 self-extracting installers of the driver and of CUDA, each with its .sha256sum
+    vendor.json                               the key's fingerprint, and the sha256 of the keyring packages and of the installers, by path
 What is in there, and where it was read, is in vendor/packages.yml. Nothing in it is NVIDIA's: the programs are ours, in vendor/programs.
 A key of its own signs it all, thrown away with the folder. The debs are written here, not by dpkg-deb, so that some hundred of them take a second or two.
 
@@ -23,6 +24,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import json
 import os
 import re
 import shutil
@@ -118,7 +120,7 @@ def names_of(family, version):
     series = ".".join(upstream.split(".")[:2])
     names = {"upstream": upstream, "branch": numbers[0], "series": series, "dashed": series.replace(".", "-"), "family": family["name"],
              "major": numbers[0], "minor": numbers[1], "patch": numbers[2], "nccl_code": numbers[0] * 10000 + numbers[1] * 100 + numbers[2],
-             "driver_cuda": load()["driver_cuda"].get(numbers[0], ""), "nvcc_text": nvcc_text(more.get("compiler", "")), **more}
+             "driver_cuda": load()["driver_cuda"].get(numbers[0], ""), "nvcc_text": nvcc_text(str(more.get("compiler", ""))), **more}
     return {name: str(value) for name, value in names.items()}
 
 
@@ -301,6 +303,54 @@ Pin-Priority: 600
 """
 
 
+# --- self-extracting files ------------------------------------------------------------------------------------------------
+
+
+def self_extracting(title, inner, target, files):
+    """A shell script with an archive behind it, of the vendor's kind."""
+    archive = tar_gz(files)
+    names = {"title": title, "inner": inner, "target": target, "sum": hashlib.md5(archive).hexdigest()}
+    lines = program("runfile", {**names, "lines": 0}).count(b"\n")
+    return program("runfile", {**names, "lines": lines}) + archive
+
+
+def driver_runfile(version):
+    names = names_of({"name": "driver"}, str(version))
+    data = load()["runfiles"]["driver"]
+    options = []
+    for kind in ("flag", "boolean", "argument"):
+        for name in data[kind]:
+            options.append("%s %s %s %s" % (name, kind, data["letters"].get(name, "-"), data["since"].get(name, 0)))
+    names["options"] = "\n".join(options)
+    files = {name: (program(name, names), 0o755) for name in ("nvidia-installer", "nvidia-smi", "nvidia-persistenced")}
+    files["dkms.conf"] = program("dkms.conf", names)
+    for library in ("libnvidia-ml", "libcuda"):
+        files["%s.so.%s" % (library, version)] = shared_library("%s.so.1" % library)
+    name = "NVIDIA-Linux-x86_64-%s" % version
+    return "%s.run" % name, self_extracting("NVIDIA Accelerated Graphics Driver for Linux-x86_64 %s" % version, "nvidia-installer", name, files)
+
+
+def cuda_runfile(entry):
+    names = names_of({"name": "cuda"}, entry)
+    library = "toolkit/targets/x86_64-linux/lib"
+    driver_name, driver = driver_runfile(entry["driver"])
+    files = {"cuda-installer": (program("cuda-installer", names), 0o755), driver_name: (driver, 0o755),
+             "toolkit/bin/nvcc": (program("nvcc", names), 0o755), "toolkit/bin/cuda-uninstaller": (program("cuda-uninstaller", names), 0o755),
+             "toolkit/lib64": "targets/x86_64-linux/lib", "%s/libcudart.so.%s" % (library, names["branch"]): "libcudart.so.%s" % names["upstream"],
+             "%s/libcudart.so.%s" % (library, names["upstream"]): shared_library("libcudart.so.%s" % names["branch"])}
+    name = "cuda_%s_%s_linux.run" % (entry["version"], entry["driver"])
+    return name, self_extracting("CUDA %s Installer" % entry["version"], "cuda-installer", "cuda-%s" % entry["version"], files)
+
+
+def make_runfiles(folder):
+    """Both kinds, each with the checksum beside it that NVIDIA publishes for the driver's."""
+    folder.mkdir()
+    data = load()["runfiles"]
+    for name, made in [driver_runfile(version) for version in data["driver"]["versions"]] + [cuda_runfile(entry) for entry in data["cuda"]["versions"]]:
+        (folder / name).write_bytes(made)
+        (folder / (name + ".sha256sum")).write_text("%s  %s\n" % (hashlib.sha256(made).hexdigest(), name), encoding="utf-8")
+
+
 # --- what tests call ------------------------------------------------------------------------------------------------------
 
 
@@ -331,7 +381,19 @@ def make(folder, expired_key=False, only=(), url="https://developer.download.nvi
     (toolkit / "nvidia-container-toolkit.list").write_text(
         "deb https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n#deb https://nvidia.github.io/libnvidia-container/experimental/deb/$(ARCH) /\n",
         encoding="utf-8")
+    if not only or "runfiles" in only:
+        make_runfiles(folder / "runfiles")
+    (folder / "vendor.json").write_text(json.dumps(described(folder, public), indent=1) + "\n", encoding="utf-8")
     return folder
+
+
+def described(folder, public):
+    """What a scenario has to give a role: the key's fingerprint, and checksums by path."""
+    with keyring() as gpg:
+        listed = gpg("--with-colons", "--import-options", "show-only", "--import", data=public["binary"]).decode()
+    files = sorted(folder.glob("compute/cuda/repos/*/x86_64/cuda-keyring_*.deb")) + sorted(folder.glob("runfiles/*.run"))
+    return {"fingerprint": re.search(r"^fpr:+([0-9A-F]{40}):", listed, re.MULTILINE).group(1),
+            "sha256": {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}}
 
 
 def publish(folder, directory, family, version):
@@ -403,7 +465,7 @@ def main(arguments=None):
     command = commands.add_parser("make")
     command.add_argument("folder", type=Path)
     command.add_argument("--expired-key", action="store_true")
-    command.add_argument("--only", action="append", default=[], choices=sorted({family["name"] for family in load()["families"]}))
+    command.add_argument("--only", action="append", default=[], choices=sorted({family["name"] for family in load()["families"]} | {"runfiles"}))
     command.add_argument("--url", default="https://developer.download.nvidia.com")
     for name in ("publish", "withdraw"):
         command = commands.add_parser(name)
