@@ -219,7 +219,7 @@ def step_nccl(arguments):
         return
     names = ["libnccl2", "libnccl-dev"]
     with open("/etc/apt/preferences.d/trainyard-nccl", "w") as stream:
-        stream.write("Explanation: training_image_nccl_version\nPackage: %s\nPin: version %s\nPin-Priority: 1001\n" % (" ".join(names), version))
+        stream.write(arguments["preferences"])
     if any(installed(name) != version for name in names):
         with open(os.path.join(HERE, "repositories.json")) as stream:
             given = json.load(stream)

@@ -63,6 +63,14 @@ def test_the_smallest_inventory_is_good(judge):
     ("cluster_share_path", "/opt/share", "input-rule", "none of a system's own"),
     ("cluster_slots", -1, "input-range", "0 to 64"),
     ("package_sources_wheels_dir", "tests", "input-rule", "absolute path"),
+    ("training_image_apt_packages", ["libnccl2=2.21.5-1+cuda12.4"], "input-rule", "at one version"),
+    ("nccl_version", "latest", "input-pattern", "2.21.5-1+cuda12.4"),
+    ("nccl_version", "2.21.5", "input-rule", "together with nccl_cuda"),
+    ("nccl_cuda", "twelve", "input-pattern", "such as 12.4"),
+    ("nccl_checksum", "md5:1", "input-pattern", "sha256"),
+    ("nccl_prefix", "/opt/nccl", "input-pattern", "/usr/local"),
+    ("nccl_timeout", 5, "input-range", "60 at least"),
+    ("nccl_cuda_home", "cuda", "input-path", "absolute path"),
     ("package_sources_nvidia_cuda_url", "https://user:word@mirror.example.org/cuda", "input-pattern", "without credentials"),
     ("package_sources_nvidia_container_url", "mirror.example.org", "input-pattern", "a URL"),
     ("package_sources_nvidia_keyring_checksum", "md5:1", "input-pattern", "sha256"),
@@ -185,6 +193,26 @@ def test_an_inventory_that_is_refused(judge, inventory, check_id):
     assert result["failed"]
     assert check_id in {found for found, source in problems(result)}
     assert check_id in result["msg"]
+
+
+@pytest.mark.parametrize("values, sources", [
+    ({"nccl_version": "2.21.5", "nccl_cuda": "12.4.1"}, set()),
+    ({"nccl_version": "2.21.5-1+cuda12.4", "nccl_cuda": "12.4.1"}, set()),
+    ({"nccl_version": "2.21.5-1+cuda12.4", "nccl_cuda": "12.6"}, {"nccl_cuda"}),
+    ({"nccl_version": "2.21.5-1+cuda12.4", "nccl_source": "source", "nccl_checksum": "sha256:" + "0" * 64}, {"nccl_version"}),
+    ({"nccl_version": "2.21.5", "nccl_source": "source"}, {"nccl_checksum"}),
+    ({"nccl_compute_capabilities": ["90", "9.0"]}, {"nccl_compute_capabilities[1]"}),
+    ({"nccl_version": "2.21.5", "nccl_source": "source", "nccl_checksum": "sha256:" + "0" * 64}, set()),
+    ({"nccl_version": "2.21.5", "nccl_source": "source", "nccl_checksum": "sha256:" + "0" * 64, "nccl_url": "https://github.com/NVIDIA/nccl"}, {"nccl_url"}),
+    ({"training_image_apt_packages": ["libnccl-dev=2.21.5-1+cuda12.4", "libnccl2=2.21.5-1+cuda12.4"]}, set()),
+    ({"training_image_apt_packages": ["libnccl-dev=2.21.5-1+cuda12.4", "libnccl2"]}, {"training_image_apt_packages"}),
+])
+def test_nccl_is_one_version(judge, values, sources):
+    assert {source for _id, source in problems(judge(cluster(values)))} == sources
+
+
+def test_ranks_have_one_nccl(judge):
+    assert problems(judge(cluster(first={"nccl_version": "2.21.5-1+cuda12.4"}))) == {("input-same", "nccl_version")}
 
 
 def test_values_that_must_agree(judge):

@@ -1,0 +1,86 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: nccl_pair
+short_description: The one exact version of libnccl2 and libnccl-dev, and how it is pinned
+version_added: "0.2.0"
+description:
+  - Resolves what was asked for by the collection's facts. Where they don't have the pair, the version is made of what was asked, and apt decides.
+  - The preference is the same for a host and for an image.
+positional: cuda
+options:
+  _input:
+    description: An exact version, V(2.21.5-1+cuda12.4), or a release, V(2.21.5), to go with a CUDA. Empty gives empty answers.
+    type: str
+    required: true
+  cuda:
+    description: For a release, the CUDA to go with, such as V(12.4).
+    type: str
+    default: ""
+  directory:
+    description: Directory of NVIDIA's repositories that it is taken from, such as V(ubuntu2204). Empty stands for any.
+    type: str
+    default: ""
+  architecture:
+    description: Machine architecture as C(uname -m) names it.
+    type: str
+    default: x86_64
+"""
+
+EXAMPLES = r"""
+pair: "{{ '2.21.5' | trainyard.gpu.nccl_pair('12.4') }}"
+"""
+
+RETURN = r"""
+_value:
+  description: The pair.
+  type: dict
+  contains:
+    version:
+      description: Exact version of both packages.
+      type: str
+    known:
+      description: Whether the facts have it for the directory and architecture.
+      type: bool
+    nearest:
+      description: Versions that come nearest, best first.
+      type: list
+      elements: str
+    packages:
+      description: Both packages with their version, as apt takes them.
+      type: list
+      elements: str
+    preferences:
+      description: Text for a file of apt's preferences.
+      type: str
+"""
+
+from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import CUDA_ARCHITECTURES, facts
+
+NAMES = ("libnccl2", "libnccl-dev")
+# Above 1000, so that it holds against a newer version that is installed already, and against the vendor's own pin of 600.
+PREFERENCES = """\
+Explanation: Managed by trainyard.gpu. libnccl-dev needs the libnccl2 of its very version, and a newer build may need a newer CUDA than the driver runs.
+Package: %s
+Pin: version %s
+Pin-Priority: 1001
+"""
+
+
+def nccl_pair(version, cuda="", directory="", architecture="x86_64"):
+    if not version:
+        return {"version": "", "known": False, "nearest": [], "packages": [], "preferences": ""}
+    found = facts().nccl_pair(version, cuda, directory, CUDA_ARCHITECTURES.get(architecture, architecture))
+    exact = found["version"] or "%s-1+cuda%s" % (version, ".".join(cuda.split(".")[:2]))
+    return dict(found, version=exact, packages=["%s=%s" % (name, exact) for name in NAMES], preferences=PREFERENCES % (" ".join(NAMES), exact))
+
+
+class FilterModule:
+    """NCCL's packages, resolved."""
+
+    def filters(self):
+        return {"nccl_pair": nccl_pair}

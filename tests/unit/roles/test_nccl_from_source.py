@@ -1,0 +1,120 @@
+"""nccl_from_source: a build of an archive that has NCCL's make targets, its record, and the way back."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import runpy
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parents[3] / "roles/nccl/files/nccl_from_source.py"
+MAKEFILE = """
+src.build:
+\tmkdir -p build/lib/pkgconfig build/include
+\tprintf '#define NCCL_MAJOR 2\\n#define NCCL_MINOR 21\\n#define NCCL_PATCH 5\\n' > build/include/nccl.h
+\tprintf 'library for %s\\n' '$(NVCC_GENCODE)' > build/lib/libnccl.so.2.21.5
+\tln -sf libnccl.so.2.21.5 build/lib/libnccl.so.2
+\tprintf 'prefix=%s\\n' '$(PREFIX)' > build/lib/pkgconfig/nccl.pc
+src.install: src.build-not-again
+\tmkdir -p $(PREFIX)
+\tcp -P -r build/lib build/include $(PREFIX)/
+src.build-not-again:
+"""
+
+
+def archive(path, top="nccl-2.21.5-1", makefile=MAKEFILE, also=()):
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in [(top + "/Makefile", makefile), (top + "/src/Makefile", ""), *also]:
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture(name="host")
+def fixture_host(tmp_path, monkeypatch):
+    names = runpy.run_path(str(PROGRAM))
+    space = names["main"].__globals__
+    monkeypatch.setitem(space, "LOADER", str(tmp_path / "ld.so.conf.d/trainyard-nccl.conf"))
+    (tmp_path / "ld.so.conf.d").mkdir()
+    (tmp_path / "prefix/include").mkdir(parents=True)
+    real, called = names["run"], []
+    monkeypatch.setitem(space, "run", lambda *command: called.append(command) if command[0] == "ldconfig" else real(*command))
+    record = tmp_path / "placed.d/nccl.json"
+    asked = {"version": "2.21.5", "url": (tmp_path / "nccl.tar.gz").as_uri(), "checksum": archive(tmp_path / "nccl.tar.gz"), "cuda_home": "/usr/local/cuda",
+             "prefix": str(tmp_path / "prefix"), "compute_capabilities": ["90"]}
+
+    def run(step, **changed):
+        monkeypatch.setenv("TRAINYARD_NCCL", json.dumps(dict(asked, **changed)))
+        monkeypatch.setattr(sys, "argv", ["nccl_from_source", step, str(record)])
+        names["main"]()
+
+    run.folder, run.record, run.called, run.error = tmp_path, record, called, names["StepError"]
+    return run
+
+
+def installed(host):
+    return sorted(str(path.relative_to(host.folder / "prefix")) for path in (host.folder / "prefix").glob("**/*") if not path.is_dir())
+
+
+def test_built_installed_and_removed(host):
+    host("install")
+    assert installed(host) == ["include/nccl.h", "lib/libnccl.so.2", "lib/libnccl.so.2.21.5", "lib/pkgconfig/nccl.pc"]
+    assert "compute_90,code=sm_90" in (host.folder / "prefix/lib/libnccl.so.2").read_text(encoding="utf-8")
+    # Not the folder that it was installed into on the way.
+    assert (host.folder / "prefix/lib/pkgconfig/nccl.pc").read_text(encoding="utf-8") == "prefix=%s\n" % (host.folder / "prefix")
+    assert (host.folder / "ld.so.conf.d/trainyard-nccl.conf").read_text(encoding="utf-8") == "%s/lib\n" % (host.folder / "prefix")
+    assert json.loads(host.record.read_text(encoding="utf-8"))["build"]["version"] == "2.21.5" and host.called == [("ldconfig",)]
+    # Built in another way, it takes the place of the former.
+    host("install", compute_capabilities=["80"])
+    assert "sm_80" in (host.folder / "prefix/lib/libnccl.so.2").read_text(encoding="utf-8")
+    host("remove")
+    assert installed(host) == [] and not host.record.exists() and not list((host.folder / "ld.so.conf.d").iterdir())
+    # The folder that was there stays, the one that came goes.
+    assert (host.folder / "prefix/include").is_dir() and not (host.folder / "prefix/lib").exists()
+    host("remove")
+
+
+def test_what_was_changed_since_stays(host):
+    host("install")
+    (host.folder / "prefix/include/nccl.h").write_text("mine", encoding="utf-8")
+    host("remove")
+    assert installed(host) == ["include/nccl.h"]
+
+
+def test_what_is_somebody_else_s_is_not_overwritten(host):
+    (host.folder / "prefix/include/nccl.h").write_text("theirs", encoding="utf-8")
+    with pytest.raises(host.error, match="include/nccl.h is there already"):
+        host("install")
+    assert installed(host) == ["include/nccl.h"] and not host.record.exists()
+
+
+@pytest.mark.parametrize("also, makefile, changed, message", [
+    ((), MAKEFILE, {"checksum": "0" * 64}, "has the SHA-256 checksum"),
+    ((), MAKEFILE, {"version": "2.22.3"}, "the archive is of NCCL 2.21.5, and nccl_version is 2.22.3"),
+    ((), "src.build:\n\tfalse\n", {}, "exit code 2"),
+    ((), "src.build:\nsrc.install:\n", {}, "no include/nccl.h"),
+    ([("../outside", "x")], MAKEFILE, {}, "none of a source's"),
+    ((), MAKEFILE, {"url": "file:///nowhere.tar.gz"}, "can't be fetched"),
+])
+def test_builds_that_fail_leave_nothing(host, also, makefile, changed, message):
+    checksum = archive(host.folder / "nccl.tar.gz", makefile=makefile, also=also)
+    with pytest.raises(host.error, match=message):
+        host("install", **dict({"checksum": checksum}, **changed))
+    assert installed(host) == [] and not host.record.exists()
+
+
+def test_an_archive_of_something_else(host):
+    path = host.folder / "nccl.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("readme"))
+    with pytest.raises(host.error, match="holds no NCCL"):
+        host("install", checksum=hashlib.sha256(path.read_bytes()).hexdigest())
+    path.write_bytes(b"<html>")
+    with pytest.raises(host.error, match="no archive"):
+        host("install", checksum=hashlib.sha256(b"<html>").hexdigest())
