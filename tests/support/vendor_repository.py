@@ -118,7 +118,7 @@ def names_of(family, version):
     upstream = re.match(r"\d+(?:\.\d+)*", str(more["version"])).group()
     numbers = [int(number) for number in upstream.split(".")] + [0, 0]
     series = ".".join(upstream.split(".")[:2])
-    names = {"upstream": upstream, "branch": numbers[0], "series": series, "dashed": series.replace(".", "-"), "family": family["name"],
+    names = {"upstream": upstream, "branch": numbers[0], "tail": "-%d" % numbers[0] if numbers[0] < 590 else "", "series": series, "dashed": series.replace(".", "-"), "family": family["name"],
              "major": numbers[0], "minor": numbers[1], "patch": numbers[2], "nccl_code": numbers[0] * 10000 + numbers[1] * 100 + numbers[2],
              "driver_cuda": load()["driver_cuda"].get(numbers[0], ""), "nvcc_text": nvcc_text(str(more.get("compiler", ""))), **more}
     return {name: str(value) for name, value in names.items()}
@@ -164,6 +164,8 @@ def packages(family, version):
         name = fill(package["name"], names)
         lines = ["Package: %s" % name, "Version: %s" % fill(package.get("version", "@version@"), names), "Architecture: %s" % package.get("arch", "amd64"),
                  "Maintainer: cudatools <cudatools@nvidia.com>", "Section: %s" % family.get("section", "devel"), "Priority: optional", "Installed-Size: 8"]
+        if package.get("source", family.get("source")):
+            lines.append("Source: %s" % package.get("source", family.get("source")))
         if package.get("multi_arch"):
             lines.append("Multi-Arch: %s" % package["multi_arch"])
         for field in FIELDS:
@@ -272,7 +274,8 @@ def add(where, package):
 def place(folder, directory):
     """Where a directory of packages.yml lies, and whose it says it is."""
     if directory == "container_toolkit":
-        return folder / TOOLKIT / "amd64", "https://nvidia.github.io/libnvidia-container/stable/deb", "NVIDIA Corporation"
+        # As apt-cache policy shows the older directories beside it (excerpt 28913247563); of this one nobody quotes it.
+        return folder / TOOLKIT / "amd64", "https://nvidia.github.io/libnvidia-container", "NVIDIA CORPORATION <cudatools@nvidia.com>"
     return folder / CUDA / directory / "x86_64", "NVIDIA", "NVIDIA CUDA"
 
 

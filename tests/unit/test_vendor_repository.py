@@ -111,6 +111,19 @@ def test_a_driver_that_is_not_the_newest(apt):
     assert "Conflicts: nvidia-kernel-" in debian.plan("nvidia-kernel-open-dkms", "nvidia-kernel-dkms")
 
 
+@pytest.mark.parametrize("name, newest", [("debian12", "590.48.01-1"), ("ubuntu2204", "590.48.01-1ubuntu1")])
+def test_a_pinning_package_locks_a_branch(folder, apt, tmp_path, name, newest):
+    found = apt(name)
+    (found.root / "dpkg/status").write_text(ADDUSER, encoding="utf-8")
+    assert set(found.plan("cuda-drivers").values()) == {newest}
+    package, = directory(folder, name).glob("nvidia-driver-pinning-570_570.172.08-*")
+    subprocess.run(["dpkg-deb", "--extract", package, tmp_path / "unpacked"], check=True)
+    preferences, = (tmp_path / "unpacked/etc/apt/preferences.d").iterdir()
+    preferences.rename(found.root / "etc/preferences.d" / preferences.name)
+    planned = found.plan("cuda-drivers-570")
+    assert planned and {version.split("-")[0] for version in planned.values()} == {"570.172.08"}, planned
+
+
 @pytest.mark.parametrize("name", ["debian12", "ubuntu2204"])
 def test_every_driver_is_whole(folder, apt, name):
     """With all of its packages at its version, each of the driver's versions can be installed."""
