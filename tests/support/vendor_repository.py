@@ -5,7 +5,8 @@
     libnvidia-container/                      as nvidia.github.io has it: gpgkey, stable/deb/amd64/, stable/deb/nvidia-container-toolkit.list
     runfiles/                                 self-extracting installers of the driver and of CUDA, each with its .sha256sum
     vendor.json                               the key's fingerprint, and the sha256 of the keyring packages and of the installers, by path
-What is in there, and where it was read, is in vendor/packages.yml. Nothing in it is NVIDIA's: the programs are ours, in vendor/programs.
+What is in there, and where it was read, is in vendor/packages.yml. Nothing in it is NVIDIA's: the programs are ours, in vendor/programs. What nvidia-smi
+says, a test puts into /etc/vendor-fixtures/nvidia-smi (vendor/programs/nvidia-smi tells how); without it, it says what the real one says without a driver.
 A key of its own signs it all, thrown away with the folder. The debs are written here, not by dpkg-deb, so that some hundred of them take a second or two.
 
     python tests/support/vendor_repository.py make FOLDER [--expired-key] [--only driver --only nccl] [--url http://172.30.1.24:8000]
@@ -118,7 +119,8 @@ def names_of(family, version):
     upstream = re.match(r"\d+(?:\.\d+)*", str(more["version"])).group()
     numbers = [int(number) for number in upstream.split(".")] + [0, 0]
     series = ".".join(upstream.split(".")[:2])
-    names = {"upstream": upstream, "branch": numbers[0], "tail": "-%d" % numbers[0] if numbers[0] < 590 else "", "series": series, "dashed": series.replace(".", "-"), "family": family["name"],
+    names = {"upstream": upstream, "branch": numbers[0], "tail": "-%d" % numbers[0] if numbers[0] < 590 else "", "series": series,
+             "dashed": series.replace(".", "-"), "family": family["name"],
              "major": numbers[0], "minor": numbers[1], "patch": numbers[2], "nccl_code": numbers[0] * 10000 + numbers[1] * 100 + numbers[2],
              "driver_cuda": load()["driver_cuda"].get(numbers[0], ""), "nvcc_text": nvcc_text(str(more.get("compiler", ""))), **more}
     return {name: str(value) for name, value in names.items()}
@@ -175,6 +177,10 @@ def packages(family, version):
         files = {fill(path, names): content(entry, names) for path, entry in package.get("files", {}).items()}
         files["usr/share/doc/%s/README" % name] = b"Made by tests/support/vendor_repository.py.\n"
         scripts = {script: fill(text, names) for script, text in package.get("scripts", {}).items()}
+        # As debhelper does it.
+        settings = sorted(path for path in files if path.startswith("etc/"))
+        if settings:
+            scripts["conffiles"] = "".join("/%s\n" % path for path in settings)
         if any("library" in entry for entry in package.get("files", {}).values()):
             scripts["triggers"] = "activate-noawait ldconfig\n"
         yield "\n".join(lines) + "\n", files, scripts

@@ -442,6 +442,19 @@ def test_every_package_says_where_it_was_read():
         assert set(family["directories"]) <= {entry["name"] for entry in data["directories"]}
 
 
+def test_programs_are_whole():
+    """Every program of every package, with what is put in: no name without a value, and sh reads it to its end."""
+    seen = set()
+    for family in vendor.load()["families"]:
+        for _control, files, scripts in vendor.packages(family, family["versions"][0]):
+            texts = [content for content, mode in (entry for entry in files.values() if isinstance(entry, tuple)) if mode == 0o755]
+            for text in texts + [script.encode() for name, script in scripts.items() if name != "triggers"]:
+                if text.startswith(b"#!/bin/sh") and text not in seen:
+                    seen.add(text)
+                    subprocess.run(["sh", "-n"], input=text, check=True)
+    assert len(seen) > 10
+
+
 def test_nccl_only_where_the_facts_have_it(folder):
     facts = yaml.safe_load((Path(vendor.__file__).parents[2] / "roles/preflight/meta/compat_facts.yml").read_text(encoding="utf-8"))
     known = {row["deb_version"]: set(row["dirs"]) for row in facts["nccl"]["debs"]}
