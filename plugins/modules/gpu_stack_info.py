@@ -232,7 +232,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import 
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import nvidia_devices
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record
 
-PACKAGES = ["*nvidia*", "cuda*", "libcuda*", "libcudnn*", "libnccl*", "linux-image-*", "linux-headers-*"]
+PACKAGES = ["*nvidia*", "cuda*", "libcuda*", "libnvcuvid*", "libnvoptix*", "libnvsdm*", "nvsdm*", "libxnvctrl*", "libcudnn*",
+            "libnccl*", "linux-image-*", "linux-headers-*"]
 HEADERS = ["/usr/include/nccl.h", "/usr/local/include/nccl.h", "/usr/local/nccl*/include/nccl.h"]
 SPECIFICATIONS = ["/etc/cdi/*", "/var/run/cdi/*"]
 SOURCES = ["/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"]

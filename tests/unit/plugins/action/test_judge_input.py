@@ -77,6 +77,10 @@ def test_the_smallest_inventory_is_good(judge):
     ("package_sources_nvidia_container_key_fingerprint", "F796ECB0", "input-pattern", "40 hexadecimal digits"),
     ("training_image_base_archive", "README.md", "input-rule", "absolute path"),
     ("docker_engine_repository_key", "README.md", "input-rule", "absolute path"),
+    ("nvidia_driver_version", "latest", "input-pattern", "a branch such as 570"),
+    ("nvidia_driver_source", "ppa", "input-choice", "nvidia_repository"),
+    ("nvidia_driver_runfile_checksum", "md5:0123", "input-rule", "sha256"),
+    ("nvidia_driver_reboot_timeout", 5, "input-range", "60 to 7200"),
     ("docker_engine_no_proxy", ".example.org,localhost", "input-type", "a list"),
     ("train_environment", "NCCL_DEBUG=INFO", "input-type", "a dictionary"),
     ("train_environment", {"1X": "y"}, "input-rule", "not beginning with a digit"),
@@ -113,6 +117,29 @@ def test_a_value_that_is_refused(judge, name, value, check_id, allowed):
         assert first["found"] == str(value)
     for text in (name, first["found"], first["expected"], first["fix"]):
         assert text in result["msg"]
+
+
+RUNFILE = {"nvidia_driver_source": "runfile", "nvidia_driver_version": "570.172.08", "nvidia_driver_runfile_checksum": "sha256:" + "0" * 64,
+           "nvidia_driver_runfile_url": "https://mirror.example/NVIDIA-Linux-x86_64-570.172.08.run"}
+
+
+@pytest.mark.parametrize("name, value", [
+    ("nvidia_driver_version", "570"), ("nvidia_driver_version", "recommended"), ("nvidia_driver_runfile_url", ""),
+    ("nvidia_driver_runfile_url", "https://user:secret@mirror.example/NVIDIA-Linux-x86_64-570.172.08.run"),
+    ("nvidia_driver_runfile_checksum", ""), ("nvidia_driver_runfile_checksum", "sha256:" + "0" * 63),
+])
+def test_an_installer_needs_its_version_its_url_and_its_checksum(judge, name, value):
+    assert "failed" not in judge(cluster(RUNFILE))
+    assert ("input-rule", name) in problems(judge(cluster(dict(RUNFILE, **{name: value}))))
+
+
+def test_an_installer_of_another_version_is_refused(judge):
+    other = dict(RUNFILE, nvidia_driver_version="570.124.06")
+    assert problems(judge(cluster(other))) == {("input-rule", "nvidia_driver_runfile_url")}
+
+
+def test_one_cluster_has_one_driver(judge):
+    assert ("input-same", "nvidia_driver_version") in problems(judge(cluster(first={"nvidia_driver_version": "550"})))
 
 
 @pytest.mark.parametrize("name, value, source, allowed", [

@@ -1,0 +1,113 @@
+"""The driver from NVIDIA's repository: at one version in all its parts, kept there, moved only when that is asked for, and gone again."""
+
+from __future__ import annotations
+
+import pytest
+
+HOST = "nvidia-driver-a"
+testinfra_hosts = ["ansible://" + HOST]
+# A run of unattended-upgrades that takes whatever any repository has.
+EAGER = "-o 'Unattended-Upgrade::Origins-Pattern::=origin=*' -o 'Unattended-Upgrade::Origins-Pattern::=site=*'"
+
+
+def driver(host):
+    """Version and state of all packages of the driver, by version."""
+    words = host.check_output("dpkg-query --show --showformat '${Package} ${Version} ${db:Status-Abbrev}\n' '*nvidia*' 'cuda*' 'libcuda*'")
+    found = {}
+    for name, version, state in (line.split() for line in words.splitlines() if len(line.split()) == 3 and line.split()[2][1] == "i"):
+        found.setdefault(version, {})[name] = state
+    return found
+
+
+def test_all_parts_are_of_the_version_that_is_asked_for_and_held(host):
+    """There are newer ones of the branch, and of others, that apt takes of what it isn't told about."""
+    found = driver(host)
+    assert set(found) == {"550.54.15-1"}
+    assert set(found["550.54.15-1"].values()) == {"hi"}
+    # An H100 takes either kernel module, and before branch 560 that is the proprietary one.
+    assert {"cuda-drivers-550", "nvidia-kernel-dkms", "nvidia-smi", "nvidia-persistenced", "libnvidia-ml1"} <= set(found["550.54.15-1"])
+    assert "nvidia" not in host.check_output("apt-get --simulate dist-upgrade | grep ^Inst || true")
+
+
+def test_nouveau_is_out_and_the_daemon_is_enabled_and_not_started(host):
+    assert "blacklist nouveau\noptions nouveau modeset=0\n" in host.file("/etc/modprobe.d/trainyard-nvidia-driver.conf").content_string
+    assert host.service("nvidia-persistenced").is_enabled and not host.service("nvidia-persistenced").is_running
+
+
+def test_unattended_upgrades_leave_it_alone(host):
+    """By the hold; and without one by the list that the role has placed, which nothing else does."""
+    host.run_expect([0], "DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends unattended-upgrades")
+    host.run_expect([0], "apt-mark unhold $(apt-mark showhold)")
+    try:
+        said = host.run(f"unattended-upgrade --dry-run --debug {EAGER}")
+        assert "Packages that will be upgraded: \n" in said.stdout + said.stderr or "No packages found that can be upgraded" in said.stdout + said.stderr
+        host.run_expect([0], "mv /etc/apt/apt.conf.d/52trainyard-nvidia-driver /srv")
+        said = host.run(f"unattended-upgrade --dry-run --debug {EAGER}")
+        assert "nvidia-smi" in (said.stdout + said.stderr).rpartition("Packages that will be upgraded:")[2]
+    finally:
+        host.run("mv /srv/52trainyard-nvidia-driver /etc/apt/apt.conf.d; apt-get purge --quiet=2 --yes --autoremove unattended-upgrades")
+
+
+def test_what_is_loose_is_held_again(host, role):
+    assert role().changed == 1
+    assert set(driver(host)["550.54.15-1"].values()) == {"hi"}
+    assert role().changed == 0
+
+
+@pytest.mark.parametrize("variables, said", [
+    ({"nvidia_driver_version": "550.54.99"}, "no driver 550.54.99: of nvidia-smi there is 550.54.15-1"),
+    ({"nvidia_driver_source": "distribution"}, "a driver is there already from packages of NVIDIA's repository"),
+    ({"nvidia_driver_source": "runfile", "nvidia_driver_runfile_url": "file:///nowhere.run"}, "a driver is there already from packages of NVIDIA's repository"),
+])
+def test_what_can_not_be_is_refused_and_changes_nothing(host, role, variables, said):
+    before = driver(host)
+    run = role(**variables)
+    assert run.code != 0 and said in run.text
+    assert (driver(host), run.changed) == (before, 0)
+
+
+def test_gpus_that_need_the_other_kernel_module(host, role):
+    """A B200, then a V100, in the H100's place."""
+    device = "/sys/bus/pci/devices/0000:01:00.0/device"
+    try:
+        host.run_expect([0], f"echo 0x2901 > {device}")
+        assert "works with the open one alone" in role(nvidia_driver_version="570", nvidia_driver_kernel_module="proprietary").text
+        host.run_expect([0], f"echo 0x1db6 > {device}")
+        assert "works with the proprietary one alone" in role(nvidia_driver_version="570", nvidia_driver_kernel_module="open").text
+    finally:
+        host.run_expect([0], f"echo 0x2330 > {device}")
+
+
+def test_another_branch_replaces_the_whole_driver(host, role):
+    """With Fabric Manager, as if there were an NVSwitch; and the open kernel module, which is taken from 560 on."""
+    assert role(nvidia_driver_version="570", nvidia_driver_fabric_manager="always").code == 0
+    found = driver(host)
+    assert set(found) == {"570.172.08-1"} and set(found["570.172.08-1"].values()) == {"hi"}
+    assert {"nvidia-open", "nvidia-kernel-open-dkms", "nvidia-fabricmanager-570"} <= set(found["570.172.08-1"])
+    assert not {"cuda-drivers-550", "nvidia-kernel-dkms"} & set(found["570.172.08-1"])
+    assert role(nvidia_driver_version="570", nvidia_driver_fabric_manager="always").changed == 0
+
+
+def test_reboot_that_was_skipped_is_told_by_a_run_that_changes_nothing(host, role):
+    host.run_expect([0], "mount -t tmpfs driver /proc/driver && mkdir /proc/driver/nvidia")
+    try:
+        host.run_expect([0], "echo 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024' > /proc/driver/nvidia/version")
+        # The daemon has something to talk to now; what it says is not this test's.
+        run = role(nvidia_driver_version="570", nvidia_driver_fabric_manager="always", nvidia_driver_persistence=False)
+        assert "a reboot is needed: the loaded kernel module is 550.54.15, the libraries are 570.172.08" in run.text
+        assert "kernel 6.1.0-18-amd64 boots next, and has no NVIDIA module" in run.text
+        # What would come back is worse.
+        refused = role(nvidia_driver_version="570", nvidia_driver_fabric_manager="always", nvidia_driver_persistence=False, nvidia_driver_allow_reboot=True)
+        assert refused.code != 0 and "not rebooted, as the driver would not work afterwards" in refused.text
+    finally:
+        host.run_expect([0], "umount /proc/driver")
+
+
+def test_teardown_leaves_what_was_there(host, role):
+    assert role("remove").code == 0
+    assert host.check_output("dpkg-query --show") == host.check_output("cat /srv/packages")
+    assert host.check_output("apt-mark showhold") == ""
+    left = host.check_output("find /etc /usr/bin /usr/lib/x86_64-linux-gnu -not -path /etc/ld.so.cache \\( -type f -o -type l \\) | sort | "
+                             "comm -13 /srv/files - | grep --invert-match --fixed-strings trainyard-nvidia-cuda || true")
+    assert left == ""
+    assert role("remove").changed == 0

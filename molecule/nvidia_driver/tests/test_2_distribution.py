@@ -1,0 +1,38 @@
+"""Debian's real driver, as its own tool recommends it for the GPU, on a host that has no kernel and no silicon to go with it."""
+
+from __future__ import annotations
+
+HOST = "nvidia-driver-b"
+testinfra_hosts = ["ansible://" + HOST]
+
+
+def test_recommended_driver_is_debians_and_held(host):
+    version = host.package("nvidia-smi").version
+    assert version.startswith("535.")
+    assert host.check_output("apt-mark showhold").split().count("nvidia-smi") == 1
+    assert "libnvidia-ml1" in host.check_output("apt-mark showhold")
+    assert host.package("libnvidia-ml1").version == version
+    # A container has its host's kernel.
+    assert not host.package("nvidia-kernel-dkms").is_installed
+    assert '"recommended": "nvidia-driver"' in host.file("/var/lib/trainyard/placed.d/nvidia_driver.json").content_string
+
+
+def test_real_tool_says_why_it_can_not_work(host):
+    said = host.ansible("trainyard.gpu.nvidia_smi_info", check=False)
+    assert (said["available"], said["cause"]) == (False, "driver_not_loaded")
+    told = host.ansible("trainyard.gpu.gpu_stack_info", check=False)
+    assert told["driver_sources"] == ["distribution"] and told["loaded"] == "" and host.package("libnvidia-ml1").version.startswith(told["library"])
+
+
+def test_components_come_from_the_hosts_own_mirror(host):
+    ours = host.file("/etc/apt/sources.list.d/trainyard-nvidia-driver.sources").content_string
+    mirrors = host.check_output("grep --no-filename --only-matching 'https*://[^ ]*' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | sort -u").split()
+    assert "Components: contrib non-free non-free-firmware" in ours
+    assert set(line.split()[1] for line in ours.splitlines() if line.startswith("URIs:")) <= set(mirrors)
+
+
+def test_teardown_leaves_what_was_there(host, role):
+    assert role("remove").code == 0
+    assert host.check_output("dpkg-query --show") == host.check_output("cat /srv/packages")
+    assert host.check_output("apt-mark showhold") == ""
+    assert host.check_output("find /etc -name '*trainyard*'") == ""

@@ -1,0 +1,183 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which packages make up a driver at one version: the words of apt, nvidia-detect and ubuntu-drivers in, typed data out."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
+
+__all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver", "lacking_components", "parse_nvidia_detect", "parse_offers", "parse_simulated_versions",
+           "parse_ubuntu_drivers", "pin", "resolve"]
+
+# What may belong to a driver. Whether it does is told by its version, which is the driver's: containers' tools and CUDA's packages have numbers of their own.
+DRIVER = re.compile(r".*nvidia.*|cuda-drivers.*|libcuda1.*|libcudadebugger1|libnvcuvid1|libnvoptix1|libxnvctrl0|libnvsdm.*|nvsdm.*")
+# Debian's daemon stays behind the driver that it serves, and Ubuntu's modules carry the version of their kernel.
+OUT_OF_STEP = re.compile(r"nvidia-persistenced|linux-modules-nvidia-.*")
+
+
+def is_driver(name):
+    return bool(DRIVER.fullmatch(name))
+
+
+# --- what the tools print -------------------------------------------------------------------------------------------------
+
+
+def parse_offers(madison, repository="", there=True):
+    """Versions by package that `apt-cache madison` lists, newest first, as C(version).
+
+    With C(repository), a URL, only those of it (C(there)), or only those of other repositories.
+    """
+    found = {}
+    wanted = re.sub(r"^\w+://", "", repository).rstrip("/")
+    for line in madison.splitlines():
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) != 3 or not fields[2].endswith("Packages"):
+            continue
+        if wanted and (wanted + "/" in fields[2]) != there:
+            continue
+        versions = found.setdefault(fields[0], [])
+        if fields[1] not in versions:
+            versions.append(fields[1])
+    return found
+
+
+def parse_simulated_versions(text):
+    """The version by package that `apt-get --simulate install` would bring, in apt's order."""
+    return dict(re.findall(r"^Inst ([^\s:]+)\S*(?: \[[^\]]*\])? \((\S+) ", text, re.MULTILINE))
+
+
+def parse_nvidia_detect(text):
+    """The package that Debian's nvidia-detect recommends for all GPUs that it was asked about; empty where there is none, or not one for all."""
+    cards = re.split(r"^Checking (?:driver support|card)", text, flags=re.MULTILINE)[1:]
+    found = [re.findall(r"^It is recommended to install the\n\s+(\S+)$", card, re.MULTILINE) for card in cards]
+    packages = {names[0].partition(":")[0] if names else "" for names in found}
+    return packages.pop() if len(packages) == 1 else ""
+
+
+def parse_ubuntu_drivers(text):
+    """The package that `ubuntu-drivers` recommends, of `list --gpgpu --recommended` or of `devices`; empty where it names none.
+
+    The former prints «nvidia-driver-535-server, (kernel modules provided by …)» or the package alone, the latter «driver : nvidia-driver-535 - … recommended».
+    """
+    for line in text.splitlines():
+        match = re.match(r"driver\s*:\s*(nvidia-driver-\S+) - .*\brecommended\b", line) or re.match(r"(nvidia-driver-\d+\S*?)(?:[,\s]|$)", line)
+        if match:
+            return match.group(1)
+    return ""
+
+
+def lacking_components(files, codename, components):
+    """Paragraphs of apt's deb822 format that add components to those repositories of the distribution that this host uses already.
+
+    C(files) is the text of apt's lists of sources by path. Mirror, suites, options and key are as the host has them: apt refuses two entries that differ in
+    their key. Empty where the components are there. Archives of others that look the same, but for PPAs, can't be told apart; of a component that an archive
+    hasn't got apt only makes a remark.
+    """
+    entries = []
+    for path in sorted(files):
+        entries += _paragraphs(files[path]) if path.endswith(".sources") else _lines(files[path])
+    entries = [entry for entry in entries if "deb" in entry["types"]]
+    paragraphs = []
+    for entry in entries:
+        suites = [suite for suite in entry["suites"] if re.fullmatch(re.escape(codename) + r"(-updates|-security|/updates)?", suite)]
+        if not suites or "main" not in entry["components"] or any(re.search(r"\bppa\b", uri) for uri in entry["uris"]):
+            continue
+        same = [other for other in entries if set(other["uris"]) & set(entry["uris"])]
+        there = {(suite, component) for other in same for suite in other["suites"] for component in other["components"]}
+        lacking = [component for component in components if any((suite, component) not in there for suite in suites)]
+        if lacking:
+            lines = ["Types: deb", "URIs: " + " ".join(entry["uris"]), "Suites: " + " ".join(suites), "Components: " + " ".join(lacking)]
+            lines += ["Architectures: " + " ".join(entry["architectures"])] if entry["architectures"] else []
+            # The key may be one inside the entry, over many lines.
+            lines += ["Signed-By:" + entry["signed_by"]] if entry["signed_by"].strip() else []
+            paragraphs.append("\n".join(lines) + "\n")
+    return "\n".join(dict.fromkeys(paragraphs))
+
+
+def _lines(text):
+    found = []
+    for line in text.splitlines():
+        match = re.match(r"\s*(deb(?:-src)?)\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)\s*([^#]*)", line)
+        if match:
+            options = dict(re.findall(r"([\w-]+)=(\S+)", match.group(2) or ""))
+            found.append({"types": [match.group(1)], "uris": [match.group(3)], "suites": [match.group(4)], "components": match.group(5).split(),
+                          "architectures": options.get("arch", "").split(",") if options.get("arch") else [],
+                          "signed_by": " " + options["signed-by"] if "signed-by" in options else ""})
+    return found
+
+
+def _paragraphs(text):
+    found = []
+    for paragraph in re.split(r"\n\s*\n", "\n".join(line for line in text.splitlines() if not line.startswith("#"))):
+        fields = {name.lower(): value for name, value in re.findall(r"^([\w-]+):((?:.*)(?:\n[ \t].*)*)", paragraph, re.MULTILINE)}
+        if fields.get("enabled", "yes").strip().lower() in ("no", "false", "off", "0"):
+            continue
+        found.append(dict({key: fields.get(key, "").split() for key in ("types", "uris", "suites", "components", "architectures")},
+                          signed_by=fields.get("signed-by", "").rstrip()))
+    return found
+
+
+# --- what it means --------------------------------------------------------------------------------------------------------
+
+
+def fits(version, asked):
+    """Whether a package's version is the asked one: all of it, NVIDIA's part of it, or its branch. Nothing asked takes any."""
+    if not asked or version == asked:
+        return True
+    if not re.fullmatch(r"\d+(\.\d+)*", asked):
+        return False
+    number = upstream(version)
+    return bool(number) and version_key(number)[:len(version_key(asked))] == version_key(asked)
+
+
+def branch_of(text):
+    """The branch in a version, or in a package's name such as nvidia-driver-535-server; empty where there is none."""
+    number = re.match(r"(?:\d+:)?(\d+)(?:[.]|$)", text) or re.search(r"-(\d{3})(?:-|$)", text)
+    return number.group(1) if number else ""
+
+
+def expand(families, asked):
+    """Families with the asked version's branch in place of <BR>. Those that name one are left out where none is asked for."""
+    branch = branch_of(asked)
+    return [[name.replace("<BR>", branch) for name in names] for names in families if branch or not any("<BR>" in name for name in names)]
+
+
+def resolve(families, offers, asked, installed=""):
+    """The first family that is offered whole at a version that fits, by its first package; else the first of which that one is: C(names), C(version).
+
+    Of versions that fit, the installed one stays, if there is one; else the newest is taken. None where nothing fits.
+    """
+    found = []
+    for names in families:
+        versions = [version for version in offers.get(names[0], []) if fits(version, asked)]
+        if versions:
+            kept = [version for version in versions if installed and upstream(version) == installed]
+            found.append({"names": names, "version": (kept or versions)[0]})
+    whole = [family for family in found if all(
+        offers.get(name) if OUT_OF_STEP.fullmatch(name) else any(upstream(version) == upstream(family["version"]) for version in offers.get(name, []))
+        for name in family["names"])]
+    return (whole or found or [None])[0]
+
+
+def pin(version):
+    """Preferences by which apt takes all that belongs to the driver at one version, also where its newest is another: that of a dependency isn't asked for."""
+    return ("Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libnvcuvid1* libnvoptix1* libxnvctrl0* libnvsdm* nvsdm*\n"
+            "Pin: version /^([0-9]+:)?%s[-+~]/\nPin-Priority: 1001\n" % upstream(version).replace(".", "[.]"))
+
+
+def closure(names, offers, version, simulated, installed):
+    """By name, the version of every package that belongs to the driver: those that apt would bring, those that are there, and those that were named.
+
+    C(offers) are the versions by name, C(simulated) and C(installed) one version by name.
+    """
+    number = upstream(version)
+    found = {name: there for name, there in installed.items() if is_driver(name) and upstream(there) == number}
+    found.update((name, brought) for name, brought in simulated.items() if name in names or is_driver(name) and upstream(brought) == number)
+    found.update((name, installed[name]) for name in names if name not in found and name in installed)
+    found.update((name, offers[name][0]) for name in names if name not in found and offers.get(name))
+    return {name: found[name] for name in sorted(found)}

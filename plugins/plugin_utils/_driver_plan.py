@@ -1,0 +1,165 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a host's driver has to be, and what stands in its way: of what gpu_stack_info says, what was asked for, and the facts."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._driver import is_driver
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
+
+# NVIDIA's installer and documentation take the open kernel module from this branch on for every GPU that it drives; before it was the exception.
+OPEN_FROM = 560
+# github NVIDIA/open-gpu-kernel-modules begins with this branch.
+OPEN_EXISTS_FROM = 515
+EXACT = re.compile(r"\d+\.\d+.*")
+MAIN = re.compile(r"(cuda-drivers|libcuda1|libnvidia-(ml1|compute)|nvidia-(driver|open|smi|utils|kernel|dkms))(-.*)?")
+SOURCES = {"distribution": "the distribution's packages", "nvidia_repository": "packages of NVIDIA's repository", "runfile": "NVIDIA's installer"}
+
+
+def arch_row(facts, generation):
+    """Of a generation, the row of cuda.gpu_arch that says most: it may have several, by its chips."""
+    rows = [row for row in facts["cuda"]["gpu_arch"] if generation and generation in row["arch"]]
+    return dict(pair for row in rows for pair in row.items())
+
+
+def open_module(facts, generation):
+    """Whether the open kernel module drives a generation: C(required), C(possible), C(impossible); None where the generation isn't known."""
+    row = arch_row(facts, generation)
+    if not row:
+        return None
+    # It begins with Turing; of what is older the facts say false, or nothing.
+    return {"required": "required", True: "possible"}.get(row.get("open_module"), "impossible")
+
+
+def recommended_branches(facts, generations):
+    """Branches that NVIDIA supports for data centers and that drive all these GPUs, newest first."""
+    limits = [arch_row(facts, generation) for generation in generations]
+    found = [row["branch"] for row in facts["cuda"]["driver_branches"] if row["status"] == "supported" and row["type"] in ("production", "ltsb")]
+    return [str(branch) for branch in sorted(found, reverse=True)
+            if all(row.get("min_driver_branch", 0) <= branch <= row.get("max_driver_branch", branch) for row in limits)]
+
+
+def kernel_module(facts, gpus, wanted, branch):
+    """Which kernel module the host gets, C(open) or C(proprietary), and why it can't be the wanted one. C(gpus) have C(device_id) and C(generation)."""
+    problems = []
+    for gpu in gpus:
+        gpu["open"] = open_module(facts, gpu["generation"])
+    only_open = [gpu for gpu in gpus if gpu["open"] == "required"]
+    never_open = [gpu for gpu in gpus if gpu["open"] == "impossible"]
+    unknown = [gpu for gpu in gpus if gpu["open"] is None]
+
+    def named(some):
+        return ", ".join(sorted({"%s (10de:%s)" % (gpu["generation"] or "an unknown GPU", gpu["device_id"]) for gpu in some}))
+
+    if only_open and never_open:
+        problems.append("%s needs the open kernel module, which does not drive %s: no one driver drives both" % (named(only_open), named(never_open)))
+    elif wanted == "auto" and unknown and not only_open and not never_open:
+        problems.append("the facts don't know %s, so nobody can tell its kernel module: set nvidia_driver_kernel_module to open or proprietary" % named(unknown))
+    elif wanted == "proprietary" and only_open:
+        problems.append("nvidia_driver_kernel_module is proprietary, but %s works with the open one alone: set it to open, or to auto" % named(only_open))
+    elif wanted == "open" and never_open:
+        problems.append("nvidia_driver_kernel_module is open, but %s works with the proprietary one alone: set it to proprietary, or to auto" % named(never_open))
+    number = version_key(branch)[0] if branch else 0
+    kind = wanted
+    if wanted == "auto":
+        kind = "open" if only_open or not never_open and number >= OPEN_FROM else "proprietary"
+    if kind == "open" and 0 < number < OPEN_EXISTS_FROM:
+        problems.append("driver %s has no open kernel module, which begins with %d: ask for a newer one" % (branch, OPEN_EXISTS_FROM))
+    return kind, problems
+
+
+def expand(families, kind, own_kernel, signed, fabric, flavours):
+    """The lists of packages, in order of preference. A family that lacks what is needed is left out."""
+    found = []
+    for family in families:
+        names = family.get("always", [])
+        if own_kernel:
+            module = family.get(("signed_" if signed else "") + kind)
+            names = names + module if module else []
+        if fabric:
+            names = names + family["fabric"] if names and family.get("fabric") else []
+        names = [spelled for name in names for spelled in ([name.replace("<FLAVOUR>", flavour) for flavour in flavours] if "<FLAVOUR>" in name else [name])]
+        if names:
+            found.append(names)
+    return found
+
+
+def kernel_headers(found):
+    """Packages with the headers of the kernels that run and boot next, and of those that the metapackages will bring; and kernels whose package isn't known."""
+    packages, names, strange = found["packages"], [], []
+    for kernel in dict.fromkeys([found["running_kernel"], found["next_kernel"]]):
+        if kernel in found["modules"] and kernel not in found["headers"]:
+            if "linux-image-" + kernel in packages or "linux-image-unsigned-" + kernel in packages:
+                names.append("linux-headers-" + kernel)
+            else:
+                strange.append(kernel)
+    names += ["linux-headers-" + flavour for flavour in kernel_flavours(packages)]
+    return [name for name in dict.fromkeys(names) if name not in packages], strange
+
+
+def kernel_flavours(packages):
+    """Such as amd64 or generic, of the metapackages that bring new kernels."""
+    return sorted(name[len("linux-image-"):] for name in packages if re.match(r"linux-image-(?!unsigned-|extra-)[a-z]", name) and not name.endswith("-dbg"))
+
+
+def plan(found, facts, generation_of, asked, data, recommended=None):
+    """C(asked) is source, version, kernel_module and fabric_manager; C(data) has families by source and system, and the system; see the filter."""
+    source, version = asked["source"], str(asked["version"])
+    own_kernel = bool(found["next_kernel"])
+    gpus = [dict(gpu, generation=generation_of(gpu["device_id"])) for gpu in found["gpus"]]
+    generations = sorted({gpu["generation"] or gpu["device_id"] for gpu in gpus})
+    fabric = asked["fabric_manager"] == "always" or asked["fabric_manager"] == "auto" and found["nvswitches"] > 0
+    noted = found["record"]
+    wishes, tool = [version], ""
+    if version == "recommended":
+        wishes = recommended_branches(facts, [gpu["generation"] for gpu in gpus]) if source == "nvidia_repository" else [recommended or ""]
+        tool = data["recommended_by"].get(data["system"], "") if source == "distribution" else ""
+    key = {"source": source, "version": version, "kernel_module": asked["kernel_module"], "generations": generations, "fabric_manager": fabric,
+           "own_kernel": own_kernel}
+    kind, problems = kernel_module(facts, gpus, asked["kernel_module"], upstream(wishes[0]) if wishes else "")
+    families = data["families"].get(source, {}).get(data["system"], [])
+    signed = bool(found["secure_boot"]) and any("signed_" + kind in family for family in families)
+    wanted = expand(families, kind, own_kernel, signed, fabric, kernel_flavours(found["packages"]))
+
+    installed = driver_packages(found["packages"])
+    foreign = [other for other in found["driver_sources"] if other != source]
+    if foreign:
+        theirs = sorted(name for name, package in installed.items() if ("nvidia_repository" if package["by_nvidia"] else "distribution") in foreign)
+        ways = (["nvidia-uninstall"] if "runfile" in foreign else []) + (["apt-get purge %s" % " ".join(theirs)] if theirs else [])
+        problems.append("a driver is there already from %s, and nvidia_driver_source is %s: remove that one first (%s), or name its source" % (
+            " and from ".join(SOURCES[other] for other in foreign), source, "; ".join(ways)))
+    if fabric and source == "runfile":
+        problems.append("this host's NVSwitches need Fabric Manager, which NVIDIA's installer doesn't bring: set nvidia_driver_source to nvidia_repository")
+    elif families and not wanted and not problems:
+        problems.append("%s have no %s: choose another nvidia_driver_source" % (
+            SOURCES[source], "Fabric Manager, which this host's NVSwitches need" if fabric else "%s kernel module" % kind))
+    if version == "recommended" and source == "nvidia_repository" and not wishes:
+        problems.append("no branch that is supported drives all GPUs of this host (%s): name one in nvidia_driver_version" % ", ".join(generations))
+    if own_kernel and found["secure_boot"] and not found["loaded"] and not signed and not found["module_keys_enrolled"]:
+        problems.append("Secure Boot is on, and would keep out a kernel module that this host builds itself: enroll its key (mokutil --import /var/lib/dkms/mok.pub, "
+                        "then confirm at the console), switch Secure Boot off, or use a source with signed modules (Ubuntu's distribution)")
+
+    headers, strange = kernel_headers(found) if own_kernel and not signed else ([], [])
+    if source == "runfile":
+        done = found["library"] == version and ("runfile" in found["driver_sources"] or found["loaded"] == version)
+    else:
+        packages = noted.get("packages", {})
+        done = bool(packages) and noted.get("asked") == key and all(
+            name in found["packages"] and found["packages"][name]["version"] == have and found["packages"][name]["held"] and not found["packages"][name]["broken"]
+            for name, have in packages.items())
+    return {
+        "problems": problems, "kernel_module": kind, "generations": generations, "own_kernel": own_kernel, "signed": signed, "fabric_manager": fabric,
+        "asked": wishes, "recommended_by": tool, "families": wanted, "headers": headers, "kernels_without_package": strange, "key": key, "installed": done,
+        "driver_packages": sorted(installed), "former": sorted({upstream(package["version"]) for package in installed.values()}),
+    }
+
+
+def driver_packages(packages):
+    """Those of the installed packages that belong to the driver: they have a version that its main packages have."""
+    numbers = {upstream(package["version"]) for name, package in packages.items() if MAIN.fullmatch(name) and not name.startswith("nvidia-driver-pinning")}
+    return {name: package for name, package in packages.items() if is_driver(name) and upstream(package["version"]) in numbers}

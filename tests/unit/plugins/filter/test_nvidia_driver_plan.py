@@ -1,0 +1,150 @@
+"""What driver a host gets, by the collection's own facts and the role's own packages, and what is refused before anything changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ansible_collections.trainyard.gpu.plugins.filter.nvidia_driver_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import recommended_branches
+
+KERNEL, NEXT = "6.1.0-18-amd64", "6.1.0-25-amd64"
+DATA = dict(yaml.safe_load((Path(__file__).parents[4] / "roles/nvidia_driver/vars/main.yml").read_text(encoding="utf-8"))["__nvidia_driver_data"],
+            system="debian")
+# K80, P100, V100, T4, A100, L40S, H100, B200
+IDS = {"Kepler": "102d", "Pascal": "15f8", "Volta": "1db6", "Turing": "1eb8", "Ampere": "20b2", "Ada": "26b9", "Hopper": "2330", "Blackwell": "2901"}
+
+
+def package(version, held=False, by_nvidia=False):
+    return {"version": version, "held": held, "broken": False, "by_nvidia": by_nvidia}
+
+
+def host(*generations, **more):
+    images = {name: package("6.1.1-1") for name in ("linux-image-" + KERNEL, "linux-image-" + NEXT, "linux-image-amd64")}
+    return dict({
+        "gpus": [{"bus_id": "0000:01:00.0", "device_id": IDS.get(name, name), "model": ""} for name in generations], "nvswitches": 0,
+        "running_kernel": KERNEL, "next_kernel": NEXT, "modules": {KERNEL: "", NEXT: ""}, "headers": [KERNEL], "packages": images, "driver_sources": [],
+        "secure_boot": None, "module_keys_enrolled": [], "loaded": "", "library": "", "record": {}}, **more)
+
+
+def plan(found, source="nvidia_repository", version="570", kernel_module="auto", fabric_manager="auto", recommended="", **data):
+    return FilterModule().filters()["nvidia_driver_plan"](found, source, version, kernel_module, fabric_manager, dict(DATA, **data), recommended)
+
+
+@pytest.mark.parametrize("generation, version, kind", [
+    ("Kepler", "470", "proprietary"), ("Volta", "580", "proprietary"), ("Turing", "550", "proprietary"), ("Ampere", "570", "open"), ("Hopper", "535", "proprietary"),
+    ("Hopper", "560.28.03", "open"), ("Blackwell", "570", "open"),
+])
+def test_kernel_module_by_generation(generation, version, kind):
+    told = plan(host(generation), version=version)
+    assert (told["kernel_module"], told["problems"]) == (kind, [])
+
+
+@pytest.mark.parametrize("generations, version, kernel_module, problem", [
+    (["Blackwell"], "570", "proprietary", "nvidia_driver_kernel_module is proprietary, but Blackwell (10de:2901) works with the open one alone"),
+    (["Volta"], "570", "open", "nvidia_driver_kernel_module is open, but Volta (10de:1db6) works with the proprietary one alone"),
+    (["Kepler"], "470", "open", "works with the proprietary one alone"),
+    (["Pascal", "Blackwell"], "580", "auto", "Blackwell (10de:2901) needs the open kernel module, which does not drive Pascal (10de:15f8)"),
+    (["fffe"], "570", "auto", "the facts don't know an unknown GPU (10de:fffe)"),
+    (["Turing"], "470", "open", "driver 470 has no open kernel module, which begins with 515"),
+])
+def test_kernel_modules_that_are_refused(generations, version, kernel_module, problem):
+    assert problem in plan(host(*generations), version=version, kernel_module=kernel_module)["problems"][0]
+
+
+def test_an_unknown_gpu_goes_with_what_is_said():
+    assert plan(host("fffe"), kernel_module="open")["problems"] == []
+    # A known one beside it tells.
+    assert plan(host("fffe", "Blackwell"))["kernel_module"] == "open"
+
+
+def test_packages_by_source_and_system():
+    assert plan(host("Hopper"))["families"][0] == ["nvidia-smi", "libcuda1", "nvidia-persistenced", "nvidia-open-<BR>"]
+    assert plan(host("Volta"))["families"][0][-1] == "cuda-drivers-<BR>"
+    assert plan(host("Hopper"), system="ubuntu", source="distribution", version="535")["families"][0][-1] == "nvidia-dkms-<BR>-server"
+    assert plan(host("Hopper"), source="distribution", version="535")["families"][0][-1] == "nvidia-kernel-dkms"
+    # A container has its host's kernel.
+    told = plan(host("Hopper", next_kernel="", modules={}, headers=[]), source="distribution", version="535")
+    assert not told["own_kernel"] and "nvidia-kernel-dkms" not in told["families"][0] and told["headers"] == [] and told["problems"] == []
+    assert plan(host("Hopper"), source="runfile", version="570.172.08")["families"] == []
+
+
+def test_fabric_manager_comes_with_an_nvswitch_alone():
+    assert plan(host("Hopper"))["fabric_manager"] is False
+    told = plan(host("Hopper", nvswitches=4))
+    assert told["fabric_manager"] and [names[-1] for names in told["families"]] == ["nvidia-fabricmanager-<BR>"] * 2 + ["nvidia-fabricmanager"] * 2
+    assert plan(host("Hopper", nvswitches=4), fabric_manager="never")["fabric_manager"] is False
+    assert "no Fabric Manager" in plan(host("Hopper", nvswitches=4), source="distribution")["problems"][0]
+    assert "NVIDIA's installer doesn't bring" in plan(host("Hopper"), source="runfile", version="570.172.08", fabric_manager="always")["problems"][0]
+
+
+def test_headers_of_the_kernel_that_runs_and_of_the_next():
+    assert plan(host("Hopper"))["headers"] == ["linux-headers-" + NEXT, "linux-headers-amd64"]
+    found = host("Hopper", headers=[KERNEL, NEXT])
+    found["packages"]["linux-headers-amd64"] = package("6.1.1-1")
+    assert plan(found)["headers"] == []
+    own = host("Hopper", headers=[], packages={})
+    assert (plan(own)["headers"], plan(own)["kernels_without_package"]) == ([], [KERNEL, NEXT])
+
+
+def test_secure_boot_is_noticed_before():
+    assert "Secure Boot is on" in plan(host("Hopper", secure_boot=True))["problems"][0]
+    assert plan(host("Hopper", secure_boot=True, module_keys_enrolled=["/var/lib/dkms/mok.pub"]))["problems"] == []
+    # Ubuntu signs modules itself, by flavour of the kernel.
+    found = host("Hopper", secure_boot=True, packages={"linux-image-generic": package("5.15.0.100")})
+    told = plan(found, source="distribution", version="535", system="ubuntu")
+    assert told["problems"] == [] and told["families"][0][-1] == "linux-modules-nvidia-<BR>-server-generic" and told["headers"] == []
+
+
+@pytest.mark.parametrize("source, there, ways", [
+    ("nvidia_repository", {"nvidia-driver": package("535.261.03-1"), "nvidia-smi": package("535.261.03-1")}, "apt-get purge nvidia-driver nvidia-smi"),
+    ("distribution", {"cuda-drivers-550": package("550.54.15-1", by_nvidia=True)}, "apt-get purge cuda-drivers-550"),
+    ("runfile", {"libcuda1": package("535.261.03-1")}, "apt-get purge libcuda1"),
+])
+def test_a_driver_from_elsewhere_is_refused(source, there, ways):
+    sources = ["nvidia_repository"] if any(entry["by_nvidia"] for entry in there.values()) else ["distribution"]
+    told = plan(host("Hopper", packages=dict(there, **{"nvidia-container-toolkit": package("1.17.7-1", by_nvidia=True)}), driver_sources=sources),
+                source=source, version="550.54.15")
+    assert "a driver is there already from" in told["problems"][0] and "(%s)" % ways in told["problems"][0]
+
+
+def test_an_installers_driver_below_packages_is_refused():
+    told = plan(host("Hopper", driver_sources=["runfile"]))
+    assert "a driver is there already from NVIDIA's installer" in told["problems"][0] and "(nvidia-uninstall)" in told["problems"][0]
+
+
+def test_a_host_is_as_asked_by_what_it_has():
+    found = host("Hopper")
+    noted = {"asked": plan(found)["key"], "version": "570.172.08", "packages": {"nvidia-smi": "570.172.08-1", "libcuda1": "570.172.08-1"}}
+    packages = {name: package(version, held=True, by_nvidia=True) for name, version in noted["packages"].items()}
+    good = dict(found, record=noted, packages=packages, driver_sources=["nvidia_repository"])
+    assert plan(good)["installed"] and plan(good)["former"] == ["570.172.08"]
+    assert not plan(good, version="580")["installed"] and not plan(good, kernel_module="open")["installed"]
+    assert not plan(dict(good, record={}))["installed"]
+    for broken in ({"held": False}, {"version": "570.124.06-1"}, {"broken": True}):
+        assert not plan(dict(good, packages=dict(packages, libcuda1=dict(packages["libcuda1"], **broken))))["installed"]
+    assert not plan(dict(good, packages={"nvidia-smi": packages["nvidia-smi"]}))["installed"]
+
+
+@pytest.mark.parametrize("more, done", [
+    ({"library": "570.172.08", "driver_sources": ["runfile"]}, True), ({"library": "570.172.08", "loaded": "570.172.08"}, True),
+    ({"library": "550.54.15", "driver_sources": ["runfile"]}, False), ({}, False), ({"loaded": "570.172.08"}, False),
+])
+def test_an_installer_is_not_run_again(more, done):
+    assert plan(host("Hopper", **more), source="runfile", version="570.172.08")["installed"] is done
+
+
+def test_what_is_recommended():
+    facts = load_facts()
+    newest = recommended_branches(facts, ["Hopper"])
+    assert newest == sorted(newest, reverse=True) and "580" in newest and "610" not in newest
+    # The last branch for these.
+    assert recommended_branches(facts, ["Volta", "Hopper"]) == ["580"]
+    assert plan(host("Volta"), version="recommended")["asked"] == ["580"]
+    assert "no branch that is supported drives all GPUs" in plan(host("Kepler"), version="recommended")["problems"][0]
+    told = plan(host("Hopper"), source="distribution", version="recommended")
+    assert (told["asked"], told["recommended_by"]) == ([""], "nvidia-detect")
+    assert plan(host("Kepler"), source="distribution", version="recommended", recommended="470")["asked"] == ["470"]
