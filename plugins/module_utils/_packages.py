@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["parse_installed", "parse_madison", "parse_simulation", "nearest_versions", "split_package"]
+__all__ = ["STATES_FORMAT", "parse_installed", "parse_madison", "parse_simulation", "parse_states", "nearest_versions", "split_package", "way_back"]
+
+# For dpkg-query --showformat: what parse_states reads.
+STATES_FORMAT = "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\n"
 
 
 def split_package(text):
@@ -65,3 +68,44 @@ def nearest_versions(wanted, versions, count=3):
 
     ranked = sorted(enumerate(versions), key=lambda entry: (-likeness(entry[1]), entry[0]))
     return [version for _place, version in ranked[:count]]
+
+
+def parse_states(text, automatic=()):
+    """All that dpkg knows, by name (with the architecture, where that is a foreign one): version, status of two letters as `dpkg --list` has it, automatic."""
+    found, automatic = {}, set(automatic)
+    for line in text.splitlines():
+        name, version, status = (line.split("\t") + ["", ""])[:3]
+        found[name] = {"version": version, "status": status.strip(), "automatic": bool({name, name.partition(":")[0]} & automatic)}
+    return found
+
+
+def is_installed(state):
+    return bool(state) and state["status"][1:2] == "i"
+
+
+def way_back(before, after, now):
+    """What brings back the packages that differ between two lists of states: C(install) (names with versions), C(remove), C(hold), C(unhold), C(automatic).
+
+    C(kept) are those that somebody has changed since C(after), and that stay. Without C(after), what is there now is what the change has left.
+    """
+    after = after or now
+    plan = {"install": [], "remove": [], "hold": [], "unhold": [], "automatic": [], "kept": []}
+    for name in sorted(set(before) | set(after)):
+        was, became, there = before.get(name), after.get(name), now.get(name)
+        if was == became or was == there:
+            continue
+        if became != there:
+            plan["kept"].append(name)
+            continue
+        if is_installed(was):
+            if not is_installed(there) or there["version"] != was["version"]:
+                plan["install"].append("%s=%s" % (name, was["version"]))
+            held = was["status"][:1] == "h"
+            if held or is_installed(there) and there["status"][:1] == "h":
+                plan["hold" if held else "unhold"].append(name)
+            if was["automatic"]:
+                plan["automatic"].append(name)
+        elif there:
+            # Nothing of it is left: neither installed, nor its settings.
+            plan["remove"].append(name)
+    return plan

@@ -1,0 +1,121 @@
+"""The fleet's upgrade, that stops at the host which does not work then, and the way back; and what playbook drift says all along."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import testinfra
+from left_to_acceptance import pytest_collection_modifyitems
+
+__all__ = ["pytest_collection_modifyitems"]
+
+ROOT = Path(__file__).resolve().parents[3]
+SCENARIO = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
+NAMES = ["upgrade-a", "upgrade-b", "upgrade-c"]
+
+
+def play(name, **variables):
+    command = ["ansible-playbook", "--inventory", os.environ["MOLECULE_INVENTORY_FILE"], "playbooks/%s.yml" % name, "--extra-vars", json.dumps(variables)]
+    done = subprocess.run(command, cwd=ROOT, env=dict(os.environ, ANSIBLE_FORCE_COLOR="0", ANSIBLE_NOCOLOR="1"), text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    print(done.stdout)
+    recap = done.stdout.rpartition("PLAY RECAP")[2]
+    changed = {host: int(count) for host, count in re.findall(r"^(upgrade-\w).*?changed=(\d+)", recap, re.MULTILINE)}
+    return SimpleNamespace(code=done.returncode, lines=done.stdout.splitlines(), text=" ".join(done.stdout.split()), changed=changed)
+
+
+def hosts():
+    return [testinfra.get_host("ansible://" + name, ansible_inventory=os.environ["MOLECULE_INVENTORY_FILE"], sudo=True) for name in NAMES]
+
+
+def listed():
+    return [host.check_output("dpkg --list") for host in hosts()]
+
+
+def toolkits():
+    return [host.check_output("dpkg-query --show --showformat '${Version} ${db:Status-Abbrev}' nvidia-container-toolkit") for host in hosts()]
+
+
+def hooks():
+    path = SCENARIO / "hooks"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return lines
+
+
+@pytest.fixture(scope="module", name="before")
+def _before():
+    return listed()
+
+
+def test_nothing_has_drifted_and_nothing_is_to_be_done(before):
+    run = play("drift")
+    assert run.code == 0
+    assert [line.split() for line in run.lines if re.match(r"upgrade-\w +-", line)] == [[name, "-", "4", "packages", "as", "asked"] for name in NAMES]
+    run = play("upgrade")
+    assert (run.code, set(run.changed.values()), hooks(), listed()) == (0, {0}, [], before)
+    assert "upgrade-c: as asked already" in run.text
+
+
+def test_drift_names_what_differs_and_changes_nothing(before):
+    hosts()[1].run_expect([0], "apt-mark unhold libnvidia-container1")
+    run = play("drift", container_toolkit_version="1.17.7")
+    assert run.code == 2
+    assert "upgrade-b libnvidia-container1 1.17.7-1, held not held" in run.text
+    assert "drift on 1 of 3 hosts: upgrade-b" in run.text
+    hosts()[1].run_expect([0], "apt-mark hold libnvidia-container1")
+    run = play("drift", container_toolkit_version="1.17.8")
+    assert run.code == 2
+    assert len([line for line in run.lines if line.endswith("1.17.7-1")]) == 12
+    assert listed() == before
+
+
+def test_upgrade_stops_at_the_first_host_that_does_not_work(before):
+    run = play("upgrade", container_toolkit_version="1.17.8")
+    assert run.code == 2
+    assert toolkits() == ["1.17.8-1 hi ", "1.17.8-1 hi ", "1.17.7-1 hi "]
+    assert listed()[2] == before[2]
+    assert run.changed["upgrade-c"] == 0
+    # The second one stays out of use.
+    assert hooks() == ["drain upgrade-a", "resume upgrade-a", "drain upgrade-b"]
+    assert "upgrade_back=true" in run.text
+
+
+def test_another_try_stops_there_too(before):
+    run = play("upgrade", container_toolkit_version="1.17.8")
+    assert run.code == 2
+    assert "Failed to initialize NVML" in run.text
+    assert listed()[2] == before[2]
+    assert hooks() == []
+
+
+def test_one_command_returns_the_hosts_of_the_upgrade(before):
+    run = play("upgrade", upgrade_back=True)
+    assert run.code == 0
+    assert listed() == before
+    assert hooks() == ["drain upgrade-a", "resume upgrade-a", "drain upgrade-b", "resume upgrade-b"]
+    assert "upgrade-c: nothing of an upgrade is noted" in run.text
+    assert play("drift").code == 0
+
+
+def test_the_way_back_is_gone_once(before):
+    run = play("upgrade", upgrade_back=True)
+    assert (run.code, set(run.changed.values()), listed(), hooks()) == (0, {0}, before, [])
+
+
+def test_mended_host_goes_on_and_the_first_notes_count(before):
+    assert play("upgrade", container_toolkit_version="1.17.8").code == 2
+    hosts()[1].run_expect([0], "rm /etc/vendor-fixtures/nvidia-smi/fail; mv /etc/apt/apt.conf.d/99fault /srv/")
+    hooks()
+    run = play("upgrade", container_toolkit_version="1.17.8")
+    assert run.code == 0
+    assert toolkits() == ["1.17.8-1 hi "] * 3
+    assert hooks() == ["resume upgrade-b", "drain upgrade-c", "resume upgrade-c"]
+    assert play("upgrade", upgrade_back=True, upgrade_batch=3).code == 0
+    assert listed() == before

@@ -1,0 +1,35 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import problems, table
+
+
+class ActionModule(ActionBase):
+    """Show, on the controller, what of all hosts is not as it was asked for."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _VALID_ARGS = frozenset(("answers", "asked"))
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        dummy, args = self.validate_argument_spec({"answers": {"type": "str", "required": True}, "asked": {"type": "str", "required": True}})
+        hosts = []
+        for name in [name for name in task_vars["groups"]["cluster"] if name in task_vars["ansible_play_hosts_all"]]:
+            variables = task_vars["hostvars"][name]
+            answer, asked = variables.get(args["answers"], {}), variables.get(args["asked"], {})
+            # One that fell out of the play on the way did not answer, whatever an earlier play has left of it.
+            silent = name not in task_vars["ansible_play_hosts"] or "drift" not in answer
+            hosts.append({"name": name, "asked": len(asked), "problems": None if silent else problems(answer, asked)})
+        self._display.display(table(hosts))
+        drifted = [host["name"] for host in hosts if host["problems"]]
+        result.update(changed=False, hosts=hosts, msg="drift on %d of %d hosts" % (len(drifted), len(hosts)), failed=bool(drifted))
+        if drifted:
+            result["msg"] += ": " + ", ".join(drifted)
+        return result

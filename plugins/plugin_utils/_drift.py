@@ -1,0 +1,40 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What of the GPU stack is not as it was asked for, and what the next boot will break: an answer of gpu_stack_info in, words out."""
+
+from __future__ import annotations
+
+COLUMNS = ("what", "asked", "found")
+
+
+def problems(answer, asked):
+    """What, asked and found, for each thing that is wrong. C(asked) are the versions by package that C(answer) was asked with."""
+    packages = answer["packages"]
+    found = [{"what": entry["name"], "asked": str(entry["asked"]), "found": entry["found"]} for entry in answer["drift"]]
+    differ = {entry["name"] for entry in answer["drift"]}
+    found += [{"what": name, "asked": "%s, held" % asked[name], "found": "not held"} for name in sorted(asked)
+              if name not in differ and asked[name] != "absent" and not packages[name]["held"]]
+    found += [{"what": name, "asked": "installed whole", "found": "%s, broken off" % packages[name]["version"]} for name in sorted(packages)
+              if packages[name]["broken"]]
+    if answer["reboot_required_reason"]:
+        found.append({"what": "driver", "asked": "the one on disk", "found": answer["reboot_required_reason"]})
+    if answer["will_break_on_next_boot"]:
+        found.append({"what": "next boot", "asked": "a driver that works", "found": answer["will_break_on_next_boot"]})
+    return found
+
+
+def table(hosts):
+    """C(hosts): name, problems (None where the host did not answer) and number of packages asked for. One line for each problem, and for each host without."""
+    lines = [("host",) + COLUMNS]
+    for host in hosts:
+        if host["problems"] is None:
+            lines.append((host["name"], "-", "-", "did not answer"))
+        elif not host["problems"]:
+            lines.append((host["name"], "-", "%d packages" % host["asked"], "as asked"))
+        for problem in host["problems"] or []:
+            lines.append((host["name"],) + tuple(problem[column] for column in COLUMNS))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
+    return "\n".join("  ".join([text.ljust(width) for text, width in zip(line, widths)] + [line[-1]]) for line in lines)

@@ -1,0 +1,43 @@
+"""What of the GPU stack is wrong with a host, and the table of a fleet."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.gpu.plugins.filter.stack_problems import stack_problems
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import table
+
+GOOD = {"packages": {"libnccl2": {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False}}, "drift": [],
+        "reboot_required_reason": "", "will_break_on_next_boot": ""}
+ASKED = {"libnccl2": "2.21.5-1+cuda12.4", "nvidia-docker2": "absent"}
+
+
+def test_nothing_is_wrong():
+    assert stack_problems(GOOD, ASKED) == []
+    assert stack_problems(GOOD) == []
+
+
+def test_each_thing_that_may_be_wrong():
+    packages = {"libnccl2": {"version": "2.21.5-1+cuda12.4", "held": False, "broken": False},
+                "nvidia-driver": {"version": "550.54.15-1", "held": True, "broken": True}}
+    drift = [{"name": "nvidia-driver", "asked": 570, "found": "550.54.15-1"}]
+    answer = {"packages": packages, "drift": drift, "reboot_required_reason": "the loaded one is older", "will_break_on_next_boot": "kernel 6.2 has none"}
+    assert stack_problems(answer, dict(ASKED, **{"nvidia-driver": 570})) == [
+        {"what": "nvidia-driver", "asked": "570", "found": "550.54.15-1"},
+        {"what": "libnccl2", "asked": "2.21.5-1+cuda12.4, held", "found": "not held"},
+        {"what": "nvidia-driver", "asked": "installed whole", "found": "550.54.15-1, broken off"},
+        {"what": "driver", "asked": "the one on disk", "found": "the loaded one is older"},
+        {"what": "next boot", "asked": "a driver that works", "found": "kernel 6.2 has none"},
+    ]
+
+
+def test_table_has_every_host():
+    hosts = [
+        {"name": "server-a", "asked": 4, "problems": []},
+        {"name": "server-b", "asked": 4, "problems": [{"what": "libnccl2", "asked": "2.21.5", "found": "absent"}]},
+        {"name": "c", "asked": 0, "problems": None},
+    ]
+    assert table(hosts).splitlines()[0] == "host      what      asked       found"
+    assert table(hosts).splitlines()[1:] == [
+        "server-a  -         4 packages  as asked",
+        "server-b  libnccl2  2.21.5      absent",
+        "c         -         -           did not answer",
+    ]
