@@ -47,6 +47,11 @@ options:
     description: Whether the packages are kept at their versions. A change of versions lifts the hold and sets it again in the same run.
     type: bool
     default: false
+  hold_too:
+    description: With O(hold), names as shell patterns of what else is kept at its version where it is installed, such as what the packages have brought along.
+    type: list
+    elements: str
+    default: []
   may_replace:
     description:
       - Names, as shell patterns, of packages that may be removed because those of O(packages) conflict with them.
@@ -219,7 +224,7 @@ class Host:
 
     # Present
 
-    def install(self, packages, traces, hold, may_replace):
+    def install(self, packages, traces, hold, may_replace, hold_too):
         asked = dict(_packages.split_package(package) for package in packages)
         before = self.installed(asked)
         missing = [package for package in packages for name, version in [_packages.split_package(package)]
@@ -259,8 +264,9 @@ class Host:
             if wrong:
                 self.module.fail_json(msg="apt-get has ended well, but %s" % ", ".join(wrong))
         if loose or hold and missing:
-            record["held"] = unique(record["held"] + loose)
-            rc, stdout, stderr = self.run("apt-mark", "hold", *asked)
+            others = self.installed(hold_too)
+            record["held"] = unique(record["held"] + loose + [name for name, package in sorted(others.items()) if not package["held"] and name not in asked])
+            rc, stdout, stderr = self.run("apt-mark", "hold", *unique(list(asked) + sorted(others)))
             if rc:
                 self.module.fail_json(msg="apt-mark hold: %s" % last_lines(stderr or stdout))
         if settings(traces):
@@ -387,6 +393,7 @@ def main():
             "record": {"type": "path", "required": True},
             "traces": {"type": "list", "elements": "str", "default": []},
             "hold": {"type": "bool", "default": False},
+            "hold_too": {"type": "list", "elements": "str", "default": []},
             "may_replace": {"type": "list", "elements": "str", "default": []},
             "lock_timeout": {"type": "int", "default": 600},
         },
@@ -395,7 +402,7 @@ def main():
     )
     host = Host(module)
     if module.params["state"] == "present":
-        host.install(*(module.params[name] for name in ("packages", "traces", "hold", "may_replace")))
+        host.install(*(module.params[name] for name in ("packages", "traces", "hold", "may_replace", "hold_too")))
     else:
         host.uninstall()
     module.exit_json(**host.result)

@@ -238,6 +238,33 @@ def test_nccl_is_one_version(judge, values, sources):
     assert {source for _id, source in problems(judge(cluster(values)))} == sources
 
 
+FILE = {"version": "11.4.4", "url": "https://mirror.example.org/cuda_11.4.4_470.82.01_linux.run", "checksum": "sha256:" + "0" * 64}
+
+
+@pytest.mark.parametrize("values, sources", [
+    ({"cuda_toolkit_versions": ["12.4.1", "11.8", "12.6.3-1"], "cuda_toolkit_default": "11.8.0", "cuda_toolkit_cudnn_version": "9.1.0.70-1"}, set()),
+    ({"cuda_toolkit_versions": ["12.4.1", "twelve"]}, {"cuda_toolkit_versions[1]"}),
+    ({"cuda_toolkit_versions": ["12.4.1", "12.4.0"]}, {"cuda_toolkit_versions"}),
+    ({"cuda_toolkit_versions": ["12.4"], "cuda_toolkit_default": "12.6"}, {"cuda_toolkit_default"}),
+    ({"cuda_toolkit_versions": ["12.4"], "cuda_toolkit_cudnn_version": "9"}, {"cuda_toolkit_cudnn_version"}),
+    ({"cuda_toolkit_cudnn_version": "9.1.0.70-1"}, {"cuda_toolkit_cudnn_version"}),
+    ({"cuda_toolkit_versions": ["12.4"], "cuda_toolkit_runfiles": [FILE]}, {"cuda_toolkit_runfiles"}),
+    ({"cuda_toolkit_versions": ["12.4"], "cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [FILE]}, {"cuda_toolkit_versions"}),
+    ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [FILE], "cuda_toolkit_default": "11.4"}, set()),
+    ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [dict(FILE, checksum="md5:1")]}, {"cuda_toolkit_runfiles[0].checksum"}),
+    ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [{"version": "11.4.4", "url": FILE["url"]}]}, {"cuda_toolkit_runfiles"}),
+    ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [dict(FILE, version="11.4")]}, {"cuda_toolkit_runfiles[0].version"}),
+    ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [dict(FILE, url="ftp://a/b.run")]}, {"cuda_toolkit_runfiles[0].url"}),
+    ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [FILE, dict(FILE, version="11.4.3")]}, {"cuda_toolkit_runfiles"}),
+    ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [dict(FILE, arguments=["--override", "--driver"])]},
+     {"cuda_toolkit_runfiles[0].arguments[1]"}),
+    ({"cuda_toolkit_mpi_home": "mpi"}, {"cuda_toolkit_mpi_home"}),
+    ({"cuda_toolkit_timeout": 1}, {"cuda_toolkit_timeout"}),
+])
+def test_toolkits_that_are_refused(judge, values, sources):
+    assert {source for _id, source in problems(judge(cluster(values)))} == sources
+
+
 def test_ranks_have_one_nccl(judge):
     assert problems(judge(cluster(first={"nccl_version": "2.21.5-1+cuda12.4"}))) == {("input-same", "nccl_version")}
 

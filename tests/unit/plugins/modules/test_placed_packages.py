@@ -59,11 +59,10 @@ if "--simulate" not in sys.argv:
     save()
 END"""
 DPKG = """exec {python} - "$@" << 'END'
-import json, sys
+import fnmatch, json, sys
 state = json.load(open("{state}"))
-for name in sys.argv[4:]:
-    if name in state["installed"]:
-        print("%s\\t%s\\t%si " % (name, state["installed"][name]["version"], "h" if state["installed"][name]["held"] else "i"))
+for name in [name for pattern in sys.argv[4:] for name in sorted(state["installed"]) if fnmatch.fnmatchcase(name, pattern)]:
+    print("%s\\t%s\\t%si " % (name, state["installed"][name]["version"], "h" if state["installed"][name]["held"] else "i"))
 END"""
 MARK = """exec {python} - "$@" << 'END'
 import json, sys
@@ -173,6 +172,15 @@ def test_versions_in_one_transaction_held_and_changed_later(host):
     assert {package["version"] for package in host["installed"].values()} == {"2.10.3-1+cuda11.4"}
     host.absent()
     assert host["installed"] == {}
+
+
+def test_what_comes_along_is_held_too(host):
+    host.write(installed={"lib-b": {"version": "1", "held": False}}, known={"server": ["1.0"], "lib-a": ["3"]}, needs={"server": ["lib-a"]})
+    host.present("server", hold=True, hold_too=["lib-*"])
+    assert {name for name, package in host["installed"].items() if package["held"]} == {"server", "lib-a", "lib-b"}
+    assert host.present("server", hold=True, hold_too=["lib-*"])["changed"] is False
+    host.absent()
+    assert host["installed"] == {"lib-b": {"version": "1", "held": False}}
 
 
 def test_a_version_that_no_repository_has_is_answered_with_the_nearest(host):

@@ -1,0 +1,200 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: cuda_link
+short_description: Choose which CUDA toolkit /usr/local/cuda leads to
+version_added: "0.2.0"
+description:
+  - Sets the alternative by which NVIDIA's packages make C(/usr/local/cuda), so that another toolkit which is installed later doesn't move it.
+  - A toolkit of a self-extracting file, which only makes a link, is made one of the alternatives.
+  - Notes what was there. O(state=absent) brings that back.
+author:
+  - trainyard maintainers (@trainyard)
+options:
+  state:
+    description: V(present) chooses O(folder), V(absent) brings back what O(record) tells of.
+    type: str
+    choices: [present, absent]
+    default: present
+  folder:
+    description: Folder of the toolkit.
+    type: path
+  priority:
+    description: Its priority among the alternatives where it isn't one yet.
+    type: int
+    default: 0
+  record:
+    description: Absolute path of the record.
+    type: path
+    required: true
+  link:
+    description: The link.
+    type: path
+    default: /usr/local/cuda
+  executable:
+    description: The program that manages alternatives.
+    type: path
+    default: update-alternatives
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Choose CUDA 12.4
+  trainyard.gpu.cuda_link:
+    folder: /usr/local/cuda-12.4
+    priority: 124
+    record: /var/lib/trainyard/placed.d/cuda_toolkit.link.json
+"""
+
+RETURN = r"""
+former:
+  description: What was there before the first run - link (where it led), status (C(auto), C(manual), empty where there were no alternatives) and value.
+  returned: success
+  type: dict
+"""
+
+import json
+import os
+import re
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+
+NAME = "cuda"
+
+
+class Host:
+    def __init__(self, module):
+        self.module = module
+        self.link = module.params["link"]
+
+    def alternatives(self, *arguments):
+        rc, stdout, stderr = self.module.run_command([self.module.get_bin_path(self.module.params["executable"], required=True)] + list(arguments),
+                                                     environ_update={"LC_ALL": "C"})
+        if rc and arguments[0] != "--query":
+            self.module.fail_json(msg="update-alternatives %s: %s" % (" ".join(arguments), (stderr or stdout).strip()))
+        return stdout
+
+    def look(self):
+        """Where the link leads, and what the alternatives say: status, value, and every choice."""
+        text = self.alternatives("--query", NAME)
+        head = text.partition("\n\n")[0]
+        fields = dict(re.findall(r"^(Status|Value|Link): (.*)$", head, re.MULTILINE))
+        return {
+            "link": os.readlink(self.link) if os.path.islink(self.link) else "",
+            "status": fields.get("Status", ""),
+            "value": fields.get("Value", "").replace("none", ""),
+            "choices": re.findall(r"^Alternative: (.*)$", text, re.MULTILINE),
+        }
+
+    def record(self):
+        text = read_text(self.module.params["record"])
+        try:
+            return json.loads(text) if text else {}
+        except ValueError as error:
+            return self.module.fail_json(msg="%s is not what this module has written (%s): mend or remove it" % (self.module.params["record"], error))
+
+    def note(self, record):
+        path = self.module.params["record"]
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path + ".new", "w", encoding="utf-8") as stream:
+            stream.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
+        os.rename(path + ".new", path)
+
+    def leads_to(self):
+        return os.path.realpath(self.link) if os.path.exists(self.link) else ""
+
+    def ours_leads(self, found, folder):
+        """By the alternatives, and by hand; a link of its own would be moved by the next package."""
+        return found["status"] == "manual" and found["value"] == folder and self.leads_to() == os.path.realpath(folder)
+
+    def choose(self, folder, priority):
+        found, record = self.look(), self.record()
+        if os.path.lexists(self.link) and not os.path.islink(self.link):
+            self.module.fail_json(msg="%s is no link: remove or rename it" % self.link)
+        former = record.get("former") or {key: found[key] for key in ("link", "status", "value")}
+        if self.ours_leads(found, folder) and record:
+            return {"changed": False, "former": former}
+        result = {"changed": True, "former": former, "diff": {"before": "%s\n" % (self.leads_to() or "absent"), "after": "%s\n" % folder}}
+        if self.module.check_mode:
+            return result
+        if not os.path.isdir(folder):
+            self.module.fail_json(msg="%s is no folder: no toolkit is installed there" % folder)
+        registered = record.get("registered", [])
+        if folder not in found["choices"] and folder not in registered:
+            registered = registered + [folder]
+        self.note({"former": former, "registered": registered})
+        if folder not in found["choices"]:
+            self.free()
+            self.alternatives("--install", self.link, NAME, folder, str(priority))
+        if not self.ours_leads(self.look(), folder):
+            # A link that something else has made stays otherwise, where the alternatives themselves have nothing to change.
+            self.free()
+            self.alternatives("--set", NAME, folder)
+        if self.leads_to() != os.path.realpath(folder):
+            self.module.fail_json(msg="update-alternatives has ended well, but %s leads to %s" % (self.link, self.leads_to() or "nothing"))
+        return result
+
+    def free(self):
+        """Take away a link that is not the alternatives'."""
+        if os.path.islink(self.link) and os.path.basename(os.path.dirname(os.readlink(self.link))) != "alternatives":
+            os.unlink(self.link)
+
+    def bring_back(self):
+        record = self.record()
+        if not record:
+            return {"changed": False, "former": {}}
+        former = record["former"]
+        before = self.leads_to()
+        if not self.module.check_mode:
+            for folder in record["registered"]:
+                if folder in self.look()["choices"]:
+                    self.alternatives("--remove", NAME, folder)
+            choices = self.look()["choices"]
+            if former["status"] == "manual" and former["value"] in choices:
+                self.alternatives("--set", NAME, former["value"])
+            elif choices:
+                self.alternatives("--auto", NAME)
+            if not former["status"] and former["link"]:
+                if os.path.islink(self.link):
+                    os.unlink(self.link)
+                os.symlink(former["link"], self.link)
+            os.unlink(self.module.params["record"])
+        return {"changed": True, "former": former, "diff": {"before": "%s\n" % before, "after": "%s\n" % (former["value"] or former["link"] or "absent")}}
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "folder": {"type": "path"},
+            "priority": {"type": "int", "default": 0},
+            "record": {"type": "path", "required": True},
+            "link": {"type": "path", "default": "/usr/local/cuda"},
+            "executable": {"type": "path", "default": "update-alternatives"},
+        },
+        required_if=[("state", "present", ["folder"])],
+        supports_check_mode=True,
+    )
+    host = Host(module)
+    if module.params["state"] == "present":
+        result = host.choose(module.params["folder"], module.params["priority"])
+    else:
+        result = host.bring_back()
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
