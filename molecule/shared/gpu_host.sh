@@ -1,8 +1,9 @@
 #!/bin/sh
-# gpu_host.sh DRIVER COUNT: makes a host look as one with GPUs does, to whoever asks the PCI bus, the kernel's driver, the loader and nvidia-smi.
-# DRIVER is a version of the test's repository below /srv/vendor. A second run is a new driver, loaded already.
+# gpu_host.sh DRIVER COUNT [without-libraries]: makes a host look as one with GPUs does, to whoever asks the PCI bus, the kernel's driver, the loader and nvidia-smi.
+# DRIVER is a version of the test's repository below /srv/vendor. A second run is a new driver, loaded already. Libraries and nvidia-smi are left out where
+# packages bring them.
 set -eu
-driver=$1 count=$2
+driver=$1 count=$2 libraries=${3-}
 
 mountpoint --quiet /sys/bus/pci/devices || mount -t tmpfs gpus /sys/bus/pci/devices
 number=0
@@ -19,12 +20,14 @@ mountpoint --quiet /proc/driver || mount -t tmpfs driver /proc/driver
 mkdir -p /proc/driver/nvidia
 echo "NVRM version: NVIDIA UNIX x86_64 Kernel Module  $driver  Tue Mar  5 22:23:56 UTC 2024" > /proc/driver/nvidia/version
 
-# The files alone: whether the packages of a driver are right is for the scenario of role nvidia_driver.
-rm -f /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.* /usr/lib/x86_64-linux-gnu/libcuda.so.*
-for package in libnvidia-ml1 libcuda1 nvidia-smi; do
-    dpkg-deb --extract "$(ls /srv/vendor/compute/cuda/repos/debian12/x86_64/${package}_"$driver"-*.deb)" /
-done
-ldconfig
+if [ -z "$libraries" ]; then
+    # The files alone: whether the packages of a driver are right is for the scenario of role nvidia_driver.
+    rm -f /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.* /usr/lib/x86_64-linux-gnu/libcuda.so.*
+    for package in libnvidia-ml1 libcuda1 nvidia-smi; do
+        dpkg-deb --extract "$(ls /srv/vendor/compute/cuda/repos/debian12/x86_64/${package}_"$driver"-*.deb)" /
+    done
+    ldconfig
+fi
 # The answer to «nvidia-smi -q -x», from which the test's nvidia-smi works out the others.
 mkdir -p /etc/vendor-fixtures/nvidia-smi
 {

@@ -15,18 +15,18 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("answers", "asked"))
+    _VALID_ARGS = frozenset(("answers", "asked", "driver"))
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
-        dummy, args = self.validate_argument_spec({"answers": {"type": "str", "required": True}, "asked": {"type": "str", "required": True}})
+        dummy, args = self.validate_argument_spec({name: {"type": "str", "required": True} for name in ("answers", "asked", "driver")})
         hosts = []
         for name in [name for name in task_vars["groups"]["cluster"] if name in task_vars["ansible_play_hosts_all"]]:
             variables = task_vars["hostvars"][name]
-            answer, asked = variables.get(args["answers"], {}), variables.get(args["asked"], {})
+            answer, asked, driver = variables.get(args["answers"], {}), variables.get(args["asked"], {}), variables.get(args["driver"], "")
             # One that fell out of the play on the way did not answer, whatever an earlier play has left of it.
-            silent = name not in task_vars["ansible_play_hosts"] or "drift" not in answer
-            hosts.append({"name": name, "asked": len(asked), "problems": None if silent else problems(answer, asked)})
+            silent = name not in task_vars["ansible_play_hosts"] or "packages" not in answer
+            hosts.append({"name": name, "asked": len(asked), "problems": None if silent else problems(answer, asked, driver)})
         self._display.display(table(hosts))
         drifted = [host["name"] for host in hosts if host["problems"]]
         result.update(changed=False, hosts=hosts, msg="drift on %d of %d hosts" % (len(drifted), len(hosts)), failed=bool(drifted))

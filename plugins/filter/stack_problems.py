@@ -11,16 +11,20 @@ version_added: "0.2.0"
 description:
   - Puts an answer of M(trainyard.gpu.gpu_stack_info) into what is wrong with the host - packages of other versions, packages that are not held or were
     broken off, a reboot that was skipped, a driver that the next boot will break.
-positional: asked
+positional: asked, driver
 options:
   _input:
     description: What M(trainyard.gpu.gpu_stack_info) has answered.
     type: dict
     required: true
   asked:
-    description: The versions by package that it was asked with.
+    description: Versions by package, as option C(asked) of M(trainyard.gpu.gpu_stack_info). Those in the C(record) of role C(nvidia_driver) are asked for too.
     type: dict
     default: {}
+  driver:
+    description: The driver's version or branch that is asked for; empty for any.
+    type: str
+    default: ""
 author:
   - trainyard maintainers (@trainyard)
 """
@@ -49,8 +53,8 @@ _value:
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import problems
 
 
-def stack_problems(answer, asked=None):
-    return problems(answer, {str(name): str(version) for name, version in (asked or {}).items()})
+def stack_problems(answer, asked=None, driver=""):
+    return problems(answer, asked or {}, driver)
 
 
 class FilterModule:

@@ -20,7 +20,11 @@ options:
     type: str
     required: true
   asked:
-    description: Name of the variable that holds, on every host, the versions by package that it was asked with.
+    description: Name of the variable that holds, on every host, the versions by package that are asked for.
+    type: str
+    required: true
+  driver:
+    description: Name of the variable that holds, on every host, the driver's version or branch that is asked for; empty for any.
     type: str
     required: true
 extends_documentation_fragment:
@@ -40,6 +44,7 @@ EXAMPLES = r"""
   trainyard.gpu.stack_drift:
     answers: stack
     asked: wanted
+    driver: wanted_driver
   run_once: true
 """
 

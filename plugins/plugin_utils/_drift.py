@@ -7,14 +7,24 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import drift, upstream
+
 COLUMNS = ("what", "asked", "found")
 
 
-def problems(answer, asked):
-    """What, asked and found, for each thing that is wrong. C(asked) are the versions by package that C(answer) was asked with."""
-    packages = answer["packages"]
-    found = [{"what": entry["name"], "asked": str(entry["asked"]), "found": entry["found"]} for entry in answer["drift"]]
-    differ = {entry["name"] for entry in answer["drift"]}
+def problems(answer, asked, driver=""):
+    """What, asked and found, for each thing that is wrong. C(asked) are versions by package, C(driver) is a driver's version or branch; empty: any."""
+    packages, library = answer["packages"], answer["library"]
+    # A driver is some twenty packages; which they are is known since it was installed.
+    recorded = answer.get("record", {}).get("packages", {})
+    asked = {str(name): str(version) for name, version in dict(recorded, **asked).items()}
+    differences = drift(asked, {name: package["version"] for name, package in packages.items()})
+    differ = {entry["name"] for entry in differences}
+    found = []
+    if driver:
+        found += [{"what": "driver", "asked": str(driver), "found": entry["found"]}
+                  for entry in drift({"driver": upstream(str(driver))}, {"driver": library})]
+    found += [{"what": entry["name"], "asked": entry["asked"], "found": entry["found"]} for entry in differences]
     found += [{"what": name, "asked": "%s, held" % asked[name], "found": "not held"} for name in sorted(asked)
               if name not in differ and asked[name] != "absent" and not packages[name]["held"]]
     found += [{"what": name, "asked": "installed whole", "found": "%s, broken off" % packages[name]["version"]} for name in sorted(packages)

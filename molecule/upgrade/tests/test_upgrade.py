@@ -18,6 +18,10 @@ __all__ = ["pytest_collection_modifyitems"]
 ROOT = Path(__file__).resolve().parents[3]
 SCENARIO = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
 NAMES = ["upgrade-a", "upgrade-b", "upgrade-c"]
+NEWER = {"nvidia_driver_version": "570.124.06", "nccl_version": "2.25.1-1+cuda12.8", "container_toolkit_version": "1.17.8"}
+PACKAGES = ("nvidia-smi", "libnccl2", "nvidia-container-toolkit")
+FORMER_STATES, NEWER_STATES = [" ".join("%s hi" % version for version in versions) for versions in (
+    ("550.54.15-1", "2.21.5-1+cuda12.4", "1.17.7-1"), ("570.124.06-1", "2.25.1-1+cuda12.8", "1.17.8-1"))]
 
 
 def play(name, **variables):
@@ -38,8 +42,9 @@ def listed():
     return [host.check_output("dpkg --list") for host in hosts()]
 
 
-def toolkits():
-    return [host.check_output("dpkg-query --show --showformat '${Version} ${db:Status-Abbrev}' nvidia-container-toolkit") for host in hosts()]
+def states():
+    asked = "dpkg-query --show --showformat '${Version} ${db:Status-Abbrev}\n' "
+    return [" ".join(" ".join(host.check_output(asked + name) for name in PACKAGES).split()) for host in hosts()]
 
 
 def hooks():
@@ -57,7 +62,7 @@ def _before():
 def test_nothing_has_drifted_and_nothing_is_to_be_done(before):
     run = play("drift")
     assert run.code == 0
-    assert [line.split() for line in run.lines if re.match(r"upgrade-\w +-", line)] == [[name, "-", "4", "packages", "as", "asked"] for name in NAMES]
+    assert [line.split() for line in run.lines if re.match(r"upgrade-\w +-", line)] == [[name, "-", "6", "packages", "as", "asked"] for name in NAMES]
     run = play("upgrade")
     assert (run.code, set(run.changed.values()), hooks(), listed()) == (0, {0}, [], before)
     assert "upgrade-c: as asked already" in run.text
@@ -65,21 +70,22 @@ def test_nothing_has_drifted_and_nothing_is_to_be_done(before):
 
 def test_drift_names_what_differs_and_changes_nothing(before):
     hosts()[1].run_expect([0], "apt-mark unhold libnvidia-container1")
-    run = play("drift", container_toolkit_version="1.17.7")
+    run = play("drift")
     assert run.code == 2
     assert "upgrade-b libnvidia-container1 1.17.7-1, held not held" in run.text
     assert "drift on 1 of 3 hosts: upgrade-b" in run.text
     hosts()[1].run_expect([0], "apt-mark hold libnvidia-container1")
-    run = play("drift", container_toolkit_version="1.17.8")
+    run = play("drift", **NEWER)
     assert run.code == 2
-    assert len([line for line in run.lines if line.endswith("1.17.7-1")]) == 12
+    for found, count in (("570.124.06  550.54.15", 3), ("2.25.1-1+cuda12.8  2.21.5-1+cuda12.4", 6), ("1.17.8-1  1.17.7-1", 12)):
+        assert len([line for line in run.lines if " ".join(line.split()).endswith(" ".join(found.split()))]) == count
     assert listed() == before
 
 
 def test_upgrade_stops_at_the_first_host_that_does_not_work(before):
-    run = play("upgrade", container_toolkit_version="1.17.8")
+    run = play("upgrade", **NEWER)
     assert run.code == 2
-    assert toolkits() == ["1.17.8-1 hi ", "1.17.8-1 hi ", "1.17.7-1 hi "]
+    assert states() == [NEWER_STATES, NEWER_STATES, FORMER_STATES]
     assert listed()[2] == before[2]
     assert run.changed["upgrade-c"] == 0
     # The second one stays out of use.
@@ -88,7 +94,7 @@ def test_upgrade_stops_at_the_first_host_that_does_not_work(before):
 
 
 def test_another_try_stops_there_too(before):
-    run = play("upgrade", container_toolkit_version="1.17.8")
+    run = play("upgrade", **NEWER)
     assert run.code == 2
     assert "Failed to initialize NVML" in run.text
     assert listed()[2] == before[2]
@@ -110,12 +116,12 @@ def test_the_way_back_is_gone_once(before):
 
 
 def test_mended_host_goes_on_and_the_first_notes_count(before):
-    assert play("upgrade", container_toolkit_version="1.17.8").code == 2
-    hosts()[1].run_expect([0], "rm /etc/vendor-fixtures/nvidia-smi/fail; mv /etc/apt/apt.conf.d/99fault /srv/")
+    assert play("upgrade", **NEWER).code == 2
+    hosts()[1].run_expect([0], "rm /etc/vendor-fixtures/nvidia-smi/fail-570.124.06")
     hooks()
-    run = play("upgrade", container_toolkit_version="1.17.8")
+    run = play("upgrade", **NEWER)
     assert run.code == 0
-    assert toolkits() == ["1.17.8-1 hi "] * 3
+    assert states() == [NEWER_STATES] * 3
     assert hooks() == ["resume upgrade-b", "drain upgrade-c", "resume upgrade-c"]
     assert play("upgrade", upgrade_back=True, upgrade_batch=3).code == 0
     assert listed() == before
