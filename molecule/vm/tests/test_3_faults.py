@@ -250,18 +250,3 @@ def test_firewall_is_open_for_the_clients_alone(cluster):
     with pytest.raises(OSError):
         socket.create_connection((cluster.address[cluster.server], 2049), 5)
     socket.create_connection((cluster.address[cluster.server], 22), 5).close()
-
-
-def test_firewalld_too_is_open_for_the_clients_alone(cluster):
-    """Before the run a firewalld that knows nothing of NFS keeps the client out."""
-    reach = "timeout 10 bash -c '< /dev/tcp/%s/2049'" % cluster.address[cluster.server]
-    cluster.on(cluster.server, "ufw --force disable && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends firewalld && firewall-cmd --state")
-    assert cluster.on(cluster.client, reach, check=False).code != 0
-    run = cluster.shared_storage()
-    assert run.code == 0
-    rules = cluster.on(cluster.server, "firewall-cmd --permanent --list-rich-rules").out.splitlines()
-    assert len(rules) == 1 and 'source address="%s"' % cluster.address[cluster.client] in rules[0]
-    assert cluster.on(cluster.client, reach, check=False).code == 0
-    again = cluster.shared_storage()
-    assert (again.code, again.changed) == (0, {})
-    cluster.on(cluster.server, "DEBIAN_FRONTEND=noninteractive apt-get purge -qq -y --auto-remove firewalld && ufw --force enable")

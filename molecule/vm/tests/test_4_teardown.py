@@ -1,4 +1,7 @@
-"""teardown.yml removes what was placed and nothing else: two pictures of each host. For make acceptance."""
+"""teardown.yml removes what was placed and nothing else: two pictures of each host. Then another firewall, on hosts that are bare again.
+
+For make acceptance.
+"""
 
 from __future__ import annotations
 
@@ -37,3 +40,17 @@ def test_nothing_is_left(cluster):
     cluster.on(cluster.server, "DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends quota")
     assert cluster.quotas() == {2001: 1024}
     cluster.on(cluster.server, "setquota --user 2001 0 0 0 0 /data1 && DEBIAN_FRONTEND=noninteractive apt-get purge -qq -y --auto-remove quota")
+
+
+def test_firewalld_too_is_open_for_the_clients_alone(cluster):
+    """Last, as it leaves packages on the server. Before the run a firewalld that knows nothing of NFS keeps the client out."""
+    reach = "timeout 10 bash -c '< /dev/tcp/%s/2049'" % cluster.address[cluster.server]
+    cluster.on(cluster.server, "ufw --force disable && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends firewalld && firewall-cmd --state")
+    assert cluster.on(cluster.client, reach, check=False).code != 0
+    run = cluster.shared_storage()
+    assert run.code == 0
+    rules = cluster.on(cluster.server, "firewall-cmd --permanent --list-rich-rules").out.splitlines()
+    assert len(rules) == 1 and 'source address="%s"' % cluster.address[cluster.client] in rules[0]
+    assert cluster.on(cluster.client, reach, check=False).code == 0
+    again = cluster.shared_storage()
+    assert (again.code, again.changed) == (0, {})
