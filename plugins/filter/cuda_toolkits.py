@@ -58,6 +58,9 @@ _value:
       description: Packages as apt takes them.
       type: list
       elements: str
+    asked:
+      description: Their versions by name, of those without one the series, as M(trainyard.gpu.gpu_stack_info) takes them.
+      type: dict
     holds:
       description: Names, as shell patterns, of what is held besides them.
       type: list
@@ -124,6 +127,7 @@ def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
         "chosen": "/usr/local/cuda-" + series if series else "",
         "priority": int(series.replace(".", "")) if series else 0,
         "packages": ["%s=%s" % (name, version) if version else name for name, version in packages],
+        "asked": {name: version or name[len("cuda-toolkit-"):].replace("-", ".") for name, version in packages},
         "holds": [pattern % series_of(str(version)).replace(".", "-") for version in versions for pattern in ("*-%s", "cuda-toolkit-%s-*")],
         "lacks_packages": any(lacks(name, version) for name, version in packages),
         "missing_runfiles": missing,

@@ -14,6 +14,7 @@ def installed(**versions):
 def test_several_side_by_side():
     plan = cuda_toolkits(["12.4.1", "11.8", "12.10.0-2"])
     assert plan["packages"] == ["cuda-toolkit-12-4=12.4.1-1", "cuda-toolkit-11-8", "cuda-toolkit-12-10=12.10.0-2"]
+    assert plan["asked"] == {"cuda-toolkit-12-4": "12.4.1-1", "cuda-toolkit-11-8": "11.8", "cuda-toolkit-12-10": "12.10.0-2"}
     assert list(plan["folders"]) == ["/usr/local/cuda-12.4", "/usr/local/cuda-11.8", "/usr/local/cuda-12.10"]
     # As numbers, not as text.
     assert plan["chosen"] == "/usr/local/cuda-12.10" and plan["lacks_packages"]
