@@ -196,6 +196,10 @@ class Host:
         while True:
             rc, _stdout, stderr = self.apt("--quiet", "update")
             if not rc:
+                # With lists of former times at hand apt goes on by them, whatever became of a mirror or a key.
+                for line in stderr.splitlines():
+                    if line.startswith("W: "):
+                        self.module.warn("apt-get update: %s" % line[3:])
                 return
             if not LISTS_LOCKED.search(stderr) or time.monotonic() > deadline:
                 self.module.fail_json(msg="apt-get update: %s" % last_lines(stderr))

@@ -20,6 +20,12 @@ def test_bundle_for_containers_trusts_it_and_the_systems(host):
     assert host.file(f"{SITE}/ca-bundle.crt").content == host.file("/etc/ssl/certs/ca-certificates.crt").content
 
 
+def test_the_sites_name_server_is_asked_first(host):
+    lines = host.file("/etc/resolv.conf").content_string.splitlines()
+    assert lines[0].startswith("# Begin of trainyard.gpu") and lines[1] == "nameserver 127.0.0.11"
+    assert "172.30.83.25" in host.check_output("getent hosts package-sources-b")
+
+
 def test_pip_is_told_index_and_bundle(host):
     pip = configparser.ConfigParser()
     pip.read_string(host.file(f"{SITE}/pip.conf").content_string)

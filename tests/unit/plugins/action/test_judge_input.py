@@ -71,6 +71,7 @@ def test_the_smallest_inventory_is_good(judge):
     ("nccl_prefix", "/opt/nccl", "input-pattern", "/usr/local"),
     ("nccl_timeout", 5, "input-range", "60 at least"),
     ("nccl_cuda_home", "cuda", "input-path", "absolute path"),
+    ("package_sources_name_servers", ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"], "input-rule", "three servers"),
     ("package_sources_nvidia_cuda_url", "https://user:word@mirror.example.org/cuda", "input-pattern", "without credentials"),
     ("package_sources_nvidia_container_url", "mirror.example.org", "input-pattern", "a URL"),
     ("package_sources_nvidia_keyring_checksum", "md5:1", "input-pattern", "sha256"),

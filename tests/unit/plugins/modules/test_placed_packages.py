@@ -24,6 +24,7 @@ if words[0] == "update":
         state["locked"] -= 1
         save()
         sys.exit("E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt-get)")
+    sys.stderr.write(state.get("update", ""))
     sys.exit(0)
 lines, after = [], dict(state["installed"])
 for word in words[1:]:
@@ -154,6 +155,13 @@ def test_another_run_of_apt_is_waited_for(host):
     host.absent()
     host.write(locked=9)
     assert "Could not get lock" in host.present("server", lock_timeout=0)["msg"]
+
+
+def test_lists_that_are_old_are_told(host):
+    host.write(update="W: GPG error: https://mirror.example.org / InRelease: EXPKEYSIG\n")
+    told = host.present("server")
+    # As text or, in newer versions of ansible-core, within a structure.
+    assert told["changed"] and "apt-get update: GPG error: https://mirror.example.org / InRelease: EXPKEYSIG" in json.dumps(told["warnings"])
 
 
 def test_versions_in_one_transaction_held_and_changed_later(host):

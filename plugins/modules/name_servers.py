@@ -1,0 +1,106 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: name_servers
+short_description: Have a host ask a site's own name servers first
+version_added: "0.2.0"
+description:
+  - Where systemd-resolved answers for the host, it is told by a drop-in. Elsewhere they are put before what C(/etc/resolv.conf) has.
+  - What was there stays, and is all that is left when O(servers) is empty.
+author:
+  - trainyard maintainers (@trainyard)
+options:
+  servers:
+    description: Addresses, the first of them first. Empty takes back what an earlier run has set.
+    type: list
+    elements: str
+    required: true
+  resolv_conf:
+    description: The resolver's file.
+    type: path
+    default: /etc/resolv.conf
+  drop_in:
+    description: The drop-in for systemd-resolved.
+    type: path
+    default: /etc/systemd/resolved.conf.d/trainyard.conf
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Ask the site's name servers
+  trainyard.gpu.name_servers:
+    servers: [10.0.0.53, 10.0.0.54]
+"""
+
+RETURN = r"""
+by:
+  description: What answers for the host, V(systemd-resolved) or V(resolv.conf).
+  returned: success
+  type: str
+rewritten_by:
+  description: What else writes the resolver's file, by where it leads; empty where it is a plain file. What is set there lasts until then.
+  returned: success
+  type: str
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import drop_in, with_servers
+
+
+def write(path, text):
+    """In place: in a container the file is a mount, which can't be replaced."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "servers": {"type": "list", "elements": "str", "required": True},
+            "resolv_conf": {"type": "path", "default": "/etc/resolv.conf"},
+            "drop_in": {"type": "path", "default": "/etc/systemd/resolved.conf.d/trainyard.conf"},
+        },
+        supports_check_mode=True,
+    )
+    servers, resolv_conf, path = (module.params[name] for name in ("servers", "resolv_conf", "drop_in"))
+    target = os.path.realpath(resolv_conf)
+    resolved = "/systemd/resolve/" in target
+    # What an earlier run has set in the other way is taken back too: a host may have changed its resolver.
+    wanted = {path: drop_in(servers) if resolved and servers else "", target: read_text(target) if resolved else with_servers(read_text(target), servers)}
+    changed = {name: text for name, text in wanted.items() if text != read_text(name)}
+    diff = [{"before_header": name, "after_header": name, "before": read_text(name), "after": text} for name, text in changed.items()]
+    if not module.check_mode:
+        for name, text in changed.items():
+            if text:
+                write(name, text)
+            else:
+                os.unlink(name)
+        folder = os.path.dirname(path)
+        if not wanted[path] and path in changed and not os.listdir(folder):
+            os.rmdir(folder)
+        if path in changed and resolved:
+            rc, stdout, stderr = module.run_command([module.get_bin_path("systemctl", required=True), "restart", "systemd-resolved.service"])
+            if rc:
+                module.fail_json(msg="systemd-resolved does not come up with %s: %s" % (path, (stderr or stdout).strip()))
+    module.exit_json(changed=bool(changed), diff=diff, by="systemd-resolved" if resolved else "resolv.conf",
+                     rewritten_by=target if not resolved and target != os.path.abspath(resolv_conf) else "")
+
+
+if __name__ == "__main__":
+    main()
