@@ -29,6 +29,10 @@ options:
     description: Machine architecture as C(uname -m) names it.
     type: str
     default: x86_64
+  facts_file:
+    description: Path on the controller of more facts, in the form of C(roles/preflight/meta/compat_facts.yml), that come before the collection's.
+    type: str
+    default: ""
 """
 
 EXAMPLES = r"""
@@ -71,10 +75,10 @@ Pin-Priority: 1001
 """
 
 
-def nccl_pair(version, cuda="", directory="", architecture="x86_64"):
+def nccl_pair(version, cuda="", directory="", architecture="x86_64", facts_file=""):
     if not version:
         return {"version": "", "known": False, "nearest": [], "packages": [], "preferences": ""}
-    found = facts().nccl_pair(version, cuda, directory, CUDA_ARCHITECTURES.get(architecture, architecture))
+    found = facts(facts_file).nccl_pair(version, cuda, directory, CUDA_ARCHITECTURES.get(architecture, architecture))
     exact = found["version"] or "%s-1+cuda%s" % (version, ".".join(cuda.split(".")[:2]))
     return dict(found, version=exact, packages=["%s=%s" % (name, exact) for name in NAMES], preferences=PREFERENCES % (" ".join(NAMES), exact))
 

@@ -44,6 +44,10 @@ options:
     description: Whether the key is asked for; the facts are read only then.
     type: bool
     default: true
+  facts_file:
+    description: Path on the controller of more facts, in the form of C(roles/preflight/meta/compat_facts.yml), that come before the collection's.
+    type: str
+    default: ""
 """
 
 EXAMPLES = r"""
@@ -93,13 +97,13 @@ CUDA_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}
 DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-@functools.lru_cache(maxsize=1)
-def facts():
-    return _compat.Compatibility(_compat.load_facts())
+@functools.lru_cache(maxsize=2)
+def facts(more=""):
+    return _compat.Compatibility(_compat.load_facts(more))
 
 
 def vendor_source(kind, host, cuda_url="https://developer.download.nvidia.com/compute/cuda/repos", container_url="https://nvidia.github.io/libnvidia-container",
-                  keyring_checksum="", container_fingerprint="", with_key=True):
+                  keyring_checksum="", container_fingerprint="", with_key=True, facts_file=""):
     machine = host["architecture"]
     problem = "" if machine in CUDA_ARCHITECTURES else "NVIDIA has no packages for %s" % machine
     if kind == "container_toolkit":
@@ -117,7 +121,7 @@ def vendor_source(kind, host, cuda_url="https://developer.download.nvidia.com/co
     # The facts have the package of the x86_64 folder, and the keys in it are for all.
     keyring_arch = arch if checksums else "x86_64"
     if with_key and not checksums and not problem:
-        known = facts().keyring(directory)
+        known = facts(facts_file).keyring(directory)
         checksums = ["sha256:" + known["sha256"]] if known["sha256"] else []
         if not checksums:
             problem = "nobody has noted the checksum of %s for %s: set package_sources_nvidia_keyring_checksum to what sha256sum prints for %s/%s/%s" % (

@@ -41,7 +41,7 @@ def _paragraph_entries(paragraph, architecture):
     fields = _fields(paragraph)
     if fields.get("enabled", "yes").lower() in _SWITCHED_OFF:
         return []
-    return [{"uri": uri, "location": location(uri, suite, architecture), "signed_by": fields.get("signed-by", "")}
+    return [{"uri": uri, "suite": suite, "location": location(uri, suite, architecture), "signed_by": fields.get("signed-by", "")}
             for uri in fields.get("uris", "").split() for suite in fields.get("suites", "").split()]
 
 
@@ -50,12 +50,12 @@ def _line_entry(line, architecture):
     if not match:
         return None
     signed_by = re.search(r"(?:^|\s)signed-by=(\S+)", match.group("options") or "")
-    return {"uri": match.group("uri"), "location": location(match.group("uri"), match.group("suite"), architecture),
+    return {"uri": match.group("uri"), "suite": match.group("suite"), "location": location(match.group("uri"), match.group("suite"), architecture),
             "signed_by": signed_by.group(1) if signed_by else ""}
 
 
 def entries(path, text, architecture=""):
-    """The repositories that a file names: C(uri), C(location), and C(signed_by), empty where none is named. What is switched off isn't named."""
+    """The repositories that a file names: C(uri), C(suite), C(location), and C(signed_by), empty where none is named. What is switched off isn't named."""
     if path.endswith(".sources"):
         return [entry for paragraph in _paragraphs(text)[::2] for entry in _paragraph_entries(paragraph, architecture)]
     return [entry for line in text.splitlines() for entry in [_line_entry(line, architecture)] if entry]
@@ -74,7 +74,7 @@ def _paragraph_without(paragraph, architecture, unwanted):
 
 
 def without(path, text, unwanted, architecture=""):
-    """The file without the entries for which C(unwanted(entry)) is true: C(text), C(gone) (their URIs), and C(empty), whether it names no repository any more."""
+    """The file without the entries for which C(unwanted(entry)) is true: C(text), C(gone) (their URIs), C(empty), whether it names no repository now."""
     gone, rest = [], []
     if path.endswith(".sources"):
         parts = _paragraphs(text)

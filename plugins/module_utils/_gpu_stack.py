@@ -13,6 +13,8 @@ from __future__ import annotations
 import binascii
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
+
 # Debian puts the branch's name into the module's («nvidia-current»), Ubuntu the branch («nvidia-535-server»).
 _DKMS = re.compile(r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>\w+)(?P<remark>.*)")
 _NVRM = re.compile(r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel Module)\s+(?P<version>\d+(?:\.\d+)+)\b")
@@ -105,28 +107,8 @@ def parse_sources(text, path):
 
     Entries that are switched off count for nothing. What apt itself would refuse is left out: apt says so better.
     """
-    found = []
-    for entry in _deb822_entries(text) if path.endswith(".sources") else _one_line_entries(text):
-        found += [{"path": path, "uri": uri.rstrip("/"), "suites": entry["suites"], "signed_by": entry["signed_by"]} for uri in entry["uris"]
-                  if "nvidia" in uri.lower() or "/compute/cuda/repos" in uri]
-    return found
-
-
-def _one_line_entries(text):
-    for line in text.splitlines():
-        match = re.match(r"\s*deb(?:-src)?\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)", line)
-        if match:
-            signed_by = re.search(r"\bsigned-by=(\S+)", match.group(1) or "")
-            yield {"uris": [match.group(2)], "suites": [match.group(3)], "signed_by": signed_by.group(1) if signed_by else ""}
-
-
-def _deb822_entries(text):
-    for paragraph in re.split(r"\n\s*\n", "\n".join(line for line in text.splitlines() if not line.startswith("#"))):
-        fields = {}
-        for name, value in re.findall(r"^([\w-]+):((?:.*)(?:\n[ \t].*)*)", paragraph, re.MULTILINE):
-            fields[name.lower()] = value.strip()
-        if fields.get("enabled", "yes").lower() not in ("no", "false", "off", "0"):
-            yield {"uris": fields.get("uris", "").split(), "suites": fields.get("suites", "").split(), "signed_by": fields.get("signed-by", "")}
+    return [{"path": path, "uri": entry["uri"].rstrip("/"), "suites": [entry["suite"]], "signed_by": entry["signed_by"]}
+            for entry in _apt_sources.entries(path, text) if "nvidia" in entry["uri"].lower() or "/compute/cuda/repos" in entry["uri"]]
 
 
 def holds_old_key(content):

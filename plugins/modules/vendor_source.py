@@ -69,7 +69,7 @@ options:
     type: path
     default: /etc/apt
   architecture:
-    description: What C($(ARCH\)) in a source stands for. Empty asks dpkg.
+    description: What apt puts in place of its variable ARCH in a source. Empty asks dpkg.
     type: str
     default: ""
   timeout:
