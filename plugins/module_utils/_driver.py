@@ -21,7 +21,8 @@ OUT_OF_STEP = re.compile(r"nvidia-persistenced|linux-modules-nvidia-.*")
 
 
 def is_driver(name):
-    return bool(DRIVER.fullmatch(name))
+    # The tool that recommends a driver is built from the same source.
+    return bool(DRIVER.fullmatch(name)) and name != "nvidia-detect"
 
 
 # --- what the tools print -------------------------------------------------------------------------------------------------

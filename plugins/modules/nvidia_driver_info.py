@@ -154,7 +154,8 @@ class Host:
                 stream.write(read_text(PREFERENCES) + "\n\n" + driver.pin(version))
             os.chmod(path, 0o644)
             rc, stdout, stderr = self.run(
-                "apt-get", "--simulate", "--no-install-recommends", "--allow-change-held-packages", "--allow-downgrades", "--option",
+                "apt-get", "--simulate", "--no-install-recommends", "--allow-change-held-packages", "--ignore-hold",
+                "--allow-downgrades", "--option",
                 "Dir::Etc::Preferences=%s" % path, "install", *["%s=%s" % (name, versions[name]) for name in names])
         finally:
             os.unlink(path)

@@ -54,7 +54,8 @@ options:
     default: []
   may_replace:
     description:
-      - Names, as shell patterns, of packages that may be removed because those of O(packages) conflict with them.
+      - Names, as shell patterns, of packages that may be removed because those of O(packages) conflict with them, or brought to another version, also where
+        they are held.
       - Others stop the run before anything is changed.
     type: list
     elements: str
@@ -258,7 +259,7 @@ class Host:
             record["replaced"] = dict({name: version for name, version in plan["replaced"].items() if name not in ours}, **record["replaced"])
             record["removed"] = unique(former.get("removed", []) + [name for name in plan["removed"] if name not in ours])
             self.note(record)
-            rc, stdout, stderr = self.apt(*QUIETLY, "--no-install-recommends", *self.changing(missing), "install", *missing)
+            rc, stdout, stderr = self.apt(*QUIETLY, "--no-install-recommends", *self.changing(missing, may_replace), "install", *missing)
             if rc:
                 self.module.fail_json(msg="apt-get install %s: %s" % (" ".join(missing), last_lines(stderr or stdout)), stdout=stdout, stderr=stderr)
             self.result.update(installed=plan["installed"], removed=plan["removed"])
@@ -281,12 +282,13 @@ class Host:
         self.note(record)
 
     @staticmethod
-    def changing(packages):
-        """A version may be older than the installed one, and that one held."""
-        return ["--allow-change-held-packages", "--allow-downgrades"] if any("=" in package for package in packages) else []
+    def changing(packages, may_replace):
+        """A version may be older than the installed one, and that one held. What is held and in the way apt finds no way around, unless it ignores holds."""
+        options = ["--allow-change-held-packages", "--allow-downgrades"] if any("=" in package for package in packages) else []
+        return options + (["--ignore-hold", "--allow-change-held-packages"] if may_replace else [])
 
     def simulate(self, missing, may_replace):
-        rc, stdout, stderr = self.apt("--simulate", "--no-install-recommends", *self.changing(missing), "install", *missing)
+        rc, stdout, stderr = self.apt("--simulate", "--no-install-recommends", *self.changing(missing, may_replace), "install", *missing)
         if rc:
             self.module.fail_json(msg="apt can't install %s: %s%s" % (" ".join(missing), last_lines(stderr or stdout), self.offer(missing)))
         plan = _packages.parse_simulation(stdout)
@@ -294,6 +296,13 @@ class Host:
         if refused:
             self.module.fail_json(msg="to install %s apt would remove %s; nothing has been changed: remove them first, if nobody needs them" % (
                 " ".join(missing), ", ".join(refused)))
+        # Holds are ignored for those of may_replace alone; the site's own are kept.
+        asked = [_packages.split_package(package)[0] for package in missing]
+        moved = [name for name in plan["replaced"] if name not in asked and not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)]
+        held = [name for name, package in sorted(self.installed(moved).items()) if package["held"]]
+        if held:
+            self.module.fail_json(msg="to install %s apt would change %s, which are held; nothing has been changed: lift the holds (apt-mark unhold), if "
+                                      "they may go" % (" ".join(missing), ", ".join(held)))
         return plan
 
     def offer(self, missing):

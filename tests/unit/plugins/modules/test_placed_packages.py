@@ -33,7 +33,8 @@ for word in words[1:]:
         known = state["known"].get(name, [])
         if not known or version and version not in known:
             sys.exit("E: Version '%s' for '%s' was not found" % (version, name))
-        for each, wanted in [(name, version or known[0])] + [(other, state["known"][other][0]) for other in state["needs"].get(name, []) if other not in after]:
+        for each, wanted in [(name, version or known[0])] + [
+                (other, state["known"][other][0]) for other in state["needs"].get(name, []) if other not in after or other in state["moves"].get(name, [])]:
             if after.get(each, {{}}).get("version") != wanted:
                 former = " [%s]" % after[each]["version"] if each in after else ""
                 lines.append("Inst %s%s (%s stable [amd64])" % (each, former, wanted))
@@ -94,7 +95,7 @@ def fixture_host(tmp_path, monkeypatch):
 
         def __init__(self):
             self.write(installed={}, known={"server": ["1.0"], "library": ["3"], "libnccl2": NCCL, "libnccl-dev": NCCL}, needs={"server": ["library"]},
-                       conflicts={}, files={}, locked=0, calls=[])
+                       conflicts={}, moves={}, files={}, locked=0, calls=[])
 
         def write(self, **changes):
             state = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -204,6 +205,21 @@ def test_what_apt_would_remove_is_refused_unless_it_may_go(host):
     assert "apt would remove library-2" in refused["msg"] and list(host["installed"]) == ["library-2"] and not host.record.exists()
     assert host.present("server", may_replace=["library-*"])["removed"] == ["library-2"]
     assert json.loads(host.record.read_text())["removed"] == ["library-2"]
+
+
+def test_holds_are_ignored_for_what_may_go_alone(host):
+    host.write(installed={"library": {"version": "2", "held": True}, "library-2": {"version": "2", "held": True}}, needs={"server": ["library"]},
+               known=dict(host["known"], library=["3"]), conflicts={"server": ["library-2"]})
+    state = host["installed"]
+    # The fake apt brings dependencies that are not there; this one is there, and would be moved.
+    host.write(moves={"server": ["library"]})
+    refused = host.present("server=1.0", may_replace=["library-2"])
+    assert "apt would change library, which are held; nothing has been changed" in refused["msg"] and host["installed"] == state
+    assert host.present("server=1.0", may_replace=["library*"])["removed"] == ["library-2"]
+    assert "--ignore-hold" in host["calls"][-1]
+    host.write(calls=[])
+    host.present("libnccl2=2.21.5-1+cuda12.4")
+    assert not any("--ignore-hold" in call for call in host["calls"])
 
 
 def test_former_version_is_noted(host):
