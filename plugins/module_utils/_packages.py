@@ -56,17 +56,13 @@ def parse_madison(text):
 
 
 def nearest_versions(wanted, versions, count=3):
-    """Of versions, those that begin most like the wanted one, in the order that they came in."""
+    """Of versions, those that are most like the wanted one, in the order that they came in."""
     def likeness(version):
-        parts = zip(re.findall(r"\d+|\D+", wanted), re.findall(r"\d+|\D+", version))
-        same = 0
-        for left, right in parts:
-            if left != right:
-                break
-            same += 1
-        return same
+        """How much of it is the same from its beginning on, and in all."""
+        same = [left == right for left, right in zip(re.findall(r"\d+|\D+", wanted), re.findall(r"\d+|\D+", version))]
+        return (same + [False]).index(False), sum(same)
 
-    ranked = sorted(enumerate(versions), key=lambda entry: (-likeness(entry[1]), entry[0]))
+    ranked = sorted(enumerate(versions), key=lambda entry: ([-number for number in likeness(entry[1])], entry[0]))
     return [version for _place, version in ranked[:count]]
 
 

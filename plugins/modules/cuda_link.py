@@ -18,9 +18,11 @@ author:
   - trainyard maintainers (@trainyard)
 options:
   state:
-    description: V(present) chooses O(folder), V(absent) brings back what O(record) tells of.
+    description:
+      - V(present) chooses O(folder), V(absent) brings back what was there.
+      - V(noted) only notes what is there, unless that is done. It is for the time before packages are installed, which make the link themselves.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, noted]
     default: present
   folder:
     description: Folder of the toolkit.
@@ -73,6 +75,12 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 
 NAME = "cuda"
+# What was there, noted before the packages came; it goes into the record when a toolkit is chosen.
+FORMER = ".former"
+
+
+def former_of(found):
+    return {key: found[key] for key in ("link", "status", "value")}
 
 
 class Host:
@@ -99,15 +107,16 @@ class Host:
             "choices": re.findall(r"^Alternative: (.*)$", text, re.MULTILINE),
         }
 
-    def record(self):
-        text = read_text(self.module.params["record"])
+    def record(self, ending=""):
+        path = self.module.params["record"] + ending
+        text = read_text(path)
         try:
             return json.loads(text) if text else {}
         except ValueError as error:
-            return self.module.fail_json(msg="%s is not what this module has written (%s): mend or remove it" % (self.module.params["record"], error))
+            return self.module.fail_json(msg="%s is not what this module has written (%s): mend or remove it" % (path, error))
 
-    def note(self, record):
-        path = self.module.params["record"]
+    def note(self, record, ending=""):
+        path = self.module.params["record"] + ending
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path + ".new", "w", encoding="utf-8") as stream:
             stream.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
@@ -120,11 +129,18 @@ class Host:
         """By the alternatives, and by hand; a link of its own would be moved by the next package."""
         return found["status"] == "manual" and found["value"] == folder and self.leads_to() == os.path.realpath(folder)
 
+    def note_former(self):
+        former = self.record().get("former") or self.record(FORMER) or former_of(self.look())
+        if not self.module.check_mode and not self.record():
+            self.note(former, FORMER)
+        # The host is as it was.
+        return {"changed": False, "former": former}
+
     def choose(self, folder, priority):
         found, record = self.look(), self.record()
         if os.path.lexists(self.link) and not os.path.islink(self.link):
             self.module.fail_json(msg="%s is no link: remove or rename it" % self.link)
-        former = record.get("former") or {key: found[key] for key in ("link", "status", "value")}
+        former = record.get("former") or self.record(FORMER) or former_of(found)
         if self.ours_leads(found, folder) and record:
             return {"changed": False, "former": former}
         result = {"changed": True, "former": former, "diff": {"before": "%s\n" % (self.leads_to() or "absent"), "after": "%s\n" % folder}}
@@ -136,6 +152,7 @@ class Host:
         if folder not in found["choices"] and folder not in registered:
             registered = registered + [folder]
         self.note({"former": former, "registered": registered})
+        self.forget(FORMER)
         if folder not in found["choices"]:
             self.free()
             self.alternatives("--install", self.link, NAME, folder, str(priority))
@@ -147,20 +164,26 @@ class Host:
             self.module.fail_json(msg="update-alternatives has ended well, but %s leads to %s" % (self.link, self.leads_to() or "nothing"))
         return result
 
+    def forget(self, ending=""):
+        if os.path.exists(self.module.params["record"] + ending):
+            os.unlink(self.module.params["record"] + ending)
+
     def free(self):
         """Take away a link that is not the alternatives'."""
         if os.path.islink(self.link) and os.path.basename(os.path.dirname(os.readlink(self.link))) != "alternatives":
             os.unlink(self.link)
 
     def bring_back(self):
-        record = self.record()
-        if not record:
+        # With the latter alone, a run was cut short before it came to choosing.
+        record = self.record() or {"former": self.record(FORMER), "registered": []}
+        if not record["former"]:
             return {"changed": False, "former": {}}
         former = record["former"]
         before = self.leads_to()
         if not self.module.check_mode:
             for folder in record["registered"]:
-                if folder in self.look()["choices"]:
+                # One whose folder is gone is no choice any more, and yet on the list.
+                if self.look()["status"]:
                     self.alternatives("--remove", NAME, folder)
             choices = self.look()["choices"]
             if former["status"] == "manual" and former["value"] in choices:
@@ -171,14 +194,15 @@ class Host:
                 if os.path.islink(self.link):
                     os.unlink(self.link)
                 os.symlink(former["link"], self.link)
-            os.unlink(self.module.params["record"])
+            self.forget()
+            self.forget(FORMER)
         return {"changed": True, "former": former, "diff": {"before": "%s\n" % before, "after": "%s\n" % (former["value"] or former["link"] or "absent")}}
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "absent", "noted"], "default": "present"},
             "folder": {"type": "path"},
             "priority": {"type": "int", "default": 0},
             "record": {"type": "path", "required": True},
@@ -191,6 +215,8 @@ def main():
     host = Host(module)
     if module.params["state"] == "present":
         result = host.choose(module.params["folder"], module.params["priority"])
+    elif module.params["state"] == "noted":
+        result = host.note_former()
     else:
         result = host.bring_back()
     module.exit_json(**result)

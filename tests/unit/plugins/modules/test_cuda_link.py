@@ -24,11 +24,11 @@ def fixture_host(tmp_path):
         subprocess.run([str(program), "--install", str(link), "cuda", str(tmp_path / f"local/cuda-{version}"), version.replace(".", "")],
                        check=True, capture_output=True)
 
-    def run(version=None, check=False):
+    def run(version=None, check=False, state="absent"):
         arguments = {"record": str(tmp_path / "placed.d/link.json"), "link": str(link), "executable": str(program)}
         if version:
             arguments.update(folder=str(tmp_path / f"local/cuda-{version}"), priority=int(version.replace(".", "")))
-        return run_module("cuda_link", dict(arguments, state="present" if version else "absent"), check)
+        return run_module("cuda_link", dict(arguments, state="present" if version else state), check)
 
     def leads():
         return os.path.basename(os.path.realpath(link)) if link.exists() else ""
@@ -79,6 +79,12 @@ def test_from_a_bare_host_and_back(host):
     assert host()["changed"] and not host.link.is_symlink() and status(host) == ""
 
 
+def test_a_toolkit_that_is_gone_already(host):
+    host("11.4")
+    (host.folder / "local/cuda-11.4").rmdir()
+    assert host()["changed"] and not host.link.is_symlink() and status(host) == ""
+
+
 def test_what_a_user_has_chosen_comes_back(host):
     host.package("11.8")
     host.package("12.4")
@@ -87,6 +93,27 @@ def test_what_a_user_has_chosen_comes_back(host):
     assert host.leads() == "cuda-12.4"
     host()
     assert host.leads() == "cuda-11.8" and status(host) == "manual"
+
+
+def test_a_users_own_link_outlives_packages(host):
+    """They replace it by the alternatives' before anything is chosen, and their last one takes that away."""
+    host.link.symlink_to(host.folder / "local/cuda-11.4")
+    assert not host(state="noted", check=True)["changed"] and not (host.folder / "placed.d").exists()
+    assert not host(state="noted")["changed"]
+    host.package("12.4")
+    assert not host(state="noted")["changed"]
+    host("12.4")
+    assert host.leads() == "cuda-12.4" and [path.name for path in (host.folder / "placed.d").iterdir()] == ["link.json"]
+    subprocess.run([str(host.program), "--remove", "cuda", str(host.folder / "local/cuda-12.4")], check=True, capture_output=True)
+    assert host()["changed"] and os.readlink(host.link) == str(host.folder / "local/cuda-11.4")
+    assert not list((host.folder / "placed.d").iterdir())
+
+
+def test_a_run_that_was_cut_short_before_it_chose(host):
+    host.link.symlink_to(host.folder / "local/cuda-11.4")
+    host(state="noted")
+    host.package("12.4")
+    assert host()["changed"] and host.leads() == "cuda-11.4" and not list((host.folder / "placed.d").iterdir())
 
 
 def test_what_can_not_be_chosen(host):
