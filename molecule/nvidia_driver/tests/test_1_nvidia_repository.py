@@ -6,8 +6,9 @@ import pytest
 
 HOST = "nvidia-driver-a"
 testinfra_hosts = ["ansible://" + HOST]
-# A run of unattended-upgrades that takes whatever any repository has.
-EAGER = "-o 'Unattended-Upgrade::Origins-Pattern::=origin=*' -o 'Unattended-Upgrade::Origins-Pattern::=site=*'"
+# For unattended-upgrades, whose own list takes security updates of Debian's alone.
+EAGER = 'Unattended-Upgrade::Origins-Pattern { "origin=NVIDIA"; };'
+NAMES = "dpkg-query --show --showformat '${Package}\n' | sort"
 
 
 def driver(host):
@@ -35,17 +36,20 @@ def test_nouveau_is_out_and_the_daemon_is_enabled_and_not_started(host):
 
 
 def test_unattended_upgrades_leave_it_alone(host):
-    """By the hold; and without one by the list that the role has placed, which nothing else does."""
+    """Held it is; and without a hold there is the list that the role has placed, for what comes later. Without both it would move to another branch."""
+    host.run_expect([0], f"{NAMES} > /srv/before")
     host.run_expect([0], "DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends unattended-upgrades")
-    host.run_expect([0], "apt-mark unhold $(apt-mark showhold)")
+    host.run_expect([0], f"echo '{EAGER}' > /etc/apt/apt.conf.d/99eager; apt-mark unhold $(apt-mark showhold)")
     try:
-        said = host.run(f"unattended-upgrade --dry-run --debug {EAGER}")
-        assert "Packages that will be upgraded: \n" in said.stdout + said.stderr or "No packages found that can be upgraded" in said.stdout + said.stderr
+        kept = host.run("unattended-upgrade --dry-run --debug")
+        assert "pkg cuda-drivers-550 has been blacklisted" in kept.stdout + kept.stderr
+        assert "nvidia-driver=590.48.01-1" not in kept.stdout + kept.stderr
         host.run_expect([0], "mv /etc/apt/apt.conf.d/52trainyard-nvidia-driver /srv")
-        said = host.run(f"unattended-upgrade --dry-run --debug {EAGER}")
-        assert "nvidia-smi" in (said.stdout + said.stderr).rpartition("Packages that will be upgraded:")[2]
+        moved = host.run("unattended-upgrade --dry-run --debug")
+        assert "nvidia-driver=590.48.01-1" in moved.stdout + moved.stderr
     finally:
-        host.run("mv /srv/52trainyard-nvidia-driver /etc/apt/apt.conf.d; apt-get purge --quiet=2 --yes --autoremove unattended-upgrades")
+        host.run("mv /srv/52trainyard-nvidia-driver /etc/apt/apt.conf.d; rm /etc/apt/apt.conf.d/99eager")
+        host.run_expect([0], f"apt-get purge --quiet=2 --yes $({NAMES} | comm -13 /srv/before -)")
 
 
 def test_what_is_loose_is_held_again(host, role):
@@ -88,16 +92,23 @@ def test_another_branch_replaces_the_whole_driver(host, role):
     assert role(nvidia_driver_version="570", nvidia_driver_fabric_manager="always").changed == 0
 
 
+def test_way_back_leaves_nothing_of_the_newer_driver(host, role):
+    """Not of Fabric Manager either, in whose place nothing comes."""
+    assert role().code == 0
+    assert set(driver(host)) == {"550.54.15-1"} and "nvidia-kernel-dkms" in driver(host)["550.54.15-1"]
+
+
 def test_reboot_that_was_skipped_is_told_by_a_run_that_changes_nothing(host, role):
     host.run_expect([0], "mount -t tmpfs driver /proc/driver && mkdir /proc/driver/nvidia")
     try:
-        host.run_expect([0], "echo 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024' > /proc/driver/nvidia/version")
+        host.run_expect([0], "echo 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Tue Mar  5 22:23:56 UTC 2024' > /proc/driver/nvidia/version")
         # The daemon has something to talk to now; what it says is not this test's.
-        run = role(nvidia_driver_version="570", nvidia_driver_fabric_manager="always", nvidia_driver_persistence=False)
-        assert "a reboot is needed: the loaded kernel module is 550.54.15, the libraries are 570.172.08" in run.text
+        run = role(nvidia_driver_persistence=False)
+        assert run.changed == 0
+        assert "a reboot is needed: the loaded kernel module is 535.183.01, the libraries are 550.54.15" in run.text
         assert "kernel 6.1.0-18-amd64 boots next, and has no NVIDIA module" in run.text
         # What would come back is worse.
-        refused = role(nvidia_driver_version="570", nvidia_driver_fabric_manager="always", nvidia_driver_persistence=False, nvidia_driver_allow_reboot=True)
+        refused = role(nvidia_driver_persistence=False, nvidia_driver_allow_reboot=True)
         assert refused.code != 0 and "not rebooted, as the driver would not work afterwards" in refused.text
     finally:
         host.run_expect([0], "umount /proc/driver")
