@@ -41,13 +41,11 @@ options:
     type: list
     elements: str
     default: []
-    no_log: false
   key_fingerprints:
     description: Fingerprints of the keys that may be in the keyring. Others in what is fetched are left out.
     type: list
     elements: str
     default: []
-    no_log: false
   replaces:
     description:
       - Regular expressions for the places, host and path, of repositories whose entries are taken out. The repository of O(source) is always one.
@@ -59,7 +57,6 @@ options:
     type: list
     elements: str
     default: []
-    no_log: false
   record:
     description: Absolute path of the record.
     type: path
@@ -387,10 +384,10 @@ def main():
             "names": {"type": "list", "elements": "str", "required": True},
             "source": {"type": "str"},
             "key_url": {"type": "str"},
-            "key_checksums": {"type": "list", "elements": "str", "default": [], "no_log": False},
-            "key_fingerprints": {"type": "list", "elements": "str", "default": [], "no_log": False},
+            "key_checksums": {"type": "list", "elements": "str", "default": []},
+            "key_fingerprints": {"type": "list", "elements": "str", "default": []},
             "replaces": {"type": "list", "elements": "str", "default": []},
-            "retired_keys": {"type": "list", "elements": "str", "default": [], "no_log": False},
+            "retired_keys": {"type": "list", "elements": "str", "default": []},
             "record": {"type": "path", "required": True},
             "folder": {"type": "path", "default": "/etc/apt"},
             "architecture": {"type": "str", "default": ""},
