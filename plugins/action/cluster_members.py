@@ -72,7 +72,9 @@ class ActionModule(ActionBase):
         for name in cluster:
             given = hostvars[name]
             wanted = {key: given.get("cluster_" + key) or "" for key in ("address", "interface", "slots")}
-            slots = int(wanted["slots"] or 0) if name in training else 0
+            # What an earlier judgement counted is no word of the user's: a driver that has come since makes GPUs count.
+            counted = not int(wanted["slots"] or 0) or bool(given.get("__cluster_slots_are_counted"))
+            slots = int(wanted["slots"]) if name in training and not counted else 0
             fabric = ("", "")
             if name in hosts:
                 address, interface = pick_address(hosts[name], network, wanted["address"], wanted["interface"], inventory_address(name))
@@ -88,6 +90,7 @@ class ActionModule(ActionBase):
                     "fabric_address": fabric[0],
                     "fabric_interface": fabric[1],
                     "slots": slots,
+                    "slots_counted": counted,
                     "reachable": name in hosts,
                     "in_play": name in in_play,
                     "error": "" if name in hosts else errors.get(name) or "no answer",

@@ -60,7 +60,8 @@ _value:
     C(problems); C(kernel_module), open or proprietary; C(generations) of the GPUs; C(own_kernel), false in a container; C(signed), whether the modules come
     signed by the distribution; C(fabric_manager); C(asked), versions in the order of preference; C(recommended_by), the tool to ask; C(families), lists of
     packages of which the first that is to be had is taken; C(headers), packages that are missing; C(kernels_without_package); C(key), what the record has to
-    say so that it counts; C(installed), whether all is there as it was asked for; C(driver_packages) and C(former), the driver that is there, and its version.
+    say so that it counts; C(installed), whether all is there as it was asked for; C(stays), a driver of
+    somebody else's that is left as it is, as none was asked for by version; C(driver_packages) and C(former), the driver that is there, and its version.
   type: dict
 """
 

@@ -86,6 +86,9 @@ members:
     slots:
       description: Number of ranks the host takes; 0 where it could not be asked and the inventory doesn't say, and outside of group C(gpu) where there is one.
       type: int
+    slots_counted:
+      description: Whether the slots follow from the host's GPUs, and are not what the inventory says.
+      type: bool
     reachable:
       description: Whether the host has answered.
       type: bool

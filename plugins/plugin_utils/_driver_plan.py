@@ -144,6 +144,12 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
         problems.append("Secure Boot is on, and would keep out a kernel module that this host builds itself: enroll its key (mokutil --import /var/lib/dkms/mok.pub, "
                         "then confirm at the console), switch Secure Boot off, or use a source with signed modules (Ubuntu's distribution)")
 
+    # A recommendation is for a host without a driver. One that works is not replaced, or refused, for want of somebody's opinion.
+    stays = ""
+    if version == "recommended" and found["driver_sources"] and not noted:
+        stays = "%s from %s" % (found["loaded"] or found["library"] or "/".join(sorted({upstream(package["version"]) for package in installed.values()})),
+                                " and from ".join(SOURCES[other] for other in found["driver_sources"]))
+        problems = []
     headers, strange = kernel_headers(found) if own_kernel and not signed else ([], [])
     if source == "runfile":
         done = found["library"] == version and ("runfile" in found["driver_sources"] or found["loaded"] == version)
@@ -154,7 +160,7 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
             for name, have in packages.items())
     return {
         "problems": problems, "kernel_module": kind, "generations": generations, "own_kernel": own_kernel, "signed": signed, "fabric_manager": fabric,
-        "asked": wishes, "recommended_by": tool, "families": wanted, "headers": headers, "kernels_without_package": strange, "key": key, "installed": done,
+        "asked": wishes, "recommended_by": tool, "families": wanted, "headers": headers, "kernels_without_package": strange, "key": key, "installed": done, "stays": stays,
         "driver_packages": sorted(installed), "former": sorted({upstream(package["version"]) for package in installed.values()}),
     }
 

@@ -111,6 +111,16 @@ def test_a_driver_from_elsewhere_is_refused(source, there, ways):
     assert "a driver is there already from" in told["problems"][0] and "(%s)" % ways in told["problems"][0]
 
 
+def test_a_driver_that_is_there_stays_unless_one_is_asked_for():
+    there = host("Hopper", packages={"cuda-drivers-550": package("550.54.15-1", by_nvidia=True)}, driver_sources=["nvidia_repository"], loaded="550.54.15")
+    told = plan(there, source="distribution", version="recommended")
+    assert (told["stays"], told["problems"]) == ("550.54.15 from packages of NVIDIA's repository", [])
+    assert plan(there, source="distribution", version="535")["problems"] != []
+    # One that was recommended here is the role's own.
+    assert plan(dict(there, record={"packages": {"cuda-drivers-550": "550.54.15-1"}}), version="recommended")["stays"] == ""
+    assert plan(host("Hopper"), version="recommended")["stays"] == ""
+
+
 def test_an_installers_driver_below_packages_is_refused():
     told = plan(host("Hopper", driver_sources=["runfile"]))
     assert "a driver is there already from NVIDIA's installer" in told["problems"][0] and "(nvidia-uninstall)" in told["problems"][0]
