@@ -11,8 +11,8 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
 
-__all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver", "lacking_components", "parse_nvidia_detect", "parse_offers", "parse_simulated_versions",
-           "parse_ubuntu_drivers", "pin", "resolve"]
+__all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver", "lacking_components", "parse_nvidia_detect", "parse_offers",
+           "parse_simulated_versions", "parse_ubuntu_drivers", "pin", "resolve"]
 
 # What may belong to a driver. Whether it does is told by its version, which is the driver's: containers' tools and CUDA's packages have numbers of their own.
 DRIVER = re.compile(r".*nvidia.*|cuda-drivers.*|libcuda1.*|libcudadebugger1|libnvcuvid1|libnvoptix1|libxnvctrl0|libnvsdm.*|nvsdm.*")

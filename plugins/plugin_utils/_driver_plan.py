@@ -59,11 +59,13 @@ def kernel_module(facts, gpus, wanted, branch):
     if only_open and never_open:
         problems.append("%s needs the open kernel module, which does not drive %s: no one driver drives both" % (named(only_open), named(never_open)))
     elif wanted == "auto" and unknown and not only_open and not never_open:
-        problems.append("the facts don't know %s, so nobody can tell its kernel module: set nvidia_driver_kernel_module to open or proprietary" % named(unknown))
+        problems.append("the facts don't know %s, so nobody can tell its kernel module: set nvidia_driver_kernel_module to open or proprietary"
+                        % named(unknown))
     elif wanted == "proprietary" and only_open:
         problems.append("nvidia_driver_kernel_module is proprietary, but %s works with the open one alone: set it to open, or to auto" % named(only_open))
     elif wanted == "open" and never_open:
-        problems.append("nvidia_driver_kernel_module is open, but %s works with the proprietary one alone: set it to proprietary, or to auto" % named(never_open))
+        problems.append("nvidia_driver_kernel_module is open, but %s works with the proprietary one alone: set it to proprietary, or to auto"
+                        % named(never_open))
     number = version_key(branch)[0] if branch else 0
     kind = wanted
     if wanted == "auto":
@@ -141,8 +143,8 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
     if version == "recommended" and source == "nvidia_repository" and not wishes:
         problems.append("no branch that is supported drives all GPUs of this host (%s): name one in nvidia_driver_version" % ", ".join(generations))
     if own_kernel and found["secure_boot"] and not found["loaded"] and not signed and not found["module_keys_enrolled"]:
-        problems.append("Secure Boot is on, and would keep out a kernel module that this host builds itself: enroll its key (mokutil --import /var/lib/dkms/mok.pub, "
-                        "then confirm at the console), switch Secure Boot off, or use a source with signed modules (Ubuntu's distribution)")
+        problems.append("Secure Boot is on, and would keep out a kernel module that this host builds itself: enroll its key "
+                        "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure Boot off, or use a source with signed modules (Ubuntu's distribution)")
 
     # A recommendation is for a host without a driver. One that works is not replaced, or refused, for want of somebody's opinion.
     stays = ""
@@ -155,9 +157,10 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
         done = found["library"] == version and ("runfile" in found["driver_sources"] or found["loaded"] == version)
     else:
         packages = noted.get("packages", {})
+        there = {"version": None, "held": False, "broken": True}
         done = bool(packages) and noted.get("asked") == key and all(
-            name in found["packages"] and found["packages"][name]["version"] == have and found["packages"][name]["held"] and not found["packages"][name]["broken"]
-            for name, have in packages.items())
+            (package["version"], package["held"], package["broken"]) == (version, True, False)
+            for name, version in packages.items() for package in [found["packages"].get(name, there)])
     return {
         "problems": problems, "kernel_module": kind, "generations": generations, "own_kernel": own_kernel, "signed": signed, "fabric_manager": fabric,
         "asked": wishes, "recommended_by": tool, "families": wanted, "headers": headers, "kernels_without_package": strange, "key": key, "installed": done, "stays": stays,

@@ -35,7 +35,8 @@ def plan(found, source="nvidia_repository", version="570", kernel_module="auto",
 
 
 @pytest.mark.parametrize("generation, version, kind", [
-    ("Kepler", "470", "proprietary"), ("Volta", "580", "proprietary"), ("Turing", "550", "proprietary"), ("Ampere", "570", "open"), ("Hopper", "535", "proprietary"),
+    ("Kepler", "470", "proprietary"), ("Volta", "580", "proprietary"), ("Turing", "550", "proprietary"), ("Ampere", "570", "open"),
+    ("Hopper", "535", "proprietary"),
     ("Hopper", "560.28.03", "open"), ("Blackwell", "570", "open"),
 ])
 def test_kernel_module_by_generation(generation, version, kind):

@@ -82,8 +82,8 @@ def test_versions_that_fit(version, asked, good):
 
 
 def test_branches():
-    assert [branch_of(text) for text in ("570", "570.172.08-1", "1:570.172.08-1", "nvidia-driver-535-server", "nvidia-tesla-470-driver", "nvidia-driver", "")] == [
-        "570", "570", "570", "535", "470", "", ""]
+    texts = ("570", "570.172.08-1", "1:570.172.08-1", "nvidia-driver-535-server", "nvidia-tesla-470-driver", "nvidia-driver", "")
+    assert [branch_of(text) for text in texts] == ["570", "570", "570", "535", "470", "", ""]
     families = [["nvidia-smi"], ["nvidia-tesla-<BR>-smi", "nvidia-persistenced"]]
     assert expand(families, "470.256.02") == [["nvidia-smi"], ["nvidia-tesla-470-smi", "nvidia-persistenced"]]
     assert expand(families, "") == [["nvidia-smi"]]
@@ -151,7 +151,8 @@ def test_components_are_added_for_the_hosts_own_mirror():
 
 def test_components_of_a_host_with_the_former_format():
     text = ("deb [arch=amd64 signed-by=/usr/share/keyrings/k.gpg] http://mirror.example/ubuntu jammy main universe # here\n"
-            "deb http://mirror.example/ubuntu jammy-security main restricted\n# deb http://other.example/ubuntu jammy main\ndeb-src http://x/ubuntu jammy main\n"
+            "deb http://mirror.example/ubuntu jammy-security main restricted\n# deb http://other.example/ubuntu jammy main\n"
+            "deb-src http://x/ubuntu jammy main\n"
             "deb http://ppa.example/graphics jammy main\n")
     found = lacking_components({"/etc/apt/sources.list": text}, "jammy", ["restricted"])
     assert found.startswith("Types: deb\nURIs: http://mirror.example/ubuntu\nSuites: jammy\nComponents: restricted\nArchitectures: amd64\n"

@@ -17,8 +17,8 @@ FAMILIES = [["nvidia-smi", "nvidia-open-<BR>"], ["nvidia-smi", "nvidia-open"]]
 
 @pytest.fixture(name="host")
 def fixture_host(tmp_path, monkeypatch):
-    said, commands = {"apt-cache": (0, MADISON, ""), "dpkg-query": (0, "bash\t5.2\tii \n", ""), "apt-get": (
-        0, "Inst libnvidia-ml1 (570.172.08-1 NVIDIA [amd64])\nInst nvidia-smi (570.172.08-1 NVIDIA [amd64])\nInst nvidia-open (570.172.08-1 NVIDIA [amd64])\n", "")}, []
+    plan = "".join("Inst %s (570.172.08-1 NVIDIA [amd64])\n" % name for name in ("libnvidia-ml1", "nvidia-smi", "nvidia-open"))
+    said, commands = {"apt-cache": (0, MADISON, ""), "dpkg-query": (0, "bash\t5.2\tii \n", ""), "apt-get": (0, plan, "")}, []
 
     def answer(self, *command):
         commands.append(command)
@@ -70,7 +70,8 @@ def test_what_apt_can_not_install_is_told(host):
 
 
 def test_what_the_tools_recommend(host):
-    host.said["nvidia-detect"] = (0, "Checking driver support for PCI ID [10de:102d]\nIt is recommended to install the\n    nvidia-tesla-470-driver\npackage.\n", "")
+    host.said["nvidia-detect"] = (
+        0, "Checking driver support for PCI ID [10de:102d]\nIt is recommended to install the\n    nvidia-tesla-470-driver\npackage.\n", "")
     told = host(recommended_by="nvidia-detect", device_ids=["102d"])
     assert (told["recommended"], told["branch"]) == ("nvidia-tesla-470-driver", "470") and host.commands == [("nvidia-detect", "102d")]
     assert host(recommended_by="ubuntu-drivers")["recommended"] == ""
