@@ -103,7 +103,7 @@ def parse_packages(text):
 
 
 def parse_sources(text, path):
-    """Repositories of NVIDIA's in one of apt's files, in either of its two formats: C(path), C(uri), C(suites), C(signed_by), which is empty where none is named.
+    """Repositories of NVIDIA's in one of apt's files, in either of its two formats: C(path), C(uri), C(suites), C(signed_by), empty where none is named.
 
     Entries that are switched off count for nothing. What apt itself would refuse is left out: apt says so better.
     """

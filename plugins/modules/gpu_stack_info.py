@@ -276,7 +276,8 @@ class Host:
         return ""
 
     def packages(self):
-        found = stack.parse_packages(self.say("dpkg-query", "--show", "--showformat", "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Maintainer}\\n", *PACKAGES))
+        found = stack.parse_packages(self.say("dpkg-query", "--show", "--showformat", "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Maintainer}\\n",
+                                              *PACKAGES))
         if self.module.params["candidates"] and found:
             policy = stack.parse_policy(self.say("apt-cache", "policy", *sorted(found)))
             for name, package in found.items():

@@ -98,7 +98,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 installed:
-  description: Packages that apt has installed or brought to another version, those that they need included. In check mode those of O(packages) that are missing.
+  description: Packages that apt has installed or brought to another version, those that they need included. In check mode those of O(packages) that are
+    missing.
   returned: success
   type: list
   elements: str

@@ -144,7 +144,8 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
         problems.append("no branch that is supported drives all GPUs of this host (%s): name one in nvidia_driver_version" % ", ".join(generations))
     if own_kernel and found["secure_boot"] and not found["loaded"] and not signed and not found["module_keys_enrolled"]:
         problems.append("Secure Boot is on, and would keep out a kernel module that this host builds itself: enroll its key "
-                        "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure Boot off, or use a source with signed modules (Ubuntu's distribution)")
+                        "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure Boot off, or "
+                        "use a source with signed modules (Ubuntu's distribution)")
 
     # A recommendation is for a host without a driver. One that works is not replaced, or refused, for want of somebody's opinion.
     stays = ""
