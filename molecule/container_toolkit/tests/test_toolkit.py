@@ -165,6 +165,6 @@ def test_teardown_leaves_what_the_user_had(host, role):
     assert host.file(CONFIG).content_string == host.check_output("cat /srv/daemon.json")
     assert host.file(CONFIG).mode == 0o640
     assert "nvidia" not in host.check_output("docker info --format '{{json .Runtimes}}'")
-    assert not host.file("/etc/cdi/trainyard-nvidia.yaml").exists
+    assert not host.file("/etc/cdi").exists
     assert host.check_output("find /etc /var/lib/trainyard -name '*container?toolkit*' -o -name '*nvidia-container*'").replace(
         "/etc/apt/sources.list.d/trainyard-nvidia-container.sources", "").replace("/etc/apt/keyrings/trainyard-nvidia-container.gpg", "").split() == []
