@@ -173,7 +173,7 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
         "forward": compat.forward_compatible(asked or found, image_cuda) if image_cuda and (asked or found) else None,
         "nccl": dict(compat.nccl_pair(wanted["nccl"], wanted["nccl_cuda"], directory), asked=True) if wanted["nccl"] else {
             "version": stack["packages"].get("libnccl2", {}).get("version", ""), "known": True, "nearest": [], "asked": False},
-        "nccl_cuda_major_max": compat.nccl_cuda_major_max(asked or found) if asked or found else None,
+        "cuda_major_max": compat.nccl_cuda_major_max(asked or found) if asked or found else None,
         "keyring": compat.keyring(directory),
         "keyrings_elsewhere": [row["sha256_1.1-1"] for row in facts["driver_packages"]["cuda_keyring"]["rows"]
                                if row["dir"] != directory and "sha256_1.1-1" in row],
