@@ -3,7 +3,8 @@
 Containers for hosts: first run of site.yml (bare hosts, Horovod is compiled), second run, run after a container was
 deleted: seconds, tasks, module runs per host; and what train.yml adds to the same horovodrun line typed by hand. Virtual machines
 for hosts: `make lab-vm` by stage, a client's boot until the share is mounted, and what NFS leaves of the disk that it serves.
-`tests/bench.py containers` or `tests/bench.py virtual` measures one of them alone.
+Containers that look as if they had GPUs: the whole GPU stack once and again on one of them, over ssh, from the tests' repository of NVIDIA's kind; and what
+parsing the answer of eight GPUs takes. `tests/bench.py containers` (or `virtual`, or `gpus`) measures one of them alone.
 """
 
 from __future__ import annotations
@@ -15,17 +16,25 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/support"))
 
-from virtual_cluster import VirtualCluster  # the path has to be there first
+sys.path.insert(0, str(ROOT / ".dev"))
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import parse_query  # the paths have to be there first
+from eight_gpus import eight_gpus
+from virtual_cluster import VirtualCluster
 from whole_cluster import BIN, MODULE_RUN_SECONDS, MOVED_BYTES, WholeCluster
 
 LIMITS = {"second run seconds": 12, "second run module runs per host": 28, "second run changed": 0,
           **{"second run MB %s per host" % way: most / 1e6 for way, most in MOVED_BYTES.items()}, "train.yml adds seconds": 3}
+GPU_LIMITS = {"second run seconds": 6, "second run module runs": 12, "second run changed": 0, "eight GPUs parsed ms": 50}
 
 
 def good(run):
@@ -79,21 +88,33 @@ def containers():
                 "second run changed": sum(len(tasks) for run in seconds for tasks in run.changed.values()),
                 **{"second run MB %s per host" % way: round(most / 1e6, 1) for way, most in moved.items()},
                 "train.yml adds seconds": round(added, 1)}
-    verdict = {name: {"measured": measured[name], "limit": limit, "ok": measured[name] <= limit} for name, limit in LIMITS.items()}
-    return {"module_run_seconds": round(module_run, 2), "runs": rows, "verdict": verdict,
+    return {"module_run_seconds": round(module_run, 2), "runs": rows, "verdict": judge(measured, LIMITS),
             "train": {"playbook_seconds": round(statistics.median(trains), 1), "by_hand_seconds": round(statistics.median(hands), 1)}}
 
 
-def tell_containers(result):
+def tell_runs(result):
     print("\n%-34s %8s %6s %8s  %s" % ("", "seconds", "tasks", "changed", "module runs"))
     for entry in result["runs"]:
         print("%-34s %8.1f %6d %8d  %s" % (entry["run"], entry["seconds"], entry["tasks"], entry["changed"], ", ".join(
             "%s %d" % pair for pair in sorted(entry["module_runs"].items()))))
+
+
+def tell_verdict(result):
+    for name, judged in result["verdict"].items():
+        print("%-34s %8.1f  at most %s: %s" % (name, judged["measured"], judged["limit"], "ok" if judged["ok"] else "TOO MUCH"))
+
+
+def tell_gpus(result):
+    tell_runs(result)
+    tell_verdict(result)
+
+
+def tell_containers(result):
+    tell_runs(result)
     print("%-34s %8.1f\n%-34s %8.1f\n" % ("train.yml", result["train"]["playbook_seconds"], "the same line by hand", result["train"]["by_hand_seconds"]))
     print("one bare module run on both hosts takes %.2f s on this machine (%.2f s where the limits were set)" % (
         result["module_run_seconds"], MODULE_RUN_SECONDS))
-    for name, judged in result["verdict"].items():
-        print("%-34s %8.1f  at most %s: %s" % (name, judged["measured"], judged["limit"], "ok" if judged["ok"] else "TOO MUCH"))
+    tell_verdict(result)
 
 
 def whole_way(cluster):
@@ -137,23 +158,54 @@ def tell_virtual(result):
             result["speeds"][kind]["%s_%s" % (name, unit)] for kind in ("disk", "nfs"))))
 
 
+def gpus():
+    """Figures of the whole GPU stack: scenario upgrade's hosts and versions, on hosts of the lab, so over ssh."""
+    cluster = WholeCluster("bench", "172.30.76.0/24")
+    rows = []
+    cluster.lab("down", "--keep")
+    with tempfile.TemporaryDirectory() as scratch:
+        scenario = (ROOT / "molecule/upgrade/molecule.yml").read_text(encoding="utf-8").replace("${MOLECULE_EPHEMERAL_DIRECTORY}", scratch)
+        asked = json.dumps(yaml.safe_load(scenario)["provisioner"]["inventory"]["group_vars"]["cluster"])
+        try:
+            cluster.lab("up", "--inventory", str(cluster.inventory))
+            good(cluster.playbook("molecule/upgrade/prepare.yml", environment={"MOLECULE_EPHEMERAL_DIRECTORY": scratch, "MOLECULE_PROJECT_DIRECTORY": str(ROOT)}))
+            stack = ["playbooks/gpu_stack.yml", "--limit", cluster.head, "--extra-vars", asked]
+            rows.append(row("GPU stack", good(cluster.playbook(*stack))))
+            seconds = [good(cluster.playbook(*stack)) for _attempt in range(3)]
+            rows.append(row("second run", sorted(seconds, key=lambda run: run.seconds)[1]))
+        finally:
+            if not os.environ.get("KEEP"):
+                cluster.lab("down", "--keep")
+    text, parses = eight_gpus(), []
+    for _attempt in range(20):
+        begun = time.perf_counter()
+        parse_query(text)
+        parses.append(time.perf_counter() - begun)
+    measured = {"second run seconds": rows[1]["seconds"], "second run module runs": max(rows[1]["module_runs"].values()),
+                "second run changed": sum(len(tasks) for run in seconds for tasks in run.changed.values()),
+                "eight GPUs parsed ms": round(1000 * statistics.median(parses), 1)}
+    return {"runs": rows, "verdict": judge(measured, GPU_LIMITS)}
+
+
+def judge(measured, limits):
+    return {name: {"measured": measured[name], "limit": limit, "ok": measured[name] <= limit} for name, limit in limits.items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("hosts", nargs="?", choices=["containers", "virtual"], help="what to measure; without it both")
+    parser.add_argument("hosts", nargs="?", choices=sorted(PARTS), help="what to measure; without it all")
     hosts = parser.parse_args().hosts
-    asked = [hosts] if hosts else ["containers", "virtual"]
+    asked = [hosts] if hosts else list(PARTS)
     result = {"cpus": os.cpu_count()}
-    if "containers" in asked:
-        result["containers"] = containers()
-    if "virtual" in asked:
-        result["virtual"] = virtual()
+    for part in asked:
+        result[part] = PARTS[part][0]()
     (ROOT / "bench.json").write_text(json.dumps(result, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    if "containers" in asked:
-        tell_containers(result["containers"])
-    if "virtual" in asked:
-        tell_virtual(result["virtual"])
-    sys.exit("containers" in asked and not all(judged["ok"] for judged in result["containers"]["verdict"].values()))
+    for part in asked:
+        PARTS[part][1](result[part])
+    sys.exit(not all(judged["ok"] for part in asked for judged in result[part].get("verdict", {}).values()))
 
+
+PARTS = {"containers": (containers, tell_containers), "gpus": (gpus, tell_gpus), "virtual": (virtual, tell_virtual)}
 
 if __name__ == "__main__":
     main()
