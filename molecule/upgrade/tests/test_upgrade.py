@@ -11,9 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import testinfra
-from left_to_acceptance import pytest_collection_modifyitems
-
-__all__ = ["pytest_collection_modifyitems"]
 
 ROOT = Path(__file__).resolve().parents[3]
 SCENARIO = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
@@ -115,6 +112,7 @@ def test_the_way_back_is_gone_once(before):
     assert (run.code, set(run.changed.values()), listed(), hooks()) == (0, {0}, before, [])
 
 
+@pytest.mark.acceptance
 def test_mended_host_goes_on_and_the_first_notes_count(before):
     assert play("upgrade", **NEWER).code == 2
     hosts()[1].run_expect([0], "rm /etc/vendor-fixtures/nvidia-smi/fail-570.124.06")
