@@ -17,7 +17,8 @@ description:
 options:
   rules:
     description:
-      - Paths of YAML files with a list C(host_rules) and, where rules need it, a dictionary C(data). A rule of a later file takes the place of one with its C(id).
+      - Paths of YAML files with a list C(host_rules) and, where rules need it, a dictionary C(data). A rule of a later file takes the place of one with its
+        C(id).
       - A rule has C(id) (published, never renamed), C(severity) (V(block) or V(warn)), C(stage) (V(host) is judged for every host, V(cluster) once),
         C(that) (a Jinja expression without braces, true is good), and the texts C(expected), C(found), C(source) and C(fix), which are templates.
       - C(for_each), an expression, judges each entry of a list as C(item). C(hosts), an expression, names the hosts that a finding is about.

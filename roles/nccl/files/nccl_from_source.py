@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 # -*- coding: utf-8 -*-
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
@@ -129,8 +128,9 @@ def listing(staging):
     """What was installed there, relative: files and links, and folders from the outside in."""
     files, folders = [], []
     for folder, below, names in os.walk(staging):
-        files += [os.path.relpath(os.path.join(folder, name), staging) for name in names + [each for each in below if os.path.islink(os.path.join(folder, each))]]
-        folders += [os.path.relpath(os.path.join(folder, name), staging) for name in below if not os.path.islink(os.path.join(folder, name))]
+        links = [name for name in below if os.path.islink(os.path.join(folder, name))]
+        files += [os.path.relpath(os.path.join(folder, name), staging) for name in names + links]
+        folders += [os.path.relpath(os.path.join(folder, name), staging) for name in below if name not in links]
     return sorted(files), folders
 
 
