@@ -23,7 +23,7 @@ SOURCES = {"distribution": "the distribution's packages", "nvidia_repository": "
 
 def arch_row(facts, generation):
     """Of a generation, the row of cuda.gpu_arch that says most: it may have several, by its chips."""
-    rows = [row for row in facts["cuda"]["gpu_arch"] if generation and generation in row["arch"]]
+    rows = [row for row in facts["cuda"]["gpu_arch"] if generation in row["generations"]]
     return dict(pair for row in rows for pair in row.items())
 
 
