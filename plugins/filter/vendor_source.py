@@ -65,6 +65,9 @@ _value:
     uri:
       description: Its URI; it is a flat repository.
       type: str
+    folder:
+      description: The folder that it is in, with others for other systems.
+      type: str
     directory:
       description: Its directory among CUDA's, such as V(debian12); empty for the container toolkit.
       type: str
@@ -89,6 +92,9 @@ import functools
 from ansible.errors import AnsibleFilterError
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 
+# The defaults of role package_sources.
+CUDA_URL = "https://developer.download.nvidia.com/compute/cuda/repos"
+CONTAINER_URL = "https://nvidia.github.io/libnvidia-container"
 KEYRING = "cuda-keyring_1.1-1_all.deb"
 # The facts have no build of NCCL in Debian's directories. glibc: Debian 12 has 2.36 and Ubuntu 22.04 has 2.35; Debian 13 has 2.41 and Ubuntu 24.04 has 2.39.
 UBUNTU_OF = {"debian12": "ubuntu2204", "debian13": "ubuntu2404"}
@@ -102,21 +108,22 @@ def facts(more=""):
     return _compat.Compatibility(_compat.load_facts(more))
 
 
-def vendor_source(kind, host, cuda_url="https://developer.download.nvidia.com/compute/cuda/repos", container_url="https://nvidia.github.io/libnvidia-container",
-                  keyring_checksum="", container_fingerprint="", with_key=True, facts_file=""):
+def vendor_source(kind, host, cuda_url=CUDA_URL, container_url=CONTAINER_URL, keyring_checksum="", container_fingerprint="", with_key=True,
+                  facts_file=""):
     machine = host["architecture"]
     problem = "" if machine in CUDA_ARCHITECTURES else "NVIDIA has no packages for %s" % machine
     if kind == "container_toolkit":
         base = container_url.rstrip("/")
         return {
-            "name": "trainyard-nvidia-container", "uri": "%s/stable/deb/%s/" % (base, DEB_ARCHITECTURES.get(machine, machine)), "directory": "",
+            "name": "trainyard-nvidia-container", "uri": "%s/stable/deb/%s/" % (base, DEB_ARCHITECTURES.get(machine, machine)), "folder": base, "directory": "",
             "key_url": base + "/gpgkey", "key_checksums": [], "key_fingerprints": [container_fingerprint] if container_fingerprint else [], "problem": problem,
         }
     if kind not in ("cuda", "cuda_ubuntu"):
         raise AnsibleFilterError("vendor_source: %s is none of cuda, cuda_ubuntu, container_toolkit" % kind)
     own = host["os"]["id"] + host["os"]["version_id"].replace(".", "")
     directory = UBUNTU_OF.get(own, own) if kind == "cuda_ubuntu" else own
-    base, arch = "%s/%s" % (cuda_url.rstrip("/"), directory), CUDA_ARCHITECTURES.get(machine, machine)
+    folder = cuda_url.rstrip("/")
+    base, arch = "%s/%s" % (folder, directory), CUDA_ARCHITECTURES.get(machine, machine)
     checksums = keyring_checksum.split()
     # The facts have the package of the x86_64 folder, and the keys in it are for all.
     keyring_arch = arch if checksums else "x86_64"
@@ -128,7 +135,8 @@ def vendor_source(kind, host, cuda_url="https://developer.download.nvidia.com/co
                 KEYRING, directory, base, arch, KEYRING)
     return {
         # On Ubuntu both kinds are one repository, and so one source.
-        "name": "trainyard-nvidia-cuda" if directory == own else "trainyard-nvidia-cuda-ubuntu", "uri": "%s/%s/" % (base, arch), "directory": directory,
+        "name": "trainyard-nvidia-cuda" if directory == own else "trainyard-nvidia-cuda-ubuntu", "uri": "%s/%s/" % (base, arch),
+        "folder": folder, "directory": directory,
         "key_url": "%s/%s/%s" % (base, keyring_arch, KEYRING), "key_checksums": checksums, "key_fingerprints": [], "problem": problem,
     }
 

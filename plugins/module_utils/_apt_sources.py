@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["entries", "location", "without"]
+__all__ = ["entries", "location", "stanzas", "without"]
 
-_LINE = re.compile(r"\s*deb(?:-src)?\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)")
+_LINE = re.compile(r"\s*(?P<type>deb(?:-src)?)\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)\s*(?P<components>[^#]*)")
 _SWITCHED_OFF = ("no", "false", "without", "off", "disable", "0")
 
 
@@ -37,33 +37,48 @@ def _paragraphs(text):
     return re.split(r"(\n(?:[ \t]*\n)+)", text)
 
 
-def _paragraph_entries(paragraph, architecture):
+def _of_paragraph(paragraph):
     fields = _fields(paragraph)
     if fields.get("enabled", "yes").lower() in _SWITCHED_OFF:
-        return []
-    return [{"uri": uri, "suite": suite, "location": location(uri, suite, architecture), "signed_by": fields.get("signed-by", "")}
-            for uri in fields.get("uris", "").split() for suite in fields.get("suites", "").split()]
+        return None
+    return dict({name: fields.get(name, "").split() for name in ("types", "uris", "suites", "components", "architectures")},
+                signed_by=fields.get("signed-by", ""))
 
 
-def _line_entry(line, architecture):
+def _of_line(line):
     match = _LINE.match(line)
     if not match:
         return None
-    signed_by = re.search(r"(?:^|\s)signed-by=(\S+)", match.group("options") or "")
-    return {"uri": match.group("uri"), "suite": match.group("suite"), "location": location(match.group("uri"), match.group("suite"), architecture),
-            "signed_by": signed_by.group(1) if signed_by else ""}
+    options = dict(re.findall(r"([\w-]+)=(\S+)", match.group("options") or ""))
+    return {"types": [match.group("type")], "uris": [match.group("uri")], "suites": [match.group("suite")], "components": match.group("components").split(),
+            "architectures": [name for name in options.get("arch", "").split(",") if name], "signed_by": options.get("signed-by", "")}
+
+
+def stanzas(path, text):
+    """A file's lines or paragraphs: C(types), C(uris), C(suites), C(components) and C(architectures), as lists, and C(signed_by), empty where none is named.
+
+    What is switched off isn't there.
+    """
+    if path.endswith(".sources"):
+        found = [_of_paragraph(paragraph) for paragraph in _paragraphs(text)[::2]]
+    else:
+        found = [_of_line(line) for line in text.splitlines()]
+    return [stanza for stanza in found if stanza]
+
+
+def _entries_of(stanza, architecture):
+    return [{"uri": uri, "suite": suite, "location": location(uri, suite, architecture), "signed_by": stanza["signed_by"]}
+            for uri in stanza["uris"] for suite in stanza["suites"]] if stanza else []
 
 
 def entries(path, text, architecture=""):
     """The repositories that a file names: C(uri), C(suite), C(location), and C(signed_by), empty where none is named. What is switched off isn't named."""
-    if path.endswith(".sources"):
-        return [entry for paragraph in _paragraphs(text)[::2] for entry in _paragraph_entries(paragraph, architecture)]
-    return [entry for line in text.splitlines() for entry in [_line_entry(line, architecture)] if entry]
+    return [entry for stanza in stanzas(path, text) for entry in _entries_of(stanza, architecture)]
 
 
 def _paragraph_without(paragraph, architecture, unwanted):
     """The paragraph, None where nothing is left of it, and the URIs that it has lost."""
-    found = _paragraph_entries(paragraph, architecture)
+    found = _entries_of(_of_paragraph(paragraph), architecture)
     gone = list(dict.fromkeys(entry["uri"] for entry in found if unwanted(entry)))
     kept = [uri for uri in dict.fromkeys(entry["uri"] for entry in found) if uri not in gone]
     if not gone:
@@ -87,10 +102,8 @@ def without(path, text, unwanted, architecture=""):
         left = left.rstrip("\n") + "\n" if gone and left.strip() else left
     else:
         for line in text.splitlines(True):
-            entry = _line_entry(line, architecture)
-            if entry and unwanted(entry):
-                gone.append(entry["uri"])
-            else:
-                rest.append(line)
+            lost = [entry["uri"] for entry in _entries_of(_of_line(line), architecture) if unwanted(entry)]
+            gone += lost
+            rest += [] if lost else [line]
         left = "".join(rest)
     return {"text": left, "gone": gone, "empty": not entries(path, left, architecture)}

@@ -18,7 +18,7 @@ RELOADABLE = frozenset([
     "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts", "registry-mirrors", "runtimes", "shutdown-timeout",
 ])
 # «Docker version 28.5.1, build e180ab8», «containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3»
-_VERSION = re.compile(r"(?:version|containerd(?:\.io|/v\d+)?) v?(\d+(?:\.\d+)+[^\s,]*)", re.IGNORECASE)
+_VERSION = re.compile(r"(?:version|containerd(?:\.io|/v\d+)?) v?(\d+(?:\.\d+)+[^\s,]*)[\s,]", re.IGNORECASE)
 _UPSTREAM = re.compile(r"v?(?:\d+:)?(\d+(?:\.\d+)*(?:[-~](?:rc|beta)[.\d]*)?)")
 
 
@@ -38,6 +38,9 @@ def parse_daemon_config(text):
         options = json.loads(text, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise ParseError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        # A number of thousands of digits, thousands of brackets.
+        raise ParseError(str(error)) from error
     if not isinstance(options, dict):
         raise ParseError("line 1, column 1: it holds no JSON object ({...})")
     return options

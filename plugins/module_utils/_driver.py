@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import whole_lines
 
-__all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver", "lacking_components", "parse_nvidia_detect", "parse_offers",
-           "parse_simulated_versions", "parse_ubuntu_drivers", "pin", "resolve"]
+__all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver", "lacking_components", "parse_nvidia_detect", "parse_simulated_versions",
+           "parse_ubuntu_drivers", "pin", "resolve"]
 
 # What may belong to a driver. Whether it does is told by its version, which is the driver's: containers' tools and CUDA's packages have numbers of their own.
 DRIVER = re.compile(r".*nvidia.*|cuda-drivers.*|libcuda1.*|libcudadebugger1|libnvcuvid1|libnvoptix1|libxnvctrl0|libnvsdm.*|nvsdm.*")
@@ -28,25 +30,6 @@ def is_driver(name):
 # --- what the tools print -------------------------------------------------------------------------------------------------
 
 
-def parse_offers(madison, repository="", there=True):
-    """Versions by package that `apt-cache madison` lists, newest first, as C(version).
-
-    With C(repository), a URL, only those of it (C(there)), or only those of other repositories.
-    """
-    found = {}
-    wanted = re.sub(r"^\w+://", "", repository).rstrip("/")
-    for line in madison.splitlines():
-        fields = [field.strip() for field in line.split("|")]
-        if len(fields) != 3 or not fields[2].endswith("Packages"):
-            continue
-        if wanted and (wanted + "/" in fields[2]) != there:
-            continue
-        versions = found.setdefault(fields[0], [])
-        if fields[1] not in versions:
-            versions.append(fields[1])
-    return found
-
-
 def parse_simulated_versions(text):
     """The version by package that `apt-get --simulate install` would bring, in apt's order."""
     return dict(re.findall(r"^Inst ([^\s:]+)\S*(?: \[[^\]]*\])? \((\S+) ", text, re.MULTILINE))
@@ -55,7 +38,7 @@ def parse_simulated_versions(text):
 def parse_nvidia_detect(text):
     """The package that Debian's nvidia-detect recommends for all GPUs that it was asked about; empty where there is none, or not one for all."""
     cards = re.split(r"^Checking (?:driver support|card)", text, flags=re.MULTILINE)[1:]
-    found = [re.findall(r"^It is recommended to install the\n\s+(\S+)$", card, re.MULTILINE) for card in cards]
+    found = [re.findall(r"^It is recommended to install the\n\s+(\S+)\npackage\.$", card, re.MULTILINE) for card in cards]
     packages = {names[0].partition(":")[0] if names else "" for names in found}
     return packages.pop() if len(packages) == 1 else ""
 
@@ -65,7 +48,7 @@ def parse_ubuntu_drivers(text):
 
     The former prints «nvidia-driver-535-server, (kernel modules provided by …)» or the package alone, the latter «driver : nvidia-driver-535 - … recommended».
     """
-    for line in text.splitlines():
+    for line in whole_lines(text, "ubuntu-drivers"):
         match = re.match(r"driver\s*:\s*(nvidia-driver-\S+) - .*\brecommended\b", line) or re.match(r"(nvidia-driver-\d+\S*?)(?:[,\s]|$)", line)
         if match:
             return match.group(1)
@@ -79,14 +62,11 @@ def lacking_components(files, codename, components):
     their key. Empty where the components are there. Archives of others that look the same, but for PPAs, can't be told apart; of a component that an archive
     hasn't got apt only makes a remark.
     """
-    entries = []
-    for path in sorted(files):
-        entries += _paragraphs(files[path]) if path.endswith(".sources") else _lines(files[path])
-    entries = [entry for entry in entries if "deb" in entry["types"]]
+    entries = [entry for path in sorted(files) for entry in _apt_sources.stanzas(path, files[path]) if "deb" in entry["types"]]
     paragraphs = []
     for entry in entries:
         suites = [suite for suite in entry["suites"] if re.fullmatch(re.escape(codename) + r"(-updates|-security|/updates)?", suite)]
-        if not suites or "main" not in entry["components"] or any(re.search(r"\bppa\b", uri) for uri in entry["uris"]):
+        if not suites or not entry["uris"] or "main" not in entry["components"] or any(re.search(r"\bppa\b", uri) for uri in entry["uris"]):
             continue
         same = [other for other in entries if set(other["uris"]) & set(entry["uris"])]
         there = {(suite, component) for other in same for suite in other["suites"] for component in other["components"]}
@@ -95,32 +75,9 @@ def lacking_components(files, codename, components):
             lines = ["Types: deb", "URIs: " + " ".join(entry["uris"]), "Suites: " + " ".join(suites), "Components: " + " ".join(lacking)]
             lines += ["Architectures: " + " ".join(entry["architectures"])] if entry["architectures"] else []
             # The key may be one inside the entry, over many lines.
-            lines += ["Signed-By:" + entry["signed_by"]] if entry["signed_by"].strip() else []
+            lines += ["Signed-By:%s%s" % ("\n " if "\n" in entry["signed_by"] else " ", entry["signed_by"])] if entry["signed_by"] else []
             paragraphs.append("\n".join(lines) + "\n")
     return "\n".join(dict.fromkeys(paragraphs))
-
-
-def _lines(text):
-    found = []
-    for line in text.splitlines():
-        match = re.match(r"\s*(deb(?:-src)?)\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)\s*([^#]*)", line)
-        if match:
-            options = dict(re.findall(r"([\w-]+)=(\S+)", match.group(2) or ""))
-            found.append({"types": [match.group(1)], "uris": [match.group(3)], "suites": [match.group(4)], "components": match.group(5).split(),
-                          "architectures": options.get("arch", "").split(",") if options.get("arch") else [],
-                          "signed_by": " " + options["signed-by"] if "signed-by" in options else ""})
-    return found
-
-
-def _paragraphs(text):
-    found = []
-    for paragraph in re.split(r"\n\s*\n", "\n".join(line for line in text.splitlines() if not line.startswith("#"))):
-        fields = {name.lower(): value for name, value in re.findall(r"^([\w-]+):((?:.*)(?:\n[ \t].*)*)", paragraph, re.MULTILINE)}
-        if fields.get("enabled", "yes").strip().lower() in ("no", "false", "off", "0"):
-            continue
-        found.append(dict({key: fields.get(key, "").split() for key in ("types", "uris", "suites", "components", "architectures")},
-                          signed_by=fields.get("signed-by", "").rstrip()))
-    return found
 
 
 # --- what it means --------------------------------------------------------------------------------------------------------

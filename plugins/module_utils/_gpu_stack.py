@@ -14,20 +14,19 @@ import binascii
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import ParseError, dpkg_rows, whole_lines
 
 # Debian puts the branch's name into the module's («nvidia-current»), Ubuntu the branch («nvidia-535-server»).
-_DKMS = re.compile(r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>\w+)(?P<remark>.*)")
-_NVRM = re.compile(r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel Module)\s+(?P<version>\d+(?:\.\d+)+)\b")
-_NVCC = re.compile(r"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)\b")
+_DKMS = re.compile(
+    r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>added|built|installed|broken)\b"
+    r"(?P<remark>.*)")
+_NVRM = re.compile(r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel Module)\s+(?P<version>\d+(?:\.\d+)+)\s")
+_NVCC = re.compile(r"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)\s")
 # developer.download.nvidia.com/compute/cuda/repos/*/*/7fa2af80.pub, the id in full.
 _OLD_KEY = bytes.fromhex("f60f4b3d7fa2af80")
 # Packages of which a host should have one maker's alone.
 _DRIVER = re.compile(r"(nvidia-(driver|open|kernel|dkms|utils|smi|headless|compute-utils)|cuda-drivers|libnvidia-(ml1|compute)|libcuda1)(-.*)?$")
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)$")
-
-
-class ParseError(ValueError):
-    """Text that is not in the tool's format; the message shows the line."""
 
 
 def version_key(version):
@@ -60,7 +59,7 @@ def parse_nvrm(text):
 def parse_dkms_status(text):
     """Modules that DKMS knows: module, version, kernel and arch (empty where it was only added), state, and whether the installed one is another build."""
     found = []
-    for line in text.splitlines():
+    for line in whole_lines(text, "dkms status"):
         if not line.strip() or line.startswith(("Error!", "Deprecated feature", "Warning")):
             continue
         match = _DKMS.fullmatch(line.strip())
@@ -90,15 +89,10 @@ def parse_packages(text):
     left is none; C(broken) tells of the former.
     """
     found = {}
-    for line in text.splitlines():
-        fields = line.split("\t")
-        if len(fields) != 4 or len(fields[2].rstrip()) < 2:
-            raise ParseError("dpkg-query: %.120r" % line)
-        wanted, status = fields[2][0], fields[2][1]
-        if status in "nc":
-            continue
-        found[fields[0].partition(":")[0]] = {"version": fields[1], "held": wanted == "h", "broken": status != "i",
-                                              "by_nvidia": bool(re.search(r"@([\w.-]+\.)?nvidia\.com>", fields[3]))}
+    for name, version, status, maintainer in dpkg_rows(text, 4):
+        if status[1] not in "nc":
+            found[name.partition(":")[0]] = {"version": version, "held": status[0] == "h", "broken": status[1] != "i",
+                                             "by_nvidia": bool(re.search(r"@([\w.-]+\.)?nvidia\.com>", maintainer))}
     return found
 
 
@@ -126,7 +120,7 @@ def holds_old_key(content):
 def parse_policy(text):
     """Of `apt-cache policy`, by package: installed and candidate version, each empty where there is none."""
     found, package = {}, None
-    for line in text.splitlines():
+    for line in whole_lines(text, "apt-cache policy"):
         heading = re.fullmatch(r"(\S+):", line)
         value = re.fullmatch(r"  (Installed|Candidate): (\S+)", line)
         if heading:
@@ -134,6 +128,35 @@ def parse_policy(text):
         elif value and package is not None:
             package[value.group(1).lower()] = "" if value.group(2) == "(none)" else value.group(2)
     return found
+
+
+def parse_module_name(text):
+    """The module that an install command of modprobe's takes for the driver's, of `modprobe --show-depends nvidia`; empty where none does.
+
+    Debian's module has a name of its own on disk, as there may be several branches side by side.
+    """
+    for line in whole_lines(text, "modprobe"):
+        match = re.match(r"install .*\bmodprobe (?:-\S+ )*(?:-i|--ignore-install) (nvidia[\w-]*)", line)
+        if match:
+            return match.group(1)
+    return ""
+
+
+def parse_modinfo(text):
+    """What `modinfo --field version` says of one module; empty where there is no such module."""
+    versions = sorted(set(whole_lines(text, "modinfo")))
+    if len(versions) > 1 or versions and not re.fullmatch(r"\d+(\.\d+)+", versions[0]):
+        raise ParseError("modinfo: %.120r" % text)
+    return versions[0] if versions else ""
+
+
+def parse_library_path(text):
+    """Where the loader finds the driver's library, of `ldconfig --print-cache`; empty where it doesn't."""
+    for line in whole_lines(text, "ldconfig"):
+        match = re.fullmatch(r"\s*libnvidia-ml\.so\.1 \(\S*(?:x86-64|AArch64)\S*\) => (\S.*)", line)
+        if match:
+            return match.group(1)
+    return ""
 
 
 def library_version(path):
@@ -144,7 +167,7 @@ def library_version(path):
 
 def parse_nccl_header(text):
     """Version in nccl.h; empty where it has none."""
-    parts = [re.search(r"^#define NCCL_%s (\d+)" % name, text, re.MULTILINE) for name in ("MAJOR", "MINOR", "PATCH")]
+    parts = [re.search(r"^#define NCCL_%s (\d+)\s" % name, text, re.MULTILINE) for name in ("MAJOR", "MINOR", "PATCH")]
     return ".".join(part.group(1) for part in parts) if all(parts) else ""
 
 
@@ -193,7 +216,7 @@ def next_kernel(kernels, default=""):
     """The kernel that boots next: the one that the boot loader was told to, else the newest, as GRUB sorts them."""
     if default in kernels:
         return default
-    return max(kernels, key=lambda kernel: [int(part) if part.isdigit() else -1 for part in re.split(r"[.\-+~_]", kernel)], default="")
+    return max(kernels, key=lambda kernel: [int(part) if part.isdecimal() else -1 for part in re.split(r"[.\-+~_]", kernel)], default="")
 
 
 def reboot_required_reason(loaded, modules, library, running, boots_next, has_gpu=True):

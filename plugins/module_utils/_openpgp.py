@@ -78,7 +78,7 @@ def _packets(content):
 
 
 def _fingerprint(body):
-    if body[:1] == b"\x04":
+    if body[:1] == b"\x04" and len(body) < 1 << 16:
         return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
     if body[:1] == b"\x06":
         return hashlib.sha256(b"\x9b" + len(body).to_bytes(4, "big") + body).hexdigest().upper()

@@ -9,10 +9,36 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["STATES_FORMAT", "parse_installed", "parse_madison", "parse_simulation", "parse_states", "nearest_versions", "split_package", "way_back"]
+__all__ = ["STATES_FORMAT", "ParseError", "dpkg_rows", "nearest_versions", "parse_installed", "parse_madison", "parse_simulation", "parse_states",
+           "split_package", "way_back", "whole_lines"]
 
+_STATUS = re.compile(r"[uihrp][ncHUFWti]R?")
 # For dpkg-query --showformat: what parse_states reads.
 STATES_FORMAT = "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\n"
+
+
+class ParseError(ValueError):
+    """Text that is not in the tool's format; the message shows the line."""
+
+
+def whole_lines(text, tool):
+    """The lines of a tool's answer. Of one that was cut within a line nobody knows what it would have said: half a version is another version."""
+    lines = text.split("\n")
+    cut = lines.pop()
+    if cut:
+        raise ParseError("%s: the answer ends within a line: %.120r" % (tool, cut))
+    return lines
+
+
+def dpkg_rows(text, count=3):
+    """Fields of each line of dpkg-query's ``…\\t${Version}\\t${db:Status-Abbrev}``, with C(count) of them; the status is the letters alone."""
+    for line in whole_lines(text, "dpkg-query"):
+        fields = line.split("\t")
+        status = fields[2].strip() if len(fields) == count else ""
+        # dpkg --list has their meaning in its heading. What isn't there has no version.
+        if not _STATUS.fullmatch(status) or not fields[0] or not fields[1] and status[1] != "n":
+            raise ParseError("dpkg-query: %.120r" % line)
+        yield fields[:2] + [status] + fields[3:]
 
 
 def split_package(text):
@@ -23,19 +49,16 @@ def split_package(text):
 
 def parse_installed(text):
     """Version and whether it is held, by name, of dpkg-query's ``${Package}\\t${Version}\\t${db:Status-Abbrev}``: installed ones only."""
-    found = {}
-    for line in text.splitlines():
-        name, version, status = (line.split("\t") + ["", ""])[:3]
-        if status[1:2] == "i":
-            found[name] = {"version": version, "held": status[:1] == "h"}
-    return found
+    return {name: {"version": version, "held": status[0] == "h"} for name, version, status in dpkg_rows(text) if status[1] == "i"}
 
 
 def parse_simulation(text):
     """What `apt-get --simulate` says it would do: C(installed) and C(removed), in apt's order, and C(replaced), the former version by name."""
     installed, removed, replaced = [], [], {}
-    for line in text.splitlines():
-        match = re.match(r"(Inst|Remv|Purg) ([^\s:]+)\S*(?: \[([^\]]+)\])?", line)
+    for line in whole_lines(text, "apt-get --simulate"):
+        match = re.match(r"(Inst|Remv|Purg) ([^\s:]+)\S*(?: \[([^\]]+)\])?(?: |$)", line)
+        if not match and line.startswith(("Inst ", "Remv ", "Purg ")):
+            raise ParseError("apt-get --simulate: %.120r" % line)
         if match and match.group(1) == "Inst":
             installed.append(match.group(2))
             if match.group(3):
@@ -45,13 +68,23 @@ def parse_simulation(text):
     return {"installed": installed, "removed": removed, "replaced": replaced}
 
 
-def parse_madison(text):
-    """Versions that apt knows, by name, newest first, of `apt-cache madison`."""
+def parse_madison(text, repository="", there=True):
+    """Versions that `apt-cache madison` lists, by name, newest first.
+
+    With C(repository), a URL, only those of it (C(there)), or only those of other repositories.
+    """
     found = {}
-    for line in text.splitlines():
+    wanted = re.sub(r"^\w+://", "", repository).rstrip("/")
+    for line in whole_lines(text, "apt-cache madison"):
         fields = [field.strip() for field in line.split("|")]
-        if len(fields) == 3 and fields[1] not in found.setdefault(fields[0], []):
-            found[fields[0]].append(fields[1])
+        # Sources are listed, too, under the name of what is built from them.
+        if len(fields) != 3 or not fields[2].endswith("Packages"):
+            continue
+        if wanted and (wanted + "/" in fields[2]) != there:
+            continue
+        versions = found.setdefault(fields[0], [])
+        if fields[1] not in versions:
+            versions.append(fields[1])
     return found
 
 
@@ -68,11 +101,9 @@ def nearest_versions(wanted, versions, count=3):
 
 def parse_states(text, automatic=()):
     """All that dpkg knows, by name (with the architecture, where that is a foreign one): version, status of two letters as `dpkg --list` has it, automatic."""
-    found, automatic = {}, set(automatic)
-    for line in text.splitlines():
-        name, version, status = (line.split("\t") + ["", ""])[:3]
-        found[name] = {"version": version, "status": status.strip(), "automatic": bool({name, name.partition(":")[0]} & automatic)}
-    return found
+    automatic = set(automatic)
+    return {name: {"version": version, "status": status, "automatic": bool({name, name.partition(":")[0]} & automatic)}
+            for name, version, status in dpkg_rows(text)}
 
 
 def is_installed(state):

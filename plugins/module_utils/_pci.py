@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""NVIDIA's devices on the PCI bus, whether or not a driver knows them."""
+"""NVIDIA's devices and adapters for a fabric on the PCI bus, whether or not a driver knows them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import 
 
 DEVICES = "/sys/bus/pci/devices"
 NVIDIA = "0x10de"
+MELLANOX = "0x15b3"
+# Classes of the PCI specification.
+NETWORK, INFINIBAND = "0x02", "0x0207"
 
 
 def nvidia_devices():
@@ -24,3 +27,19 @@ def nvidia_devices():
             gpus.append({"bus_id": os.path.basename(folder), "device_id": device[2:]})
         switches += vendor == NVIDIA and kind.startswith("0x0680")
     return gpus, switches
+
+
+def fabric_adapters(root="/sys"):
+    """InfiniBand adapters of any vendor's, and network adapters of Mellanox's, all of which speak RoCE or InfiniBand; whether or not a driver knows them."""
+    adapters = []
+    for folder in sorted(glob.glob(root + "/bus/pci/devices/*")):
+        vendor, kind, device = (read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device"))
+        if kind.startswith(INFINIBAND) or vendor == MELLANOX and kind.startswith(NETWORK):
+            driver = os.path.join(folder, "driver")
+            adapters.append({
+                "bus_id": os.path.basename(folder), "vendor_id": vendor[2:], "device_id": device[2:],
+                "driver": os.path.basename(os.path.realpath(driver)) if os.path.islink(driver) else "",
+                "infiniband": kind.startswith(INFINIBAND),
+                "devices": sorted(os.path.basename(path) for path in glob.glob(folder + "/infiniband/*")),
+            })
+    return adapters

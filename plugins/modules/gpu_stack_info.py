@@ -266,14 +266,12 @@ class Host:
 
     def modules(self):
         kernels = sorted(os.path.basename(path)[len("vmlinuz-"):] for path in glob.glob("/boot/vmlinuz-*"))
-        return {kernel: self.say("modinfo", "--set-version", kernel, "--field", "version", "nvidia").strip() for kernel in kernels}
+        name = stack.parse_module_name(self.say("modprobe", "--show-depends", "nvidia")) or "nvidia"
+        return {kernel: stack.parse_modinfo(self.say("modinfo", "--set-version", kernel, "--field", "version", name)) for kernel in kernels}
 
     def library(self):
-        for line in self.say("ldconfig", "--print-cache").splitlines():
-            name, dummy, path = line.strip().partition(" => ")
-            if name.startswith("libnvidia-ml.so.1 ") and "x86-64" in name or name.startswith("libnvidia-ml.so.1 ") and "AArch64" in name:
-                return stack.library_version(os.path.realpath(path))
-        return ""
+        path = stack.parse_library_path(self.say("ldconfig", "--print-cache"))
+        return stack.library_version(os.path.realpath(path)) if path else ""
 
     def packages(self):
         found = stack.parse_packages(self.say("dpkg-query", "--show", "--showformat", "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Maintainer}\\n",
@@ -312,11 +310,11 @@ class Host:
         return found
 
     def docker(self):
-        match = re.search(r"version (\d+\.\d+\.\d+)", self.say("dockerd", "--version"))
+        match = re.search(r"version (\d+\.\d+\.\d+)[^\d.]", self.say("dockerd", "--version"))
         return match.group(1) if match else ""
 
     def container_toolkit(self):
-        match = re.search(r"version (\d+\.\d+\.\d+\S*)", self.say("nvidia-ctk", "--version"))
+        match = re.search(r"version (\d+\.\d+\.\d+\S*)\s", self.say("nvidia-ctk", "--version"))
         return match.group(1) if match else ""
 
 

@@ -120,7 +120,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _driver as driver
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream
-from ansible_collections.trainyard.gpu.plugins.module_utils._packages import nearest_versions, parse_installed
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import ParseError, nearest_versions, parse_installed, parse_madison
 
 SOURCES = ["/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"]
 PREFERENCES = "/etc/apt/preferences"
@@ -173,7 +173,7 @@ def choose(host, params, result):
     for asked in params["asked"]:
         families = driver.expand(params["families"], asked)
         names = list(dict.fromkeys(name for family in families for name in family))
-        offers = driver.parse_offers(host.run("apt-cache", "madison", *names)[1], params["repository"], not params["elsewhere"]) if names else {}
+        offers = parse_madison(host.run("apt-cache", "madison", *names)[1], params["repository"], not params["elsewhere"]) if names else {}
         chosen = driver.resolve(families, offers, asked, params["installed"])
         if chosen:
             result["problem"] = ""
@@ -223,11 +223,14 @@ def main():
         files = {path: read_text(path) for pattern in SOURCES for path in glob.glob(pattern)}
         result["sources"] = driver.lacking_components(files, module.params["codename"], module.params["components"])
     host = Host(module)
-    if module.params["recommended_by"]:
-        result["recommended"] = host.recommended()
-        result["branch"] = driver.branch_of(result["recommended"])
-    if module.params["families"]:
-        choose(host, module.params, result)
+    try:
+        if module.params["recommended_by"]:
+            result["recommended"] = host.recommended()
+            result["branch"] = driver.branch_of(result["recommended"])
+        if module.params["families"]:
+            choose(host, module.params, result)
+    except ParseError as error:
+        module.fail_json(msg="what apt and dpkg say of the driver can't be read: %s" % error)
     module.exit_json(changed=False, **result)
 
 

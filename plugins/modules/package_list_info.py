@@ -45,7 +45,11 @@ def main():
     module.run_command_environ_update = {"LC_ALL": "C"}
     listed = module.run_command([module.get_bin_path("dpkg-query", required=True), "--show", "--showformat", _packages.STATES_FORMAT], check_rc=True)[1]
     automatic = module.run_command([module.get_bin_path("apt-mark", required=True), "showauto"], check_rc=True)[1].split()
-    module.exit_json(changed=False, packages=_packages.parse_states(listed, automatic))
+    try:
+        packages = _packages.parse_states(listed, automatic)
+    except _packages.ParseError as error:
+        module.fail_json(msg="the list of packages can't be read: %s" % error)
+    module.exit_json(changed=False, packages=packages)
 
 
 if __name__ == "__main__":

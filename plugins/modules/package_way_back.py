@@ -141,11 +141,14 @@ def main():
         supports_check_mode=True,
     )
     apt = Apt(module)
-    before, now = module.params["before"], apt.states()
-    plan = _packages.way_back(before, module.params["after"], now)
-    touched = {_packages.split_package(package)[0] for part in ("install", "remove", "hold", "unhold", "automatic") for package in plan[part]}
-    if touched and not module.check_mode:
-        apt.bring_back(plan)
+    try:
+        before, now = module.params["before"], apt.states()
+        plan = _packages.way_back(before, module.params["after"], now)
+        touched = {_packages.split_package(package)[0] for part in ("install", "remove", "hold", "unhold", "automatic") for package in plan[part]}
+        if touched and not module.check_mode:
+            apt.bring_back(plan)
+    except _packages.ParseError as error:
+        module.fail_json(msg="what apt and dpkg say can't be read: %s" % error)
     module.exit_json(changed=bool(touched), installed=plan["install"], removed=plan["remove"], kept=plan["kept"],
                      diff={"before": shown(now, touched), "after": shown(before, touched)})
 

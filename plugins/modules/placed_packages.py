@@ -38,7 +38,8 @@ options:
     required: true
   traces:
     description:
-      - Absolute paths that the packages leave behind when they are purged, or take along though the host had them before; accounts as V(user:NAME).
+      - Absolute paths that the packages leave behind when they are purged, or take along though the host had them before; accounts as V(user:NAME) and
+        V(group:NAME).
       - Of those below C(/etc) only what is as the packages left it is removed. What the site has changed or added stays.
     type: list
     elements: str
@@ -126,6 +127,7 @@ kept_files:
 """
 
 import fnmatch
+import grp
 import json
 import os
 import pwd
@@ -145,6 +147,10 @@ ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
 LISTS_LOCKED = re.compile(r"Could not get lock \S*/lists/lock")
 
 
+# Who knows of it, and what removes it.
+ACCOUNTS = {"user": (pwd.getpwnam, "userdel"), "group": (grp.getgrnam, "groupdel")}
+
+
 def files_below(paths):
     """All files of paths, which are files or folders."""
     for path in paths:
@@ -156,16 +162,21 @@ def files_below(paths):
                     yield os.path.join(folder, name)
 
 
-def has_account(name):
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True
+def account(trace):
+    """Kind and name of an account; None for a path."""
+    kind, _colon, name = trace.partition(":")
+    return (kind, name) if kind in ACCOUNTS else None
 
 
 def exists(trace):
-    return has_account(trace[len("user:"):]) if trace.startswith("user:") else os.path.lexists(trace)
+    if not account(trace):
+        return os.path.lexists(trace)
+    kind, name = account(trace)
+    try:
+        ACCOUNTS[kind][0](name)
+    except KeyError:
+        return False
+    return True
 
 
 def settings(traces):
@@ -352,7 +363,7 @@ class Host:
         work = tempfile.mkdtemp(prefix="trainyard-kept.")
         try:
             kept = os.path.join(work, "kept.tar")
-            paths = self.result["kept_files"] + [trace for trace in record["existed"] if not trace.startswith("user:") and os.path.lexists(trace)]
+            paths = self.result["kept_files"] + [trace for trace in record["existed"] if not account(trace) and os.path.lexists(trace)]
             listing = os.path.join(work, "paths")
             with open(listing, "w", encoding="utf-8") as stream:
                 stream.write("".join("%s\n" % path for path in paths))
@@ -373,8 +384,9 @@ class Host:
             self.module.fail_json(msg="%s: %s" % (command[0], last_lines(stderr or stdout)))
 
     def remove(self, trace):
-        if trace.startswith("user:"):
-            self.must("userdel", trace[len("user:"):])
+        if account(trace):
+            kind, name = account(trace)
+            self.must(ACCOUNTS[kind][1], name)
             return
         # Such as rpc_pipefs below /var/lib/nfs.
         for line in reversed(read_text("/proc/self/mountinfo").splitlines()):
@@ -415,10 +427,13 @@ def main():
         supports_check_mode=True,
     )
     host = Host(module)
-    if module.params["state"] == "present":
-        host.install(*(module.params[name] for name in ("packages", "traces", "hold", "may_replace", "hold_too")))
-    else:
-        host.uninstall()
+    try:
+        if module.params["state"] == "present":
+            host.install(*(module.params[name] for name in ("packages", "traces", "hold", "may_replace", "hold_too")))
+        else:
+            host.uninstall()
+    except _packages.ParseError as error:
+        module.fail_json(msg="what apt and dpkg say can't be read: %s" % error)
     module.exit_json(**host.result)
 
 

@@ -46,5 +46,10 @@ def table(hosts):
             lines.append((host["name"], "-", "%d packages" % host["asked"], "as asked"))
         for problem in host["problems"] or []:
             lines.append((host["name"],) + tuple(problem[column] for column in COLUMNS))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
+    return aligned(lines)
+
+
+def aligned(lines):
+    """Lines of texts as columns for a terminal; the last column is as wide as it comes."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]) - 1)]
     return "\n".join("  ".join([text.ljust(width) for text, width in zip(line, widths)] + [line[-1]]) for line in lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 HOST = "nccl-a"
 testinfra_hosts = ["ansible://" + HOST]
 NAMES = ("libnccl2", "libnccl-dev")
@@ -55,6 +57,7 @@ def test_a_version_that_does_not_exist(role, host):
     assert versions(host) == ["2.18.5-1+cuda12.2 hold"] * 2 and not host.file(SOURCE).exists
 
 
+@pytest.mark.acceptance
 def test_a_key_that_is_another(role, host):
     done = role(nccl_version="2.21.5-1+cuda12.4", nccl_cuda="", package_sources_nvidia_keyring_checksum="sha256:" + "0" * 64)
     assert done.code == 2 and "has the SHA-256 checksum" in done.text

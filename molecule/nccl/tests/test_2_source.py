@@ -27,6 +27,14 @@ def test_another_archive_is_refused_and_the_build_stays(role, host):
     assert host.file("/usr/local/lib/libnccl.so.2").exists
 
 
+def test_packages_would_be_those_of_the_release(role, host):
+    """Debian 13 takes those of the Ubuntu whose C library isn't newer, and that is another one than Debian 12's."""
+    assert host.system_info.codename == "trixie"
+    done = role(nccl_source="repository", nccl_version="2.21.4-1+cuda12.4", nccl_cuda="")
+    assert done.code == 2 and "nobody has noted libnccl2 2.21.4-1+cuda12.4 in ubuntu2404" in done.text
+    assert host.file("/usr/local/lib/libnccl.so.2").exists
+
+
 def test_packages_take_its_place(role, host):
     assert role(nccl_source="repository", nccl_version="2.21.5", nccl_cuda="12.4").code == 0
     assert not host.file("/usr/local/lib/libnccl.so.2").exists and not host.file(RECORD).exists

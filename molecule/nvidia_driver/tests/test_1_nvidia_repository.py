@@ -21,6 +21,15 @@ def driver(host):
     return found
 
 
+def test_repository_is_that_of_the_release(host):
+    """Debian 13 has a folder of its own, and a keyring package, whose checksum is the one that was given."""
+    assert host.system_info.codename == "trixie"
+    source = host.file("/etc/apt/sources.list.d/trainyard-nvidia-cuda.sources").content_string
+    assert "URIs: file:///srv/vendor/compute/cuda/repos/debian13/x86_64/\n" in source
+    assert "Signed-By: /etc/apt/keyrings/trainyard-nvidia-cuda.gpg\n" in source
+    assert "repos/debian13/x86_64" in host.check_output("apt-cache policy nvidia-smi") and "debian12" not in host.check_output("apt-cache policy")
+
+
 def test_all_parts_are_of_the_version_that_is_asked_for_and_held(host):
     """There are newer ones of the branch, and of others, that apt takes of what it isn't told about."""
     found = driver(host)
@@ -37,19 +46,19 @@ def test_nouveau_is_out_and_the_daemon_is_enabled_and_not_started(host):
 
 
 def test_unattended_upgrades_leave_it_alone(host):
-    """Held it is; and without a hold there is the list that the role has placed, for what comes later. Without both it tries
-    another branch, which alone the name of cuda-drivers-550 keeps out here: it would have to go."""
+    """What the role holds moves for nobody. What comes later and isn't held, as Fabric Manager that somebody installs by hand, the list keeps that
+    the role has placed: without it the newer one of the branch comes."""
     host.run_expect([0], f"{NAMES} > /srv/before")
-    host.run_expect([0], "DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends unattended-upgrades")
-    host.run_expect([0], f"echo '{EAGER}' > /etc/apt/apt.conf.d/99eager; apt-mark unhold $(apt-mark showhold)")
+    host.run_expect([0], "DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends unattended-upgrades "
+                         "nvidia-fabricmanager-550=550.54.15-1")
+    held = driver(host)
+    host.run_expect([0], f"echo '{EAGER}' > /etc/apt/apt.conf.d/99eager")
     try:
-        kept = host.run("unattended-upgrade --dry-run --debug")
-        # The list is read; what is on it is never a candidate, so nothing more is said of it.
-        assert kept.rc == 0 and "Initial blacklist: nvidia- libnvidia-" in kept.stdout + kept.stderr
-        assert "nvidia-driver=590.48.01-1" not in kept.stdout + kept.stderr
+        host.run_expect([0], "unattended-upgrade --debug")
+        assert driver(host) == held
         host.run_expect([0], "mv /etc/apt/apt.conf.d/52trainyard-nvidia-driver /srv")
-        moved = host.run("unattended-upgrade --dry-run --debug")
-        assert "nvidia-driver=590.48.01-1" in moved.stdout + moved.stderr
+        host.run_expect([0], "unattended-upgrade --debug")
+        assert host.package("nvidia-fabricmanager-550").version == "550.163.01-1" and host.package("nvidia-smi").version == "550.54.15-1"
     finally:
         host.run("mv /srv/52trainyard-nvidia-driver /etc/apt/apt.conf.d; rm /etc/apt/apt.conf.d/99eager")
         host.run_expect([0], f"apt-get purge --quiet=2 --yes $({NAMES} | comm -13 /srv/before -)")
@@ -58,6 +67,7 @@ def test_unattended_upgrades_leave_it_alone(host):
 
 
 def test_what_is_loose_is_held_again(host, role):
+    host.run_expect([0], "apt-mark unhold nvidia-smi")
     assert role().changed == 1
     assert set(driver(host)["550.54.15-1"].values()) == {"hi"}
     assert role().changed == 0
@@ -65,8 +75,9 @@ def test_what_is_loose_is_held_again(host, role):
 
 @pytest.mark.parametrize("variables, said", [
     ({"nvidia_driver_version": "550.54.99"}, "no driver 550.54.99: of nvidia-smi there is 550.54.15-1"),
-    ({"nvidia_driver_source": "distribution"}, "a driver is there already from packages of NVIDIA's repository"),
-    ({"nvidia_driver_source": "runfile", "nvidia_driver_runfile_url": "file:///nowhere.run"}, "a driver is there already from packages of NVIDIA's repository"),
+    pytest.param({"nvidia_driver_source": "distribution"}, "a driver is there already from packages of NVIDIA's repository", marks=pytest.mark.acceptance),
+    pytest.param({"nvidia_driver_source": "runfile", "nvidia_driver_runfile_url": "file:///nowhere.run"},
+                 "a driver is there already from packages of NVIDIA's repository", marks=pytest.mark.acceptance),
 ])
 def test_what_can_not_be_is_refused_and_changes_nothing(host, role, variables, said):
     before = driver(host)
@@ -75,6 +86,7 @@ def test_what_can_not_be_is_refused_and_changes_nothing(host, role, variables, s
     assert (driver(host), run.changed) == (before, 0)
 
 
+@pytest.mark.acceptance
 def test_gpus_that_need_the_other_kernel_module(host, role):
     """A B200, then a V100, in the H100's place."""
     device = "/sys/bus/pci/devices/0000:01:00.0/device"
@@ -107,16 +119,17 @@ def test_reboot_that_was_skipped_is_told_by_a_run_that_changes_nothing(host, rol
     host.run_expect([0], "mount -t tmpfs driver /proc/driver && mkdir /proc/driver/nvidia")
     try:
         host.run_expect([0], "echo 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Tue Mar  5 22:23:56 UTC 2024' > /proc/driver/nvidia/version")
-        # The daemon has something to talk to now; what it says is not this test's.
-        run = role(nvidia_driver_persistence=False)
+        # The daemon has something to talk to now, as after a boot.
+        host.run_expect([0], "systemctl start nvidia-persistenced")
+        run = role()
         assert run.changed == 0
         assert "a reboot is needed: the loaded kernel module is 535.183.01, the libraries are 550.54.15" in run.text
         assert "kernel 6.1.0-18-amd64 boots next, and has no NVIDIA module" in run.text
         # What would come back is worse.
-        refused = role(nvidia_driver_persistence=False, nvidia_driver_allow_reboot=True)
+        refused = role(nvidia_driver_allow_reboot=True)
         assert refused.code != 0 and "not rebooted, as the driver would not work afterwards" in refused.text
     finally:
-        host.run_expect([0], "umount /proc/driver")
+        host.run_expect([0], "systemctl stop nvidia-persistenced; umount /proc/driver")
 
 
 def test_teardown_leaves_what_was_there(host, role):

@@ -24,6 +24,21 @@ def test_real_tool_says_why_it_can_not_work(host):
     assert told["driver_sources"] == ["distribution"] and told["loaded"] == "" and host.package("libnvidia-ml1").version.startswith(told["library"])
 
 
+def test_daemon_is_left_out_where_there_is_no_module(host):
+    """Enabled, and not failed, as it is without the role's drop-in."""
+    folder = "/etc/systemd/system/nvidia-persistenced.service.d"
+    assert host.service("nvidia-persistenced").is_enabled
+    assert host.check_output("systemctl is-failed nvidia-persistenced || true") == "inactive"
+    host.run_expect([0], f"mv {folder} /srv/; systemctl daemon-reload")
+    try:
+        host.run("systemctl start nvidia-persistenced")
+        assert host.check_output("systemctl is-failed nvidia-persistenced") == "failed"
+    finally:
+        host.run_expect([0], f"mv /srv/{folder.rpartition('/')[2]} {folder}; systemctl daemon-reload; systemctl reset-failed nvidia-persistenced")
+    host.run_expect([0], "systemctl start nvidia-persistenced")
+    assert host.check_output("systemctl is-failed nvidia-persistenced || true") == "inactive"
+
+
 def test_components_come_from_the_hosts_own_mirror(host):
     ours = host.file("/etc/apt/sources.list.d/trainyard-nvidia-driver.sources").content_string
     mirrors = host.check_output("grep --recursive --no-filename --only-matching 'https*://[^ ]*' --exclude 'trainyard*' /etc/apt | sort -u").split()

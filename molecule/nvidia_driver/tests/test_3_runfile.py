@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 HOST = "nvidia-driver-c"
 testinfra_hosts = ["ansible://" + HOST]
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
@@ -14,6 +16,17 @@ def test_installer_has_done_it_and_kept_its_log(host):
     # A container has its host's kernel.
     assert "--no-kernel-modules" in log
     assert host.service("nvidia-persistenced").is_enabled and not host.service("nvidia-persistenced").is_running
+
+
+def test_daemon_runs_where_the_module_is_loaded(host):
+    host.run_expect([0], "systemctl start nvidia-persistenced")
+    assert not host.service("nvidia-persistenced").is_running
+    host.run_expect([0], "mount -t tmpfs driver /proc/driver && mkdir /proc/driver/nvidia && touch /proc/driver/nvidia/version")
+    try:
+        host.run_expect([0], "systemctl start nvidia-persistenced")
+        assert host.service("nvidia-persistenced").is_running
+    finally:
+        host.run("systemctl stop nvidia-persistenced; umount /proc/driver")
 
 
 def test_installer_is_not_run_again(host, role):
@@ -30,6 +43,7 @@ def test_file_that_is_another_is_refused(host, role):
     assert host.file(LIBRARY).linked_to.endswith("libnvidia-ml.so.550.54.15")
 
 
+@pytest.mark.acceptance
 def test_packages_over_an_installers_files_are_refused(host, role):
     run = role(nvidia_driver_source="nvidia_repository", nvidia_driver_version="550")
     assert run.code != 0 and run.changed == 0

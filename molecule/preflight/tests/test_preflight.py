@@ -71,6 +71,23 @@ def test_a_network_that_no_host_is_in():
     assert (run.code, run.findings) == (2, {("BLOCK", "address-missing", A), ("BLOCK", "address-missing", B)})
 
 
+def test_a_fabric_network():
+    """A second network that both hosts have, on the same wire: which is faster can't be told, so it has to be named."""
+    addresses = [broken(host, "ip address add 10.77.0.%d/24 dev eth0" % number, "ip address delete 10.77.0.%d/24 dev eth0" % number)
+                 for number, host in ((101, A), (102, B))]
+    with addresses[0], addresses[1]:
+        run = preflight()
+        assert (run.code, run.findings) == (0, set())
+        assert re.search(r"Fabric network: 172\.30\.90\.0/24: which network is the fastest can't be told \(.*10\.77\.0\.0/24", run.text)
+        run = preflight(cluster_fabric_network="10.77.0.0/24")
+        assert (run.code, run.findings) == (0, set()) and "Fabric network" not in run.text
+        # A firewall that lets the cluster network pass.
+        with broken(B, "iptables -I INPUT -p tcp --syn -s 10.77.0.101 -j DROP", "iptables -D INPUT -p tcp --syn -s 10.77.0.101 -j DROP"):
+            run = preflight(cluster_fabric_network="10.77.0.0/24")
+        assert (run.code, run.findings) == (2, {("BLOCK", "fabric-peer-unreachable", A)})
+        assert "from 10.77.0.101 to 10.77.0.102 port 12345" in run.text
+
+
 def test_port_that_someone_else_holds():
     listener = "import socket, time; s = socket.create_server((\"\", 12345)); time.sleep(600)"
     on(B, "systemd-run --quiet --unit taken python3 -c '%s'" % listener)

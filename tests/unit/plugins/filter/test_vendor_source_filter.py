@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import UBUNTU_OF, facts, vendor_source
+from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import CONTAINER_URL, CUDA_URL, DOCUMENTATION, UBUNTU_OF, facts, vendor_source
+
+ROLE = Path(__file__).parents[4] / "roles/package_sources"
 
 
 def host(system="debian", version="12", machine="x86_64"):
@@ -24,6 +29,13 @@ def test_repositories_by_system(kind, system, version, machine, name, uri):
     source = vendor_source(kind, host(system, version, machine), container_fingerprint="C95B")
     assert (source["name"], source["uri"], source["problem"]) == (name, uri, "")
     assert source["key_checksums"] or source["key_fingerprints"]
+
+
+def test_without_a_url_it_is_the_roles_own():
+    defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8"))
+    told = yaml.safe_load(DOCUMENTATION)["options"]
+    assert CUDA_URL == defaults["package_sources_nvidia_cuda_url"] == told["cuda_url"]["default"] == vendor_source("cuda", host())["folder"]
+    assert CONTAINER_URL == defaults["package_sources_nvidia_container_url"] == told["container_url"]["default"]
 
 
 def test_the_key_is_that_of_the_directory():

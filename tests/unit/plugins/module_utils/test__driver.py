@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._driver import (
-    branch_of, closure, expand, fits, is_driver, lacking_components, parse_nvidia_detect, parse_offers, parse_simulated_versions, parse_ubuntu_drivers, pin,
-    resolve,
+    branch_of, closure, expand, fits, is_driver, lacking_components, parse_nvidia_detect, parse_simulated_versions, parse_ubuntu_drivers, pin, resolve,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_madison
 
 NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos"
 MADISON = """
@@ -66,10 +66,10 @@ def test_what_ubuntu_drivers_recommends(text, package):
 
 
 def test_offers_of_one_repository_and_of_the_others():
-    assert parse_offers(MADISON)["nvidia-smi"] == ["570.172.08-1", "550.54.15-1", "535.261.03-1"]
-    assert parse_offers(MADISON, NVIDIA + "/") == {"nvidia-smi": ["570.172.08-1", "550.54.15-1"]}
-    assert parse_offers(MADISON, NVIDIA, there=False)["nvidia-smi"] == ["535.261.03-1"]
-    assert parse_offers("N: Unable to locate package nvidia-smi\n") == {}
+    assert parse_madison(MADISON)["nvidia-smi"] == ["570.172.08-1", "550.54.15-1", "535.261.03-1"]
+    assert parse_madison(MADISON, NVIDIA + "/") == {"nvidia-smi": ["570.172.08-1", "550.54.15-1"]}
+    assert parse_madison(MADISON, NVIDIA, there=False)["nvidia-smi"] == ["535.261.03-1"]
+    assert parse_madison("N: Unable to locate package nvidia-smi\n") == {}
 
 
 @pytest.mark.parametrize("version, asked, good", [

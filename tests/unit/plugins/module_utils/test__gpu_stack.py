@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
-    ParseError, drift, driver_pinned, driver_sources, grub_default, holds_old_key, library_version, next_kernel, parse_dkms_status, parse_nccl_header,
-    parse_nvcc, parse_nvrm, parse_packages, parse_policy, parse_sources, reboot_required_reason, upstream, version_key, will_break_on_next_boot,
+    ParseError, drift, driver_pinned, driver_sources, grub_default, holds_old_key, library_version, next_kernel, parse_dkms_status, parse_module_name,
+    parse_nccl_header, parse_nvcc, parse_nvrm, parse_packages, parse_policy, parse_sources, reboot_required_reason, upstream, version_key,
+    will_break_on_next_boot,
 )
 
 NVCC = Path(__file__).parents[3] / "fixtures/nvcc"
@@ -43,6 +44,18 @@ def test_loaded_module(text, expected):
 def test_what_is_no_loaded_module():
     with pytest.raises(ParseError, match="nouveau"):
         parse_nvrm("nouveau 1.3.1")
+
+
+@pytest.mark.parametrize("text, expected", [
+    ("insmod /lib/modules/6.1.0-18-amd64/updates/dkms/nvidia.ko.xz \n", ""),
+    # Debian's nvidia-kernel-support, where the driver is the host's GLX alternative.
+    ("install modprobe -i nvidia-current $CMDLINE_OPTS \n", "nvidia-current"),
+    ("insmod /lib/modules/6.1.0-18-amd64/kernel/drivers/i2c/i2c-core.ko \ninstall modprobe -i nvidia-tesla-470 $CMDLINE_OPTS\n", "nvidia-tesla-470"),
+    # As users write them.
+    ("install /sbin/modprobe --ignore-install nvidia; /usr/bin/nvidia-modprobe -c 0\n", "nvidia"), ("install /bin/false\n", ""), ("", ""),
+])
+def test_name_of_the_module_on_disk(text, expected):
+    assert parse_module_name(text) == expected
 
 
 def test_dkms_of_all_ages():

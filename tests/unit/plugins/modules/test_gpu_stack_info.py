@@ -101,6 +101,15 @@ def test_a_new_kernel_without_a_module(host):
     assert host()["next_kernel"] == NEW
 
 
+def test_debians_module_has_a_name_of_its_own(host):
+    for kernel in (OLD, NEW):
+        host.said[("modinfo", kernel, "nvidia-current")] = host.said.pop(("modinfo", kernel))
+    assert host()["modules"] == {OLD: "", NEW: ""}
+    host.said[("modprobe", "nvidia")] = "install modprobe -i nvidia-current $CMDLINE_OPTS \n"
+    told = host()
+    assert told["modules"] == {OLD: "535.183.01", NEW: "535.183.01"} and told["will_break_on_next_boot"] == ""
+
+
 def test_what_was_asked_and_what_apt_would_install(host):
     told = host(asked={"nvidia-driver": 535, "libnccl2": "2.20.5-1+cuda12.4", "libnccl-dev": "2.20.5-1+cuda12.4"}, candidates=True)
     assert told["drift"] == [{"name": "libnccl-dev", "asked": "2.20.5-1+cuda12.4", "found": "absent"},

@@ -263,3 +263,14 @@ def test_settings_that_the_site_has_changed_or_added_stay(tmp_path, monkeypatch)
     found = placed_packages.checksums(placed_packages.files_below([str(etc)]))
     assert sorted(Path(path).name for path, total in found.items() if placed.get(path) != total) == ["added", "changed"]
     assert placed_packages.settings(["/etc/nfs.conf", "/var/lib/nfs", "user:statd"]) == ["/etc/nfs.conf"]
+
+
+def test_accounts_that_packages_leave_behind(monkeypatch):
+    from ansible_collections.trainyard.gpu.plugins.modules import placed_packages
+
+    assert [placed_packages.exists(trace) for trace in ("user:root", "group:root", "user:of-nobody", "group:of-nobody")] == [True, True, False, False]
+    said = []
+    monkeypatch.setattr(placed_packages.Host, "must", lambda self, *command: said.append(command))
+    for trace in ("user:statd", "group:rdma"):
+        placed_packages.Host.remove(object.__new__(placed_packages.Host), trace)
+    assert said == [("userdel", "statd"), ("groupdel", "rdma")]
