@@ -162,23 +162,28 @@ def virtual_system(cache, log):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
     run("tar", "--extract", "--numeric-owner", "--xattrs", "--xattrs-include=*", "--file", str(archive), "--directory", str(root))
-    (root / "usr/local/sbin/lab-identity").write_text(IDENTITY_SCRIPT)
-    (root / "usr/local/sbin/lab-identity").chmod(0o755)
-    (root / "etc/systemd/system/lab-identity.service").write_text(IDENTITY_SERVICE)
-    (root / "etc/fstab").write_text(VIRTUAL_FSTAB)
-    (root / "data1").mkdir()
-    (root / "etc/sudoers.d/ops").write_text("ops ALL=(ALL) NOPASSWD: ALL\n")
-    (root / "etc/sudoers.d/ops").chmod(0o440)
-    script = "useradd --create-home --shell /bin/bash ops; systemctl --quiet enable lab-identity systemd-networkd ssh; " \
-             "systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer"
-    run("chroot", str(root), "sh", "-euc", script)
     for name, pattern in (("vmlinuz", "vmlinuz-*"), ("initrd.img", "initrd.img-*")):
         shutil.copy(next((root / "boot").glob(pattern)), unfinished / name)
-    run("mkfs.ext4", "-q", "-F", "-L", "lab-root", "-d", str(root), str(unfinished / "disk.ext4"), VIRTUAL_DISK)
+    make_virtual(root, unfinished / "disk.ext4")
     shutil.rmtree(root)
     archive.unlink()
     unfinished.rename(target)
     return system
+
+
+def make_virtual(root, disk):
+    """Make a disk of a root file system: of a host that gets its name, address and keys when it boots."""
+    (root / "usr/local/sbin/lab-identity").write_text(IDENTITY_SCRIPT)
+    (root / "usr/local/sbin/lab-identity").chmod(0o755)
+    (root / "etc/systemd/system/lab-identity.service").write_text(IDENTITY_SERVICE)
+    (root / "etc/fstab").write_text(VIRTUAL_FSTAB)
+    (root / "data1").mkdir(exist_ok=True)
+    (root / "etc/sudoers.d/ops").write_text("ops ALL=(ALL) NOPASSWD: ALL\n")
+    (root / "etc/sudoers.d/ops").chmod(0o440)
+    script = "id ops > /dev/null 2>&1 || useradd --create-home --shell /bin/bash ops; systemctl --quiet enable lab-identity systemd-networkd ssh; " \
+             "systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer"
+    run("chroot", str(root), "sh", "-euc", script)
+    run("mkfs.ext4", "-q", "-F", "-L", "lab-root", "-d", str(root), str(disk), VIRTUAL_DISK)
 
 
 def training_base(engine, cache, log):
