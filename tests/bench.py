@@ -4,7 +4,9 @@ Containers for hosts: first run of site.yml (bare hosts, Horovod is compiled), s
 deleted: seconds, tasks, module runs per host; and what train.yml adds to the same horovodrun line typed by hand. Virtual machines
 for hosts: `make lab-vm` by stage, a client's boot until the share is mounted, and what NFS leaves of the disk that it serves.
 Containers that look as if they had GPUs: the whole GPU stack once and again on one of them, over ssh, from the tests' repository of NVIDIA's kind; and what
-parsing the answer of eight GPUs takes. `tests/bench.py containers` (or `virtual`, or `gpus`) measures one of them alone.
+parsing the answer of eight GPUs and judging 100 kB of a bandwidth test's log take. Simulated hosts: how long it takes until verify names who is to blame
+for a bandwidth that falls short, where a measurement takes a second and rounds of disjoint groups run side by side. `tests/bench.py containers` (or
+`virtual`, `gpus`, `verdict`) measures one of them alone.
 """
 
 from __future__ import annotations
@@ -27,14 +29,19 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 
 sys.path.insert(0, str(ROOT / ".dev"))
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import parse_query  # the paths have to be there first
+from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import answer  # the paths have to be there first
+from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import parse_query
 from eight_gpus import eight_gpus
+from simulated_hosts import SimulatedHosts
 from virtual_cluster import VirtualCluster
 from whole_cluster import BIN, MODULE_RUN_SECONDS, MOVED_BYTES, WholeCluster
 
 LIMITS = {"second run seconds": 12, "second run module runs per host": 28, "second run changed": 0,
           **{"second run MB %s per host" % way: most / 1e6 for way, most in MOVED_BYTES.items()}, "train.yml adds seconds": 3}
-GPU_LIMITS = {"second run seconds": 6, "second run module runs": 12, "second run changed": 0, "eight GPUs parsed ms": 50}
+GPU_LIMITS = {"second run seconds": 6, "second run module runs": 12, "second run changed": 0, "eight GPUs parsed ms": 50,
+              "100 kB of log judged ms": 50}
+# All pairs of n hosts are n-1 rounds; what is more is measured again, or was tried by halving.
+VERDICT_LIMITS = {"64 hosts, slow card: seconds": 16, "64 hosts, slow link: seconds": 16, "64 hosts, none to blame: seconds": 72, "64 hosts: CPU ms": 500}
 
 
 def good(run):
@@ -158,14 +165,24 @@ def tell_virtual(result):
             result["speeds"][kind]["%s_%s" % (name, unit)] for kind in ("disk", "nfs"))))
 
 
+def milliseconds(work, text):
+    """What a parser takes for a text, as a rule."""
+    seconds = []
+    for _attempt in range(20):
+        begun = time.perf_counter()
+        work(text)
+        seconds.append(time.perf_counter() - begun)
+    return round(1000 * statistics.median(seconds), 1)
+
+
 def gpus():
-    """Figures of the whole GPU stack: scenario upgrade's hosts and versions, on hosts of the lab, so over ssh."""
+    """Figures of the whole GPU stack: scenario upgrade's hosts and versions, and a CUDA toolkit, on hosts of the lab, so over ssh."""
     cluster = WholeCluster("bench", "172.30.76.0/24")
     rows = []
     cluster.lab("down", "--keep")
     with tempfile.TemporaryDirectory() as scratch:
         scenario = (ROOT / "molecule/upgrade/molecule.yml").read_text(encoding="utf-8").replace("${MOLECULE_EPHEMERAL_DIRECTORY}", scratch)
-        asked = json.dumps(yaml.safe_load(scenario)["provisioner"]["inventory"]["group_vars"]["cluster"])
+        asked = json.dumps(dict(yaml.safe_load(scenario)["provisioner"]["inventory"]["group_vars"]["cluster"], cuda_toolkit_versions=["12.4.1"]))
         try:
             cluster.lab("up", "--inventory", str(cluster.inventory))
             good(cluster.playbook("molecule/upgrade/prepare.yml", environment={"MOLECULE_EPHEMERAL_DIRECTORY": scratch, "MOLECULE_PROJECT_DIRECTORY": str(ROOT)}))
@@ -176,15 +193,36 @@ def gpus():
         finally:
             if not os.environ.get("KEEP"):
                 cluster.lab("down", "--keep")
-    text, parses = eight_gpus(), []
-    for _attempt in range(20):
-        begun = time.perf_counter()
-        parse_query(text)
-        parses.append(time.perf_counter() - begun)
+    log = (ROOT / "tests/fixtures/nccl-other/other-all_gather-patched-inline-prefix.txt").read_text(encoding="utf-8")
     measured = {"second run seconds": rows[1]["seconds"], "second run module runs": max(rows[1]["module_runs"].values()),
                 "second run changed": sum(len(tasks) for run in seconds for tasks in run.changed.values()),
-                "eight GPUs parsed ms": round(1000 * statistics.median(parses), 1)}
+                "eight GPUs parsed ms": milliseconds(parse_query, eight_gpus()), "100 kB of log judged ms": milliseconds(answer, log)}
     return {"runs": rows, "verdict": judge(measured, GPU_LIMITS)}
+
+
+def verdict():
+    """Figures of simulated hosts, by a clock that goes on by a second with each round."""
+    rows, cpu = [], 0.0
+    for count in (8, 16, 32, 64):
+        for name, culprit in (("slow card", {"cards": [count // 3]}), ("slow link", {"links": [(count // 3, count // 3 + 1)]}), ("none to blame", {"usual": 0.5})):
+            cluster = SimulatedHosts(count, **culprit)
+            begun = time.process_time()
+            found = cluster.blamed()
+            cpu = time.process_time() - begun
+            if len(found["blame"]) != len(culprit) - ("usual" in culprit):
+                sys.exit("bench: %d hosts, %s: %s" % (count, name, found))
+            rows.append({"hosts": count, "culprit": name, "seconds": len(cluster.rounds), "measured": sum(len(groups) for groups in cluster.rounds),
+                         "pairs": count * (count - 1) // 2})
+    measured = {"%d hosts, %s: seconds" % (entry["hosts"], entry["culprit"]): entry["seconds"] for entry in rows}
+    measured["64 hosts: CPU ms"] = round(1000 * cpu, 1)
+    return {"rows": rows, "verdict": judge(measured, VERDICT_LIMITS)}
+
+
+def tell_simulated(result):
+    print("\n%-34s %8s %8s %8s" % ("who is to blame, simulated hosts", "seconds", "measured", "pairs"))
+    for entry in result["rows"]:
+        print("%-34s %8d %8d %8d" % ("%d hosts, %s" % (entry["hosts"], entry["culprit"]), entry["seconds"], entry["measured"], entry["pairs"]))
+    tell_verdict(result)
 
 
 def judge(measured, limits):
@@ -205,7 +243,8 @@ def main():
     sys.exit(not all(judged["ok"] for part in asked for judged in result[part].get("verdict", {}).values()))
 
 
-PARTS = {"containers": (containers, tell_containers), "gpus": (gpus, tell_gpus), "virtual": (virtual, tell_virtual)}
+PARTS = {"containers": (containers, tell_containers), "gpus": (gpus, tell_gpus), "verdict": (verdict, tell_simulated),
+         "virtual": (virtual, tell_virtual)}
 
 if __name__ == "__main__":
     main()

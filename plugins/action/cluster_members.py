@@ -9,7 +9,16 @@ import socket
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._cluster import as_address, find_network, pick_address, slots_of
+from ansible_collections.trainyard.gpu.plugins.module_utils._cluster import (
+    as_address,
+    cluster_network,
+    fabric_network,
+    find_network,
+    pick_address,
+    rdma_of,
+    shared_networks,
+    slots_of,
+)
 
 # What a module result carries besides the answer.
 NOT_THE_ANSWER = ("changed", "failed", "invocation", "unreachable", "msg", "deprecations", "warnings", "item", "ansible_loop_var")
@@ -61,25 +70,45 @@ class ActionModule(ActionBase):
         def inventory_address(name):
             return str(hostvars[name].get("ansible_host", name))
 
+        def given(key, names):
+            return {name: hostvars[name].get(key) or "" for name in names}
+
+        def cluster_place(name, network):
+            wanted = [hostvars[name].get(key) or "" for key in ("cluster_address", "cluster_interface")]
+            return pick_address(hosts[name], network, *wanted, inventory_address=inventory_address(name))
+
         # Without a word from the user it is the head's network, as all must reach the head.
         # Where the head is down, any other host that is there tells.
-        network = args["network"]
-        for name in [args["head"]] + cluster:
-            if not network and name in hosts:
-                network = find_network(hosts[name], inventory_address(name))
+        network, there = args["network"], {name: hosts[name] for name in [args["head"]] + cluster if name in hosts}
+        for name in there:
+            network = network or find_network(hosts[name], inventory_address(name))
+        if not args["network"]:
+            is_inside = all(cluster_place(name, network)[0] for name in there)
+            network = cluster_network(network, is_inside, shared_networks(there, given("cluster_interface", there)))
+
+        # Data goes between the hosts that train: one that only has the storage need not be on the fabric.
+        trains = {name: info for name, info in there.items() if name in training}
+        fabric_named = given("cluster_fabric_interface", trains)
+        fabric, why = args["fabric_network"], ""
+        if not fabric:
+            fabric, why = fabric_network(trains, shared_networks(trains, fabric_named), network, fabric_named)
+        if why:
+            self._display.display("Fabric network: %s: %s. cluster_fabric_network sets another." % (fabric, why))
 
         members = []
         for name in cluster:
-            given = hostvars[name]
-            wanted = {key: given.get("cluster_" + key) or "" for key in ("address", "interface", "slots")}
+            wanted = {key: hostvars[name].get("cluster_" + key) or "" for key in ("address", "interface", "slots")}
             # What an earlier judgement counted is no word of the user's: a driver that has come since makes GPUs count.
-            counted = not int(wanted["slots"] or 0) or bool(given.get("__cluster_slots_are_counted"))
+            counted = not int(wanted["slots"] or 0) or bool(hostvars[name].get("__cluster_slots_are_counted"))
             slots = int(wanted["slots"]) if name in training and not counted else 0
-            fabric = ("", "")
+            on_fabric, rdma = ("", ""), None
             if name in hosts:
-                address, interface = pick_address(hosts[name], network, wanted["address"], wanted["interface"], inventory_address(name))
+                address, interface = cluster_place(name, network)
                 slots = slots_of(hosts[name], slots, name in training)
-                fabric = pick_address(hosts[name], args["fabric_network"]) if args["fabric_network"] else (address, interface)
+                on_fabric = (address, interface)
+                if fabric != network or fabric_named.get(name):
+                    on_fabric = pick_address(hosts[name], fabric, interface=fabric_named.get(name, ""))
+                rdma = rdma_of(hosts[name], fabric, *on_fabric)
             else:
                 address, interface = wanted["address"] or controllers_view(inventory_address(name)), wanted["interface"]
             members.append(
@@ -87,8 +116,9 @@ class ActionModule(ActionBase):
                     "name": name,
                     "address": address,
                     "interface": interface,
-                    "fabric_address": fabric[0],
-                    "fabric_interface": fabric[1],
+                    "fabric_address": on_fabric[0],
+                    "fabric_interface": on_fabric[1],
+                    "fabric_rdma": rdma,
                     "slots": slots,
                     "slots_counted": counted,
                     "reachable": name in hosts,
@@ -96,5 +126,5 @@ class ActionModule(ActionBase):
                     "error": "" if name in hosts else errors.get(name) or "no answer",
                 }
             )
-        result.update(changed=False, network=network, members=members, hosts=hosts)
+        result.update(changed=False, network=network, fabric_network=fabric, fabric_choice=why, members=members, hosts=hosts)
         return result

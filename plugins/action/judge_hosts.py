@@ -14,7 +14,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._findings import blo
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles, show_failure
 
 REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
-OPTIONAL = {"for_each", "hosts", "when", "otherwise", "needs"}
+OPTIONAL = {"for_each", "hosts", "only_warn", "when", "otherwise", "needs"}
 TABLE = {"host_rules", "data", "let", "when", "otherwise"}
 # How Ansible says that a host answers, but has no Python that it can use.
 NO_PYTHON = re.compile(r"interpreter .*not found|requires a minimum of Python|SyntaxError: |python[\d.]*: (?:command )?not found", re.IGNORECASE)
@@ -25,7 +25,7 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("rules", "answers", "findings", "fail_on", "overrule"))
+    _VALID_ARGS = frozenset(("rules", "answers", "findings", "fail_on", "overrule", "report_only"))
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
@@ -36,6 +36,7 @@ class ActionModule(ActionBase):
                 "findings": {"type": "list", "elements": "dict", "default": []},
                 "fail_on": {"type": "str", "choices": ["block", "warn"], "default": "block"},
                 "overrule": {"type": "dict", "default": {}},
+                "report_only": {"type": "bool", "default": False},
             }
         )
         rules = self._rules(args["rules"], args["overrule"])
@@ -47,12 +48,15 @@ class ActionModule(ActionBase):
         answering = [dict(hostvars[name]["cluster_host"], name=name) for name in alive]
 
         findings = [self._silent(member, hostvars, task_vars) for member in members if not member["reachable"]]
+        findings += [self._lost(member["name"]) for member in members
+                     if member["reachable"] and member["name"] in task_vars["ansible_play_hosts_all"] and member["name"] not in alive]
         for table in {id(table): table for table, dummy in rules}.values():
             hosts, each = {}, []
             for name in alive:
                 extra = {
                     "data": table.get("data", {}),
                     "answer": hostvars[name][args["answers"]],
+                    "check_mode": self._task.check_mode,
                     "answering": answering,
                     "each": each,
                     "member": next(member for member in members if member["name"] == name),
@@ -63,9 +67,11 @@ class ActionModule(ActionBase):
                 for name in alive if rule.get("stage") == "host" else alive[:1]:
                     findings += self._judge(rule, table, name, hosts[name], members)
 
-        stopping = blocks(args["findings"] + findings, args["fail_on"])
+        judged = [entry for entry in findings if entry["verdict"] in ("pass", "warn", "fail")]
         result.update(changed=False, findings=args["findings"] + findings)
-        if stopping:
+        if args["report_only"]:
+            result["msg"] = "%d checks on %d hosts.%s" % (len(judged), len(alive), not_evaluated(findings))
+        elif blocks(result["findings"], args["fail_on"]):
             result["failed"] = True
             # Ansible prints all of a failed result: what is good would bury what is not.
             result["findings"] = [entry for entry in result["findings"] if entry["verdict"] not in ("pass", "skipped")]
@@ -75,7 +81,6 @@ class ActionModule(ActionBase):
             warnings = render(findings)
             if warnings:
                 self._display.warning("Preflight lets this pass, but:\n" + warnings, formatted=True)
-            judged = [entry for entry in findings if entry["verdict"] in ("pass", "warn")]
             result["msg"] = "%d checks on %d hosts; nothing stops this.%s" % (len(judged), len(alive), not_evaluated(findings))
         return result
 
@@ -98,7 +103,7 @@ class ActionModule(ActionBase):
             if verdict == "skip":
                 rules[check_id] = (table, {"id": check_id, "stage": "cluster", "otherwise": "overruled: skip"})
             elif "that" in rule:
-                rules[check_id] = (table, dict(rule, severity=verdict))
+                rules[check_id] = (table, {key: value for key, value in dict(rule, severity=verdict).items() if key != "only_warn"})
         return list(rules.values())
 
     @staticmethod
@@ -154,6 +159,18 @@ class ActionModule(ActionBase):
         )
 
     @staticmethod
+    def _lost(name):
+        return finding(
+            "host-unreachable",
+            name,
+            "fail",
+            expected="the host answers all questions",
+            found="it fell out of the play on the way, so nothing was judged there",
+            source="ansible-playbook",
+            fix="mend what the error of %s, above, names" % name,
+        )
+
+    @staticmethod
     def _judge(rule, table, name, inputs, members):
         findings = []
         everyone = ", ".join(member["name"] for member in members if member["reachable"])
@@ -173,7 +190,8 @@ class ActionModule(ActionBase):
                     continue
                 about = ", ".join(inputs.evaluate(rule["hosts"], item=item)) if "hosts" in rule else name
                 texts = {key: str(inputs.template(rule[key], item=item)).strip() for key in ("expected", "found", "source", "fix")}
-                findings.append(finding(rule["id"], about, {"block": "fail", "warn": "warn"}[rule["severity"]], **texts))
+                lesser = rule["severity"] == "warn" or "only_warn" in rule and inputs.evaluate(rule["only_warn"], item=item)
+                findings.append(finding(rule["id"], about, "warn" if lesser else "fail", **texts))
         except AnsibleError as error:
             # A rule that can't be judged must not pass for one that is kept.
             raise AnsibleError("rule %s cannot be judged for %s: %s" % (rule["id"], name, error)) from error

@@ -3,15 +3,16 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which network, address, interface and number of slots each host of a cluster has. Pure functions over what M(host_info) returned."""
+"""Which networks a cluster has, and which address, interface and number of slots each host. Pure functions over what M(host_info) returned."""
 
 from __future__ import annotations
 
+import collections
 import ipaddress
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import is_virtual_interface
 
-__all__ = ["as_address", "find_network", "pick_address", "slots_of"]
+__all__ = ["as_address", "cluster_network", "fabric_network", "find_network", "pick_address", "rdma_of", "shared_networks", "slots_of"]
 
 
 def as_address(text):
@@ -47,6 +48,61 @@ def find_network(info, inventory_address):
     return ""
 
 
+def shared_networks(hosts, named=None):
+    """Return, as network objects in the first host's order, the IPv4 networks in which every host has an address of its own.
+
+    C(hosts) are answers by name. A host with an interface in C(named) offers that one alone. An address that two hosts have is none of their own:
+    bridges and service processors have the same one everywhere, whatever they are called.
+    """
+    named = named or {}
+    offers = {
+        name: [(address, network) for interface, address, network in _candidates(info, include_virtual=bool(named.get(name)))
+               if address.version == 4 and named.get(name) in (None, "", interface)]
+        for name, info in hosts.items()
+    }
+    everywhere = collections.Counter(address for offer in offers.values() for address in {each for each, dummy in offer})
+    own = [[(address, network) for address, network in offer if everywhere[address] == 1] for offer in offers.values()]
+    networks = dict.fromkeys(network for dummy, network in own[0]) if own else {}
+    return [network for network in networks if all(any(address in network for address, dummy in offer) for offer in own)]
+
+
+def cluster_network(network, is_inside, shared):
+    """Return the cluster network (CIDR): the head's, or the only one that all hosts share where C(is_inside) tells that a host isn't in the head's."""
+    return str(shared[0]) if len(shared) == 1 and not (network and is_inside) else network
+
+
+def _speed_mbit_s(info, interface):
+    rates = [port["rate_gb_s"] * 1000 for port in info.get("rdma_ports", []) if interface in port["interfaces"] and port["rate_gb_s"]]
+    speeds = [entry.get("speed_mbit_s") for entry in info["interfaces"] if entry["name"] == interface]
+    return max(rates) if rates else (speeds + [None])[0]
+
+
+def fabric_network(hosts, shared, network, named=None):
+    """Return (CIDR, why): the fastest network that all hosts share, or the cluster network where that is not beyond doubt.
+
+    C(why) is '' where there is nothing to choose.
+    """
+    if not network or len(hosts) < 2:
+        return network, ""
+    own = ipaddress.ip_network(network, strict=False)
+    if all(each.overlaps(own) for each in shared):
+        return network, ""
+    if named and any(named.values()) and len(shared) == 1:
+        return str(shared[0]), "the one of cluster_fabric_interface"
+    speeds = {}
+    for each in shared:
+        of_hosts = [_speed_mbit_s(info, pick_address(info, str(each), interface=(named or {}).get(name, ""))[1]) for name, info in hosts.items()]
+        # What the slowest host has is what a ring of all of them gets.
+        speeds[each] = None if None in of_hosts else min(of_hosts)
+    told = ", ".join("%s %s" % (each, "%g Gb/s" % (speed / 1000.0) if speed else "of unknown speed") for each, speed in speeds.items())
+    fastest = [each for each, speed in speeds.items() if speed == max(value or 0 for value in speeds.values())]
+    if not all(speeds.values()) or len(fastest) > 1:
+        return network, "which network is the fastest can't be told (%s), so it is the cluster network" % told
+    if fastest[0].overlaps(own):
+        return network, "the cluster network is the fastest (%s)" % told
+    return str(fastest[0]), "the fastest that all hosts share (%s)" % told
+
+
 def pick_address(info, network, address="", interface="", inventory_address=""):
     """Return (address, interface) of a host inside the network.
 
@@ -63,6 +119,36 @@ def pick_address(info, network, address="", interface="", inventory_address=""):
     found = [(name, candidate) for name, candidate, dummy in found if inside is not None and candidate in inside and interface in ("", name)]
     found.sort(key=lambda entry: entry[1] != as_address(inventory_address))
     return (str(found[0][1]), found[0][0]) if found else ("", interface)
+
+
+def rdma_of(info, network, address, interface):
+    """Return the RDMA devices that carry a host's data on the fabric: transport, rate, devices as NCCL_IB_HCA takes them, GID index; None without any.
+
+    InfiniBand needs no address, so every active port of the same rate is a rail of the fabric. RoCE does: each port with one inside the network.
+    Where the host has faster ports than these, they are not what its data should be held to, and NCCL chooses by itself.
+    """
+    ports = [port for port in info.get("rdma_ports", []) if port["state"] == "active" and port["transport"] in ("infiniband", "roce")]
+    names = {interface, interface.partition(".")[0]}
+    carriers = [port for port in ports if names & set(port["interfaces"]) or address in port["gid_indexes"]]
+    fastest = max([port["rate_gb_s"] or 0 for port in ports] or [0])
+    if not (network and interface and carriers) or (carriers[0]["rate_gb_s"] or 0) < fastest:
+        return None
+    first, indexes = carriers[0], set()
+    if first["transport"] == "infiniband":
+        rails = [port for port in ports if (port["transport"], port["rate_gb_s"]) == (first["transport"], first["rate_gb_s"])]
+    else:
+        inside = ipaddress.ip_network(network, strict=False)
+        by_port = [(port, [index for each, index in port["gid_indexes"].items() if ipaddress.ip_address(each) in inside]) for port in ports]
+        rails = [port for port, found in by_port if found] or carriers
+        indexes = {found[0] for dummy, found in by_port if found}
+    several = {port["device"] for port in info["rdma_ports"] if port["port"] > 1}
+    return {
+        "transport": first["transport"],
+        "rate_gb_s": first["rate_gb_s"],
+        "devices": ["%s:%d" % (port["device"], port["port"]) if port["device"] in several else port["device"] for port in rails],
+        # One for the process: NCCL has no other variable for it.
+        "gid_index": indexes.pop() if len(indexes) == 1 else None,
+    }
 
 
 def slots_of(info, slots, trains=True):

@@ -37,15 +37,15 @@ def blocks(findings, fail_on="block"):
     return [entry for entry in findings if entry["verdict"] in stopping]
 
 
-def render(findings):
-    """Return the failed and warning findings as text, failed first; what is the same on several hosts is said once."""
+def render(findings, words=(("fail", "BLOCK"), ("warn", "WARN"))):
+    """Return the findings of these verdicts as text, in this order, each under its word; what is the same on several hosts is said once."""
     merged = {}
     for entry in findings:
-        if entry["verdict"] in ("fail", "warn"):
+        if entry["verdict"] in dict(words):
             key = tuple(entry[name] for name in ("verdict", "id", "source", "found", "expected", "fix"))
             merged.setdefault(key, []).append(entry["host"])
     paragraphs = []
-    for verdict, word in (("fail", "BLOCK"), ("warn", "WARN")):
+    for verdict, word in words:
         for (its_verdict, check_id, source, found, expected, fix), hosts in merged.items():
             if its_verdict != verdict:
                 continue

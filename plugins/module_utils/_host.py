@@ -21,6 +21,7 @@ __all__ = [
     "is_virtual_interface",
     "listening_sockets",
     "memory_mib",
+    "own_name_addresses",
     "parse_ip_addresses",
     "parse_os_release",
 ]
@@ -56,7 +57,7 @@ def is_virtual_interface(name):
 
 
 def parse_ip_addresses(text):
-    """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up."""
+    """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up with a carrier."""
     try:
         links = json.loads(text or "[]")
     except ValueError as error:
@@ -66,7 +67,7 @@ def parse_ip_addresses(text):
             # A veth pair is listed as «eth0@if12»: the part behind @ is the other end, not the name.
             "name": link["ifname"].split("@")[0],
             "addresses": [{"address": entry["local"], "prefix": entry["prefixlen"]} for entry in link.get("addr_info", []) if "local" in entry],
-            "up": "UP" in link.get("flags", []),
+            "up": "UP" in link.get("flags", []) and "NO-CARRIER" not in link["flags"],
         }
         for link in links
         if "ifname" in link
@@ -116,6 +117,12 @@ def listening_sockets(tcp, ports):
         if int(port, 16) in ports:
             found.append({"address": _proc_address(address), "port": int(port, 16), "inode": fields[9]})
     return found
+
+
+def own_name_addresses(hosts, hostname):
+    """Return the addresses that /etc/hosts gives the host's own name, in its order."""
+    lines = [line.partition("#")[0].split() for line in hosts.splitlines()]
+    return list(dict.fromkeys(words[0] for words in lines if hostname in words[1:]))
 
 
 def container_ids(cgroup):

@@ -11,8 +11,10 @@ import binascii
 import hashlib
 import json
 import re
+import statistics
 
-__all__ = ["ParseError", "fingerprint", "judge_login", "mesh_members", "mesh_problems", "parse_logins", "parse_record", "without_comment"]
+__all__ = ["ParseError", "clock_ahead", "fingerprint", "judge_login", "mesh_members", "mesh_problems", "parse_logins", "parse_record",
+           "seconds", "without_comment"]
 
 KINDS = {"host_key": "host key of the container's sshd", "public_key": "key that the container logs in with"}
 
@@ -158,15 +160,43 @@ def judge_login(name, rc, stderr):
     return cause, _FIXES[cause].format(name=name), evidence
 
 
-def parse_logins(text, token):
-    """Split what the script in the container printed: for each peer its rc, stdout and stderr.
+def seconds(text):
+    """Return a time as C(date +%s.%N) prints it; null for what is none (not every date knows %N)."""
+    return float(text) if re.match(r"[0-9]+(\.[0-9]+)?$", text) else None
 
-    Each peer's part is C(<token> <rc>), then its lines, each with C(o ) or C(e ) before it.
+
+def clock_ahead(login, clock):
+    """Return between which seconds a clock, which was read at some time during the login, is ahead of this host's; null where one of them isn't known."""
+    if None in (clock, login["began"], login["ended"]):
+        return None
+    return [round(clock - login["ended"], 3), round(clock - login["began"], 3)]
+
+
+def clocks(proofs):
+    """Return, for each host, how far its clock is ahead of the middle one of all, and how uncertain that is.
+
+    One host's logins, which were at once, tell. Where two are in the middle, the one nearer to that host's own counts.
+    """
+    for proof in proofs.values():
+        ahead = {login["name"]: login["session"].get("clock_ahead_s") for login in proof["logins"]}
+        known = {name: span for name, span in ahead.items() if span}
+        if known:
+            middles = [sum(span) / 2 for span in known.values()]
+            middle = min(statistics.median_low(middles), statistics.median_high(middles), key=abs)
+            return {name: {"ahead_s": round(sum(span) / 2 - middle, 3), "uncertain_s": round((span[1] - span[0]) / 2, 3)} for name, span in known.items()}
+    return {}
+
+
+def parse_logins(text, token):
+    """Split what the script in the container printed: for each peer its rc, stdout and stderr, and when the login C(began) and C(ended) by this host's clock.
+
+    Each peer's part is C(<token> <rc> <began> <ended>), then its lines, each with C(o ) or C(e ) before it. A clock that wasn't told is null.
     """
     logins = []
     for line in text.splitlines():
         if line.startswith(token + " "):
-            logins.append({"rc": int(line.split()[1]), "stdout": "", "stderr": ""})
+            rc, began, ended = (line.split()[1:] + ["", ""])[:3]
+            logins.append({"rc": int(rc), "stdout": "", "stderr": "", "began": seconds(began), "ended": seconds(ended)})
         elif logins and line[:2] in ("o ", "e "):
             logins[-1]["stdout" if line[0] == "o" else "stderr"] += line[2:] + "\n"
         elif line.strip():
@@ -177,15 +207,23 @@ def parse_logins(text, token):
 def mesh_problems(proofs, members, hosts):
     """Name what keeps the mesh from being complete.
 
-    C(proofs) has for each host in play what M(ssh_mesh_info) returned, C(hosts) is what P(mesh_members) made. Returns C(problems) and
-    C(absent): members that are not in play and don't answer, which --limit allows.
+    C(proofs) has for each host in play what M(ssh_mesh_info) returned, C(hosts) is what P(mesh_members) made. Returns
+
+    - C(findings): what is wrong, each with C(hosts), C(about) (V(container), V(login), V(way_back), V(session), V(memlock)) and C(problem);
+    - C(problems): the words of C(findings);
+    - C(absent): members that are not in play and don't answer, which --limit allows;
+    - C(clocks): see P(clocks).
     """
-    problems, absent = [], []
+    findings, absent = [], []
     expected = {host["name"]: host["host_key"] for host in hosts}
     in_play = {member["name"] for member in members if member["in_play"]}
+
+    def find(about, problem, *those):
+        findings.append({"hosts": list(dict.fromkeys(those)), "about": about, "problem": problem})
+
     for source, proof in proofs.items():
         if proof["cause"]:
-            problems.append("%s: its container can't be asked (%s): %s" % (source, proof["cause"], proof["fix"]))
+            find("container", "%s: its container can't be asked (%s): %s" % (source, proof["cause"], proof["fix"]), source)
         for login in proof["logins"]:
             target = login["name"]
             if login["cause"] in ABSENT and target not in in_play:
@@ -194,15 +232,16 @@ def mesh_problems(proofs, members, hosts):
                 evidence = login["evidence"]
                 if login["cause"] == "host_key_changed":
                     evidence += ", %s is on record" % fingerprint(expected[target])
-                problems.append("%s can't log in to %s (%s): %s. Fix: %s" % (source, target, login["cause"], evidence, login["fix"]))
+                find("login", "%s can't log in to %s (%s): %s. Fix: %s" % (source, target, login["cause"], evidence, login["fix"]), source, target)
             else:
                 way_back = login["session"].get("way_back", "")
                 if way_back not in ("", "open"):
-                    problems.append("the container of %s can't connect to %s on a port that is not sshd's (%s), as ranks have to. Fix: let a firewall pass "
-                                    "all TCP between the hosts on the cluster network" % (target, source, way_back))
+                    find("way_back", "the container of %s can't connect to %s on a port that is not sshd's (%s), as ranks have to. Fix: let a firewall pass "
+                         "all TCP between the hosts on the cluster network" % (target, source, way_back), source, target)
                 if target in proofs:
-                    problems += _differences(source, target, login["session"], proofs[target]["container"])
-    return {"problems": problems, "absent": sorted(set(absent))}
+                    for about, problem in _differences(source, target, login["session"], proofs[target]["container"]):
+                        find(about, problem, source, target)
+    return {"problems": [entry["problem"] for entry in findings], "findings": findings, "absent": sorted(set(absent)), "clocks": clocks(proofs)}
 
 
 def _has(name, found, wanted):
@@ -214,12 +253,10 @@ def _has(name, found, wanted):
 def _differences(source, target, session, container):
     """What a session has, against what Docker says about the container at the other end."""
     if session["container_id"] != container["id"]:
-        return ["%s logs in to container %s under the name %s, whose container is %s: two hosts share an address, or a second sshd listens there"
-                % (source, session["container_id"][:12] or "(none)", target, container["id"][:12])]
-    found = []
+        return [("session", "%s logs in to container %s under the name %s, whose container is %s: two hosts share an address, or a second sshd listens there"
+                 % (source, session["container_id"][:12] or "(none)", target, container["id"][:12]))]
+    found = [("session", "%s is %r, in the container %r" % (name, session["environment"].get(name, ""), value))
+             for name, value in container["environment"].items() if not _has(name, session["environment"].get(name, ""), value)]
     if container["memlock"] is not None and session["memlock"] != container["memlock"]:
-        found.append("ulimit -l is %s, the container was given %s" % (session["memlock"], container["memlock"]))
-    for name, value in container["environment"].items():
-        if not _has(name, session["environment"].get(name, ""), value):
-            found.append("%s is %r, in the container %r" % (name, session["environment"].get(name, ""), value))
-    return ["a session from %s on %s lacks what a job needs: %s" % (source, target, "; ".join(found))] if found else []
+        found.append(("memlock", "ulimit -l is %s, the container was given %s" % (session["memlock"], container["memlock"])))
+    return [(about, "a session from %s on %s lacks what a job needs: %s" % (source, target, difference)) for about, difference in found]

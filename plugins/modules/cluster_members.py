@@ -12,8 +12,9 @@ short_description: Work out address, interface and slots of every host of the cl
 version_added: "0.1.0"
 description:
   - Puts together what M(trainyard.gpu.host_info) has answered on each host with what the inventory says
-    (C(cluster_address), C(cluster_interface), C(cluster_slots), C(ansible_host)), in the order of group C(cluster).
+    (C(cluster_address), C(cluster_interface), C(cluster_fabric_interface), C(cluster_slots), C(ansible_host)), in the order of group C(cluster).
   - Runs on the controller only, and needs no connection. Role C(trainyard.gpu.cluster) is where it is used.
+  - Where it chooses the fabric network among several, it says so, and why.
   - Interfaces of container engines (C(docker0), C(br-...), C(veth...)) are taken only where the inventory names them, or their address.
 options:
   answers:
@@ -26,11 +27,15 @@ options:
     type: str
     required: true
   network:
-    description: Cluster network as CIDR. Empty means the network that carries the head's inventory address, else its default route.
+    description:
+      - Cluster network as CIDR. Empty means the network that carries the head's inventory address, else its default route; where a host has no address
+        in it, the only IPv4 network that all hosts share, if there is one.
     type: str
     default: ''
   fabric_network:
-    description: Network of the fast fabric as CIDR. Empty means the cluster network.
+    description:
+      - Network of the fast fabric as CIDR. Empty means the fastest IPv4 network that all hosts that train share, by the rates of RDMA devices and the
+        speeds of interfaces; the cluster network where there is no other, or where these don't tell the fastest.
     type: str
     default: ''
 extends_documentation_fragment:
@@ -62,6 +67,15 @@ network:
   returned: success
   type: str
   sample: 10.0.0.0/24
+fabric_network:
+  description: The fabric network as CIDR.
+  returned: success
+  type: str
+  sample: 169.254.0.0/16
+fabric_choice:
+  description: Why it is that one; empty where nothing was to choose.
+  returned: success
+  type: str
 members:
   description: Every host of group C(cluster), in rank order.
   returned: success
@@ -83,6 +97,26 @@ members:
     fabric_interface:
       description: Interface that carries the fabric address; empty where it could not be told.
       type: str
+    fabric_rdma:
+      description: RDMA devices that carry the host's data on the fabric network; null without any, and where the host has faster ones.
+      type: dict
+      contains:
+        transport:
+          description: V(infiniband) or V(roce).
+          type: str
+        rate_gb_s:
+          description: Rate of each in Gb/s; null where it tells none.
+          type: float
+        devices:
+          description:
+            - Their names, with the port where a device has several. With InfiniBand every active port of that rate, with RoCE those with an address in the
+              fabric network.
+          type: list
+          elements: str
+          sample: [mlx5_0, mlx5_1]
+        gid_index:
+          description: Index of the address in the GID tables with RoCE; null with InfiniBand, and where the devices have it at different ones.
+          type: int
     slots:
       description: Number of ranks the host takes; 0 where it could not be asked and the inventory doesn't say, and outside of group C(gpu) where there is one.
       type: int

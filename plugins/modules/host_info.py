@@ -42,6 +42,10 @@ options:
         description: TCP port to connect to. A port on which nothing listens still proves that the host is there.
         type: int
         required: true
+      source:
+        description: Address of this host to connect from, which proves the network that it is on. Empty leaves it to the host's routes.
+        type: str
+        default: ''
   ports:
     description: TCP ports whose listeners are asked for.
     type: list
@@ -163,18 +167,64 @@ interfaces:
           description: Length of the network prefix in bits.
           type: int
     up:
-      description: Whether the interface is up.
+      description: Whether the interface is up and has a carrier.
       type: bool
+    speed_mbit_s:
+      description: Its speed in Mbit/s; null where the driver tells none.
+      type: int
 default_interface:
   description: Interface of the default route; empty where there is none.
   returned: always
   type: str
+rdma_ports:
+  description: Ports of InfiniBand and RoCE devices, from C(/sys/class/infiniband); empty on a host without.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    device:
+      description: Name of the device.
+      type: str
+      sample: mlx5_0
+    port:
+      description: Number of the port.
+      type: int
+    state:
+      description: Its state, such as V(active) or V(down); null where it tells none.
+      type: str
+    transport:
+      description: V(infiniband), V(roce) or V(iwarp); null for anything else.
+      type: str
+    rate_gb_s:
+      description: Its rate in Gb/s; null where it tells none.
+      type: float
+    interfaces:
+      description: Names of the network interface that runs over the port, and of the bond that this belongs to.
+      type: list
+      elements: str
+    gid_indexes:
+      description: For each IPv4 address in the port's GID table, the index of its RoCE v2 entry.
+      type: dict
+      sample: {10.1.0.11: 3}
+own_name_in_hosts:
+  description: Addresses that C(/etc/hosts) gives the host's own name.
+  returned: always
+  type: list
+  elements: str
+own_name_repaired:
+  description: Whether M(trainyard.gpu.own_name) has put the line in C(/etc/hosts) in place of another.
+  returned: always
+  type: bool
 gpus:
   description: Number of GPUs that the loaded NVIDIA driver knows; 0 without a driver.
   returned: always
   type: int
 nvidia_devices:
   description: Number of NVIDIA GPUs on the PCI bus, whether or not a driver knows them.
+  returned: always
+  type: int
+fabric_adapters:
+  description: Number of adapters on the PCI bus that speak InfiniBand or RoCE, whether or not a driver knows them.
   returned: always
   type: int
 programs:
@@ -300,13 +350,21 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     default_interface,
     listening_sockets,
     memory_mib,
+    own_name_addresses,
     parse_ip_addresses,
     parse_os_release,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._pci import nvidia_devices
+from ansible_collections.trainyard.gpu.plugins.module_utils._infiniband import describe_device
+from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import BEGIN
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters, nvidia_devices
 
+SYS_CLASS = "/sys/class"
+RDMA_FILES = ["node_type", "ports/*/state", "ports/*/rate", "ports/*/link_layer", "ports/*/gids/*"] + [
+    "device/net/*/" + file for file in ("dev_port", "dev_id", "parent", "phys_port_name")]
 PROGRAMS = ("exportfs", "mount.nfs4", "setquota")
 SIOCGIFFLAGS = 0x8913
+# Up and running, which is: with a carrier.
+IFF_UP_RUNNING = 0x41
 SIOCGIFADDR = 0x8915
 SIOCGIFNETMASK = 0x891B
 
@@ -326,17 +384,54 @@ def interfaces_by_ioctl():
             except OSError as error:
                 if error.errno != errno.EADDRNOTAVAIL:
                     raise
-            found.append({"name": name, "addresses": addresses, "up": bool(struct.unpack("H", ask(SIOCGIFFLAGS, name)[16:18])[0] & 1)})
+            up = struct.unpack("H", ask(SIOCGIFFLAGS, name)[16:18])[0] & IFF_UP_RUNNING == IFF_UP_RUNNING
+            found.append({"name": name, "addresses": addresses, "up": up})
     return found
+
+
+def sysfs(*parts):
+    return read_text(os.path.join(SYS_CLASS, *parts)).strip()
+
+
+def names_in(*parts):
+    return sorted(os.path.basename(path) for path in glob.glob(os.path.join(SYS_CLASS, *parts, "*")))
 
 
 def interfaces(module):
     ip = module.get_bin_path("ip", opt_dirs=["/usr/sbin", "/sbin"])
-    if ip:
-        rc, out, dummy = module.run_command([ip, "-j", "addr"])
-        if rc == 0:
-            return parse_ip_addresses(out)
-    return interfaces_by_ioctl()
+    rc, out, dummy = module.run_command([ip, "-j", "addr"]) if ip else (1, "", "")
+    found = parse_ip_addresses(out) if rc == 0 else interfaces_by_ioctl()
+    for interface in found:
+        speed = sysfs("net", interface["name"], "speed")
+        # -1 where the driver doesn't know.
+        interface["speed_mbit_s"] = int(speed) if speed.isdigit() else None
+    return found
+
+
+def rdma_ports():
+    """What M(trainyard.gpu.infiniband_info) tells of ports, as far as it decides on networks."""
+    found = []
+    for name in names_in("infiniband"):
+        folder = os.path.join(SYS_CLASS, "infiniband", name)
+        texts = {os.path.relpath(path, folder): read_text(path) for pattern in RDMA_FILES for path in glob.glob(os.path.join(folder, pattern))}
+        # The table has up to 256 places, most of them empty.
+        for path in [path for path in texts if "/gids/" in path and texts[path].replace(":", "").strip("0\n")]:
+            for attribute in (path.replace("/gids/", "/gid_attrs/%s/" % kind) for kind in ("types", "ndevs")):
+                texts[attribute] = read_text(os.path.join(folder, attribute))
+        for port in describe_device(name, texts)["ports"]:
+            interfaces = [port["netdev"]] if port["netdev"] else []
+            masters = [os.path.join(SYS_CLASS, "net", interface, "master") for interface in interfaces]
+            interfaces += [os.path.basename(os.readlink(path)) for path in masters if os.path.islink(path)]
+            found.append({
+                "device": name,
+                "port": port["port"],
+                "state": port["state"],
+                "transport": port["transport"],
+                "rate_gb_s": port["rate_gb_s"],
+                "interfaces": interfaces,
+                "gid_indexes": {gid["address"]: gid["index"] for gid in port["gids"] if gid["type"] == "RoCE v2" and "." in (gid["address"] or "")},
+            })
+    return found
 
 
 def resolve(name):
@@ -349,7 +444,8 @@ def resolve(name):
 
 def connect(target, timeout):
     try:
-        socket.create_connection((target["address"], target["port"]), timeout).close()
+        source = (target["source"], 0) if target["source"] else None
+        socket.create_connection((target["address"], target["port"]), timeout, source).close()
         state, reason = "open", ""
     except socket.timeout:
         state, reason = "timeout", "no answer within %g s" % timeout
@@ -455,6 +551,7 @@ def main():
                     "name": {"type": "str", "required": True},
                     "address": {"type": "str", "required": True},
                     "port": {"type": "int", "required": True},
+                    "source": {"type": "str", "default": ""},
                 },
             },
             "ports": {"type": "list", "elements": "int", "default": []},
@@ -473,6 +570,7 @@ def main():
             module.fail_json(msg="%s: %s is not absolute; give paths that begin with /" % (name, ", ".join(relative)))
     docker = module.get_bin_path("docker")
     hostname = socket.gethostname()
+    hosts_file = read_text("/etc/hosts")
     names = dict.fromkeys(module.params["names"] + ([hostname] if module.params["own_name"] else []))
     resolved, connections = ask_network(list(names), module.params["connect"], module.params["timeout"])
     try:
@@ -487,8 +585,12 @@ def main():
             hostname=hostname,
             interfaces=interfaces(module),
             default_interface=default_interface(read_text("/proc/net/route"), read_text("/proc/net/ipv6_route")),
+            rdma_ports=rdma_ports(),
+            own_name_in_hosts=own_name_addresses(hosts_file, hostname),
+            own_name_repaired=BEGIN in hosts_file.splitlines(),
             gpus=len(glob.glob("/proc/driver/nvidia/gpus/*")),
             nvidia_devices=len(nvidia_devices()[0]),
+            fabric_adapters=len(fabric_adapters()),
             programs={name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"])) for name in PROGRAMS},
             boot_id=read_text("/proc/sys/kernel/random/boot_id").strip(),
             container=os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or os.path.exists("/run/systemd/container"),

@@ -21,19 +21,20 @@ options:
         C(id).
       - A rule has C(id) (published, never renamed), C(severity) (V(block) or V(warn)), C(stage) (V(host) is judged for every host, V(cluster) once),
         C(that) (a Jinja expression without braces, true is good), and the texts C(expected), C(found), C(source) and C(fix), which are templates.
-      - C(for_each), an expression, judges each entry of a list as C(item). C(hosts), an expression, names the hosts that a finding is about.
+      - C(for_each), an expression, judges each entry of a list as C(item). C(hosts), an expression, names the hosts that a finding is about. Where
+        C(only_warn), an expression, is true, a finding of a rule that blocks only warns.
       - Where C(when), an expression, is false, the rule is skipped, and C(otherwise), a template, says why. C(needs) has reasons, which are templates, by
         expression; where one is false, the rule is not evaluated. A rule of C(id) and C(otherwise) alone is skipped always.
       - A file's own C(when) and C(otherwise) hold for all of its rules of stage V(host). Its C(let) has expressions by name, worked out for every host in
         this order before the rules are judged.
       - Expressions see the variables of all roles and what the run has worked out for the host, C(data), what C(let) has, C(answer) (the variable that
-        O(answers) names), C(member) (the host in C(cluster_members)), C(answering) (C(cluster_host) of every host that answered, with its C(name)), and in
-        rules of stage V(cluster) C(each) (what C(let) has for every host, with its C(name)).
+        O(answers) names), C(member) (the host in C(cluster_members)), C(check_mode), C(answering) (C(cluster_host) of every host that answered, with its
+        C(name)), and in rules of stage V(cluster) C(each) (what C(let) has for every host, with its C(name)).
     type: list
     elements: path
     required: true
   answers:
-    description: Name of the variable that holds, on every host, what M(trainyard.gpu.host_info) has answered.
+    description: Name of the variable that holds, on every host, what it has answered, to M(trainyard.gpu.host_info) or another module.
     type: str
     required: true
   findings:
@@ -50,6 +51,10 @@ options:
     description: By the id of a rule, V(skip), V(warn) or V(block) in place of its severity.
     type: dict
     default: {}
+  report_only:
+    description: Return all findings, whatever they say, and never fail for them. It is for whoever has more findings to come.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module

@@ -123,6 +123,13 @@ logins:
         memlock:
           description: What C(ulimit -l) prints, in KiB or V(unlimited).
           type: str
+        clock_ahead_s:
+          description:
+            - Two numbers in seconds, between which its clock is ahead of this host's (negative where it is behind). They differ by how long the login took.
+            - Null where a clock can't be read.
+          type: list
+          elements: float
+          sample: [-0.183, 0.02]
         way_back:
           description: How the connection to this host's port ended, V(open) or the error; empty without O(address).
           type: str
@@ -136,7 +143,7 @@ import socket
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import PASSING, ParseError, judge_login, parse_logins
+from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import PASSING, ParseError, clock_ahead, judge_login, parse_logins, seconds
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
 
 TOKEN = "trainyard-login"
@@ -151,9 +158,10 @@ n=0
 for peer; do
     n=$((n + 1))
     (
+        began=$(date +%%s.%%N)
         "$ssh" -o BatchMode=yes -o ConnectTimeout="$timeout" -o ServerAliveInterval="$timeout" -o ServerAliveCountMax=1 -- "$peer" "$probe" \
             </dev/null >"$out/$n.out" 2>"$out/$n.err"
-        echo $? >"$out/$n.rc"
+        echo "$? $began $(date +%%s.%%N)" >"$out/$n.rc"
     ) &
 done
 wait
@@ -170,6 +178,7 @@ PROBE = r"""
 echo "hostname=$(uname -n)"
 echo "container_id=$(sed -n 's|.*/containers/\([0-9a-f]\{64\}\)/.*|\1|p' /proc/self/mountinfo | head -n 1)"
 echo "memlock=$(ulimit -l)"
+echo "clock=$(date +%s.%N)"
 """.strip()
 WAY_BACK = """
 echo "way_back=$(python3 -c '
@@ -200,12 +209,13 @@ def own_container(module):
     }, "", ""
 
 
-def session_of(text):
-    values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+def session_of(login):
+    values = dict(line.split("=", 1) for line in login["stdout"].splitlines() if "=" in line)
     return {
         "hostname": values.pop("hostname", ""),
         "container_id": values.pop("container_id", ""),
         "memlock": values.pop("memlock", ""),
+        "clock_ahead_s": clock_ahead(login, seconds(values.pop("clock", ""))),
         "way_back": values.pop("way_back", ""),
         "environment": {name[1:]: value for name, value in values.items() if name.startswith("$") and value},
     }
@@ -230,7 +240,7 @@ def log_in(module, peers):
         cause, fix, evidence = judge_login(name, login["rc"], login["stderr"])
         logins.append({
             "name": name, "ok": not cause, "cause": cause, "fix": fix, "evidence": evidence,
-            "session": {} if cause else session_of(login["stdout"]),
+            "session": {} if cause else session_of(login),
         })
     return logins, run
 

@@ -277,8 +277,9 @@ def nearest(release, cuda, versions, count=3):
         match = re.fullmatch(r"(\d+(?:\.\d+)*)-\d+\+cuda(\d+\.\d+)", version)
         theirs, wanted = version_key(match.group(1)), version_key(release)
         step = [abs(left - right) for left, right in zip(theirs, wanted)]
-        fit = version_key(match.group(2)), version_key(cuda) if cuda else version_key(match.group(2))
-        return fit[0][0] != fit[1][0], step, abs(fit[0][1] - fit[1][1])
+        major, minor = version_key(match.group(2))
+        wanted_major, wanted_minor = (version_key(cuda) + (0,))[:2] if cuda else (major, minor)
+        return major != wanted_major, step, abs(minor - wanted_minor)
 
     exact = {version for version in versions if re.fullmatch(r"\d+(?:\.\d+)*-\d+\+cuda\d+\.\d+", version)}
     return sorted(exact, key=lambda version: (distance(version), version))[:count]

@@ -27,6 +27,7 @@ def a_host(name="a", address="10.0.0.11", **changes):
         "gpus": 0,
         "nvidia_devices": 0,
         "hostname": name,
+        "own_name_in_hosts": [],
         "interfaces": [{"name": "eth0", "up": True, "addresses": [{"address": address, "prefix": 24}]}],
     }
     answer = {
@@ -37,19 +38,19 @@ def a_host(name="a", address="10.0.0.11", **changes):
         "account_clashes": [],
         "resolved": {name: {"addresses": [address], "error": ""}},
     }
-    variables = {"inventory_hostname": name, "cluster_host": facts, "asked": answer, "cluster_network": "10.0.0.0/24", "cluster_address": address,
-                 "training_container_gpus": "none"}
+    variables = {"inventory_hostname": name, "cluster_host": facts, "asked": answer, "cluster_network": "10.0.0.0/24",
+                 "cluster_fabric_network": "10.0.0.0/24", "cluster_address": address, "training_container_gpus": "none"}
     for path, value in changes.items():
         target = {"facts": facts, "answer": answer, "vars": variables}[path.split("_", 1)[0]]
         target[path.split("_", 1)[1]] = value
     return variables
 
 
-def judge(*hosts, rules=("host_rules.yml",), members=None, play=None, findings=(), **options):
+def judge(*hosts, rules=("host_rules.yml",), members=None, play=None, findings=(), check_mode=False, **options):
     names = [host["inventory_hostname"] for host in hosts]
     members = members or [
         {"name": host["inventory_hostname"], "address": host["cluster_address"], "interface": "eth0", "fabric_address": host["cluster_address"],
-         "slots": host.get("slots", 1), "reachable": True, "in_play": True}
+         "fabric_interface": "eth0", "fabric_rdma": None, "slots": host.get("slots", 1), "reachable": True, "in_play": True}
         for host in hosts
     ]
     for host in hosts:
@@ -62,8 +63,8 @@ def judge(*hosts, rules=("host_rules.yml",), members=None, play=None, findings=(
     loader = DataLoader()
     task = SimpleNamespace(
         args=dict({"rules": [str(RULES / name) for name in rules], "answers": "asked", "findings": list(findings)}, **options),
-        async_val=False, check_mode=True, diff=False, action="trainyard.gpu.judge_hosts", collections=[], environment=[],
+        async_val=False, check_mode=check_mode, diff=False, action="trainyard.gpu.judge_hosts", collections=[], environment=[],
     )
     connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
-    action = judge_hosts.ActionModule(task, connection, SimpleNamespace(check_mode=True), loader, Templar(loader, task_vars), None)
+    action = judge_hosts.ActionModule(task, connection, SimpleNamespace(check_mode=check_mode), loader, Templar(loader, task_vars), None)
     return action.run(task_vars=task_vars)

@@ -107,6 +107,10 @@ class WholeCluster:
         """A file of the newest job on the share."""
         return json.loads(self.on(self.head, "cat $(ls -td /data1/share/.trainyard/jobs/*/ | head -n 1)%s" % name).out)
 
+    def last_report(self):
+        """What verify.yml has left last, beside the inventory."""
+        return json.loads(max(self.inventory.glob(".trainyard/reports/*/report.json")).read_text(encoding="utf-8"))
+
     def wait(self, what, seconds, condition):
         deadline = time.monotonic() + seconds
         while not condition():

@@ -71,10 +71,28 @@ def test_horovod_that_cannot_be_imported_any_more(cluster):
         assert "[X] PyTorch" in cluster.inside(cluster.peer, "horovodrun --check-build").out
         run = cluster.playbook("playbooks/verify.yml")
         assert run.code == 2
-        assert re.search(r"%s: behind port 12345, Horovod lacks frameworks.pytorch.*No module named 'packaging'" % cluster.peer, run.text)
+        assert re.search(r"FAIL horovod-build: %s\n.*behind port 12345, Horovod lacks frameworks.pytorch.*No module named 'packaging'" % cluster.peer, run.text)
     finally:
         cluster.inside(cluster.peer, "mv /root/kept %s" % package)
     assert cluster.playbook("playbooks/verify.yml").code == 0
+
+
+def test_all_that_is_wrong_is_told_at_once(cluster):
+    """None hides another, on whichever host it is; and the report has them all, as it is written before the play fails."""
+    cluster.on(cluster.peer, "systemctl stop %s" % cluster.container)
+    try:
+        run = cluster.playbook("playbooks/verify.yml", "-e", {"verify_free_mib": 1 << 40})
+    finally:
+        cluster.on(cluster.peer, "systemctl start %s" % cluster.container)
+    assert run.code == 2 and run.changed == {}
+    report = cluster.last_report()
+    failed = {(check["id"], check["host"]) for check in report["checks"] if check["verdict"] == "fail"}
+    assert report["verdict"] == "fail"
+    assert failed >= {("container-running", cluster.peer), ("free-space", cluster.head), ("free-space", cluster.peer)}
+    assert any(check_id == "ssh-mesh" and cluster.head in host for check_id, host in failed)
+    assert ("container-running", cluster.head) not in failed and ("shared-storage", cluster.peer) not in failed
+    assert all(re.search(r"^FAIL %s: .*%s" % (check_id, host), run.text, re.MULTILINE) for check_id, host in failed)
+    cluster.wait("sshd on port 12345", 15, lambda: cluster.login(cluster.head, cluster.peer).code == 0)
 
 
 # This and the next one: scenario training_image breaks and heals the same in CI, with a small image.

@@ -10,6 +10,8 @@ from whole_cluster import MODULE_RUN_SECONDS, MOVED_BYTES
 
 MODULE_RUNS = 28
 SECONDS = 12
+VERIFY_MODULE_RUNS = 14
+VERIFY_SECONDS = 60
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,3 +37,17 @@ def test_second_run_is_cheap(cluster):
     seconds, module_run = min(run.seconds, cluster.site().seconds), cluster.module_run_seconds()
     print("second run: %.1f s, where one module run takes %.2f s" % (seconds, module_run))
     assert seconds / max(module_run, MODULE_RUN_SECONDS) <= SECONDS / MODULE_RUN_SECONDS
+
+
+def test_verify_is_cheap_and_leaves_its_evidence(cluster):
+    run = cluster.playbook("playbooks/verify.yml")
+    print("verify: %.1f s, module runs %s" % (run.seconds, run.runs))
+    assert (run.code, run.changed) == (0, {})
+    assert {host: count for host, count in run.runs.items() if count > VERIFY_MODULE_RUNS} == {}
+    assert run.seconds <= VERIFY_SECONDS
+    report = cluster.last_report()
+    passed = {(check["id"], check["host"]) for check in report["checks"] if check["verdict"] == "pass"}
+    assert passed >= {(check_id, host) for host in cluster.hosts for check_id in (
+        "image-identical", "container-running", "horovod-build", "ssh-mesh", "memlock", "shared-storage", "clock-step", "free-space")}
+    # There is no GPU and no InfiniBand here, and nothing pretends that they are well.
+    assert {check["verdict"] for check in report["checks"] if check["id"].startswith("gpu") or check["id"] == "ib-ports"} == {"skipped"}

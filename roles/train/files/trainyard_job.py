@@ -76,14 +76,14 @@ class JobError(Exception):
 # --- pure: from the specification to commands, from the ranks' records to a verdict ---
 
 def resolve(spec, cluster):
-    """The job's hosts in rank order: name, slots from the specification, address and interface from the cluster's file."""
+    """The job's hosts in rank order: name, slots and what its ranks are told of the network from the specification, the address from the cluster's file."""
     known = {host["name"]: host for host in cluster["hosts"]}
     hosts = []
     for asked in spec["hosts"]:
         if asked["name"] not in known:
             raise JobError("host %s is not in %s: run site.yml first" % (asked["name"], CLUSTER))
-        member = known[asked["name"]]
-        hosts.append({"name": asked["name"], "slots": asked["slots"], "address": member["address"], "interface": member["interface"]})
+        hosts.append({"name": asked["name"], "slots": asked["slots"], "address": known[asked["name"]]["address"],
+                      "network": spec["network"]["environment"].get(asked["name"], {})})
     if not any(host["slots"] for host in hosts):
         raise JobError("no host of the job has a slot")
     return [host for host in hosts if host["slots"]]
@@ -93,15 +93,6 @@ def placement(hosts):
     """Where each rank belongs: [{rank, host, slot}]."""
     places = [(host["name"], slot) for host in hosts for slot in range(host["slots"])]
     return [{"rank": rank, "host": host, "slot": slot} for rank, (host, slot) in enumerate(places)]
-
-
-def common_interface(hosts):
-    """horovodrun takes one interface name for all ranks."""
-    names = {host["interface"] for host in hosts}
-    if len(names) > 1:
-        raise JobError("horovodrun takes one interface name for all hosts, but the cluster network's interface is %s. Rename them, or use the launcher torchrun"
-                       % ", ".join("%s on %s" % (host["interface"], host["name"]) for host in hosts))
-    return names.pop()
 
 
 def own_environment(spec, job_dir):
@@ -114,13 +105,12 @@ def assignments(environment):
 
 def horovodrun(spec, hosts, port, container, image_environment, job_dir):
     """The command on the head host. The environment is the container's own: docker exec would add the head's host name, and horovodrun send it to all."""
-    interface = common_interface(hosts)
     environment = {"HOME": "/root"}
     environment.update(pair.split("=", 1) for pair in image_environment)
     # horovodrun writes all of it into command lines, which every user of a host can read. Ranks on the others have it from their login.
     environment = {name: value for name, value in environment.items() if not (name.lower().endswith("_proxy") and "@" in value)}
-    # docker0 has the same address on every host: whoever looks for a common interface by himself may find that one.
-    environment.update(HOROVOD_GLOO_IFACE=interface, GLOO_SOCKET_IFNAME=interface, OMPI_MCA_oob_tcp_if_include=interface)
+    # docker0 has the same address on every host: whoever looks for a common interface by himself may find that one. For horovodrun all hosts' is the same.
+    environment.update(hosts[0]["network"])
     # How long a rank waits for its peers; 30 s where it is not set, and loading a framework can take longer than that.
     environment["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(30, spec["start_timeout"]))
     environment.update(own_environment(spec, job_dir))
@@ -131,18 +121,18 @@ def horovodrun(spec, hosts, port, container, image_environment, job_dir):
                 "-p", str(port), "--disable-cache", "--start-timeout", str(spec["start_timeout"])]
     if len(hosts) > 1:
         # On one host it wants the loopback interface and refuses any other.
-        command += ["--network-interface", interface]
+        command += ["--network-interface", spec["network"]["interface"]]
     if spec["controller"] != "auto":
         command.append("--" + spec["controller"])
-    # Once more behind horovodrun, which sets NCCL_SOCKET_IFNAME and others after the environment that it is given. Without the sign it is a
-    # beginning: bond0 is bond0.100 as well.
-    command += ["env"] + assignments(dict({"NCCL_SOCKET_IFNAME": "=" + interface}, **spec["environment"]))
+    # Once more behind horovodrun, which sets NCCL_SOCKET_IFNAME and others after the environment that it is given.
+    nccl = {name: value for name, value in hosts[0]["network"].items() if name.startswith("NCCL_")}
+    command += ["env"] + assignments(dict(nccl, **spec["environment"]))
     return command + RANK + spec["command"]
 
 
 def torchrun(spec, hosts, index, master_port, job_dir):
     """The command on host number `index`, run in its container through ssh: there each host may have its own interface name."""
-    environment = {"GLOO_SOCKET_IFNAME": hosts[index]["interface"], "NCCL_SOCKET_IFNAME": "=" + hosts[index]["interface"]}
+    environment = dict(hosts[index]["network"])
     environment.update(own_environment(spec, job_dir))
     environment.update(spec["environment"])
     # Underscores: every torchrun since 1.9 takes them, dashes only newer ones.
@@ -405,6 +395,8 @@ class Job(object):
             signal.signal(number, stop)
         self.prepare_directory()
         say("job %s: %d ranks on %s by %s" % (self.spec["job_id"], len(self.places), ", ".join(host["name"] for host in self.hosts), self.spec["launcher"]))
+        for note in self.spec["network"]["notes"]:
+            say(note)
         problems = []
         try:
             code = self.launch()

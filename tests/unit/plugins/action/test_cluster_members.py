@@ -11,15 +11,27 @@ from ansible.template import Templar
 from ansible_collections.trainyard.gpu.plugins.action.cluster_members import ActionModule
 
 
-def members(gpus, **variables):
-    answer = {"item": "a", "gpus": gpus, "interfaces": [{"name": "eth0", "up": True, "addresses": [{"address": "10.0.0.11", "prefix": 24}]}]}
-    task_vars = {"hostvars": {"a": dict({"ansible_host": "10.0.0.11"}, **variables)}, "groups": {"cluster": ["a"]}, "ansible_play_hosts": ["a"]}
-    task = SimpleNamespace(args={"head": "a", "answers": [answer]}, async_val=False, check_mode=True, diff=False, action="trainyard.gpu.cluster_members",
-                           collections=[], environment=[])
+def an_interface(name, address, speed=None):
+    return {"name": name, "up": True, "addresses": [{"address": address, "prefix": 24}], "speed_mbit_s": speed}
+
+
+def an_answer(name, *interfaces, gpus=0):
+    return {"item": name, "gpus": gpus, "interfaces": list(interfaces), "default_interface": "eth0", "rdma_ports": []}
+
+
+def work_out(answers, hostvars, head="a", groups=(), **arguments):
+    task_vars = {"hostvars": hostvars, "groups": dict({"cluster": list(hostvars)}, **dict(groups)), "ansible_play_hosts": list(hostvars)}
+    task = SimpleNamespace(args=dict({"head": head, "answers": answers}, **arguments), async_val=False, check_mode=True, diff=False,
+                           action="trainyard.gpu.cluster_members", collections=[], environment=[])
     connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
     loader = DataLoader()
     action = ActionModule(task, connection, SimpleNamespace(check_mode=True), loader, Templar(loader, task_vars), None)
-    (member,) = action.run(task_vars=task_vars)["members"]
+    return action.run(task_vars=task_vars)
+
+
+def members(gpus, **variables):
+    answer = an_answer("a", an_interface("eth0", "10.0.0.11"), gpus=gpus)
+    (member,) = work_out([answer], {"a": dict({"ansible_host": "10.0.0.11"}, **variables)})["members"]
     return member["slots"], member["slots_counted"]
 
 
@@ -31,3 +43,64 @@ def members(gpus, **variables):
 ])
 def test_slots(variables, gpus, expected):
     assert members(gpus, **variables) == expected
+
+
+def two_networks(variables=(), groups=(), **arguments):
+    """Network, fabric network, and each member's place on both: two hosts with a slow and a fast network."""
+    answers = [an_answer(name, an_interface("eth0", "10.0.0.1%d" % number, 1000), an_interface("eth1", "10.1.0.1%d" % number, 100000))
+               for number, name in enumerate("ab")]
+    hostvars = {name: dict({"ansible_host": "10.0.0.1%d" % number}, **dict(variables)) for number, name in enumerate("ab")}
+    told = work_out(answers, hostvars, groups=groups, **arguments)
+    return told["network"], told["fabric_network"], [tuple(member[key] for key in ("address", "interface", "fabric_address", "fabric_interface"))
+                                                     for member in told["members"]]
+
+
+SLOW = [("10.0.0.10", "eth0", "10.0.0.10", "eth0"), ("10.0.0.11", "eth0", "10.0.0.11", "eth0")]
+BOTH = [("10.0.0.10", "eth0", "10.1.0.10", "eth1"), ("10.0.0.11", "eth0", "10.1.0.11", "eth1")]
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    ({}, ("10.0.0.0/24", "10.1.0.0/24", BOTH)),
+    ({"network": "10.0.0.0/24"}, ("10.0.0.0/24", "10.1.0.0/24", BOTH)),
+    # The user's word.
+    ({"fabric_network": "10.0.0.0/24"}, ("10.0.0.0/24", "10.0.0.0/24", SLOW)),
+    ({"fabric_network": "10.1.0.0/16"}, ("10.0.0.0/24", "10.1.0.0/16", BOTH)),
+    ({"variables": {"cluster_fabric_interface": "eth1"}}, ("10.0.0.0/24", "10.1.0.0/24", BOTH)),
+    ({"variables": {"cluster_fabric_interface": "eth0"}}, ("10.0.0.0/24", "10.0.0.0/24", SLOW)),
+    ({"variables": {"cluster_fabric_interface": "eth7"}, "fabric_network": "10.1.0.0/24"},
+     ("10.0.0.0/24", "10.1.0.0/24", [("10.0.0.10", "eth0", "", "eth7"), ("10.0.0.11", "eth0", "", "eth7")])),
+])
+def test_fabric(arguments, expected):
+    assert two_networks(**arguments) == expected
+
+
+def test_a_second_interface_in_the_same_network_is_named():
+    answers = [an_answer(name, an_interface("eth0", "10.0.0.1%d" % number), an_interface("eth1", "10.0.0.2%d" % number)) for number, name in enumerate("ab")]
+    told = work_out(answers, {name: {"ansible_host": "10.0.0.1%d" % number, "cluster_fabric_interface": "eth1"} for number, name in enumerate("ab")})
+    assert told["fabric_network"] == told["network"] == "10.0.0.0/24"
+    assert [(member["interface"], member["fabric_address"]) for member in told["members"]] == [("eth0", "10.0.0.20"), ("eth0", "10.0.0.21")]
+
+
+def test_the_choice_is_told_where_there_is_one(capsys):
+    two_networks()
+    assert "Fabric network: 10.1.0.0/24: the fastest that all hosts share (10.0.0.0/24 1 Gb/s, 10.1.0.0/24 100 Gb/s). cluster_fabric_network sets another" in (
+        " ".join(capsys.readouterr().out.split()))
+    two_networks(fabric_network="10.1.0.0/24")
+    assert "Fabric" not in capsys.readouterr().out
+
+
+def test_a_storage_server_need_not_be_on_the_fabric():
+    answers = [an_answer(name, an_interface("eth0", "10.0.0.1%d" % number, 1000), *([an_interface("eth1", "10.1.0.1%d" % number, 100000)] if number else []))
+               for number, name in enumerate("abc")]
+    told = work_out(answers, {name: {"ansible_host": "10.0.0.1%d" % number} for number, name in enumerate("abc")}, groups={"gpu": ["b", "c"]})
+    assert told["fabric_network"] == "10.1.0.0/24"
+    assert [(member["fabric_address"], member["slots"]) for member in told["members"]] == [("", 0), ("10.1.0.11", 1), ("10.1.0.12", 1)]
+
+
+def test_the_only_network_that_all_share_where_the_head_s_is_not():
+    """The head is reached by an address of its own network, such as a public one."""
+    answers = [an_answer("a", an_interface("eth0", "203.0.113.7"), an_interface("eth1", "10.1.0.10")), an_answer("b", an_interface("eth1", "10.1.0.11"))]
+    hostvars = {"a": {"ansible_host": "203.0.113.7"}, "b": {"ansible_host": "198.51.100.7"}}
+    told = work_out(answers, hostvars)
+    assert (told["network"], [member["address"] for member in told["members"]]) == ("10.1.0.0/24", ["10.1.0.10", "10.1.0.11"])
+    assert work_out(answers, hostvars, network="203.0.113.0/24")["network"] == "203.0.113.0/24"

@@ -50,11 +50,13 @@ def test_interfaces():
     text = json.dumps([
         {"ifname": "eth0@if12", "flags": ["BROADCAST", "UP"], "addr_info": [{"family": "inet", "local": "10.0.0.1", "prefixlen": 24}, {"family": "inet6"}]},
         {"ifname": "ib0", "flags": ["BROADCAST"], "addr_info": []},
+        {"ifname": "eth1", "flags": ["NO-CARRIER", "BROADCAST", "UP"], "addr_info": []},
         {},
     ])
     assert _host.parse_ip_addresses(text) == [
         {"name": "eth0", "addresses": [{"address": "10.0.0.1", "prefix": 24}], "up": True},
         {"name": "ib0", "addresses": [], "up": False},
+        {"name": "eth1", "addresses": [], "up": False},
     ]
     with pytest.raises(_host.ParseError, match="Option"):
         _host.parse_ip_addresses('Option "-j" is unknown')
@@ -97,3 +99,12 @@ def test_memory():
     assert _host.memory_mib("MemTotal:       24683640 kB\nMemFree: 1 kB\n") == 24105
     with pytest.raises(_host.ParseError):
         _host.memory_mib("garbage")
+
+
+@pytest.mark.parametrize("text, addresses", [
+    ("127.0.0.1 localhost\n127.0.1.1\tserver-a.example server-a # ours\n10.0.0.11 server-a\n", ["127.0.1.1", "10.0.0.11"]),
+    ("# 127.0.1.1 server-a\n10.0.0.12 server-ab\n", []),
+    ("", []),
+])
+def test_own_name(text, addresses):
+    assert _host.own_name_addresses(text, "server-a") == addresses

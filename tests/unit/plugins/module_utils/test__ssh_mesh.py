@@ -135,10 +135,37 @@ def test_login_that_worked():
 
 
 def test_logins_are_told_apart():
-    assert _ssh_mesh.parse_logins("T 0\no hostname=a\no \nT 255\ne refused\n", "T") == [
-        {"rc": 0, "stdout": "hostname=a\n\n", "stderr": ""},
-        {"rc": 255, "stdout": "", "stderr": "refused\n"},
+    # The second one's date doesn't know %N.
+    assert _ssh_mesh.parse_logins("T 0 1700000000.5 1700000001.25\no hostname=a\no \nT 255 1700000000.%N 1700000000.%N\ne refused\n", "T") == [
+        {"rc": 0, "stdout": "hostname=a\n\n", "stderr": "", "began": 1700000000.5, "ended": 1700000001.25},
+        {"rc": 255, "stdout": "", "stderr": "refused\n", "began": None, "ended": None},
     ]
+
+
+@pytest.mark.parametrize("began, ended, clock, ahead", [
+    (100.0, 100.5, 100.2, [-0.3, 0.2]),
+    (100.0, 100.5, 160.0, [59.5, 60.0]),
+    (100.0, None, 100.2, None),
+    (100.0, 100.5, None, None),
+])
+def test_a_clock_was_read_at_some_time_during_the_login(began, ended, clock, ahead):
+    assert _ssh_mesh.clock_ahead({"began": began, "ended": ended}, clock) == ahead
+
+
+@pytest.mark.parametrize("spans, expected", [
+    # Of two, it is the other one that differs.
+    ({"a": [-0.1, 0.1], "b": [4.8, 5.2]}, {"a": 0.0, "b": 5.0}),
+    ({"a": [-0.1, 0.1], "b": [-5.2, -4.8]}, {"a": 0.0, "b": -5.0}),
+    # Of three, the one that is alone; also where that is the one that was asked.
+    ({"a": [-0.1, 0.1], "b": [4.8, 5.2], "c": [4.9, 5.1]}, {"a": -5.0, "b": 0.0, "c": 0.0}),
+    ({"a": [-0.1, 0.1], "b": None}, {"a": 0.0}),
+    ({"a": None}, {}),
+])
+def test_clocks_are_compared_with_the_middle_one(spans, expected):
+    proofs = {"down": {"logins": []}, "a": {"logins": [{"name": name, "session": {"clock_ahead_s": span} if span else {}} for name, span in spans.items()]}}
+    told = _ssh_mesh.clocks(proofs)
+    assert {name: clock["ahead_s"] for name, clock in told.items()} == expected
+    assert all(clock["uncertain_s"] > 0 for clock in told.values())
 
 
 def test_garbage_between_logins():
@@ -171,21 +198,23 @@ def login(name, cause="", **found):
     return {"name": name, "cause": cause, "fix": "mend", "evidence": "seen", "session": {} if cause else session(**found)}
 
 
-@pytest.mark.parametrize("found, words", [
-    (login("b"), []),
-    (login("b", memlock="64"), ["ulimit -l is 64", "unlimited"]),
-    (login("b", path="/usr/bin:/bin"), ["PATH is '/usr/bin:/bin'"]),
-    (login("b", way_back=""), []),
-    (login("b", way_back="[Errno 111] Connection refused"), ["the container of b can't connect to a on a port that is not sshd's ([Errno 111] Connection refused)"]),
-    (login("b", container="d" * 64), ["logs in to container dddddddddddd", "two hosts share an address"]),
-    (login("b", cause="connection_refused"), ["a can't log in to b (connection_refused)"]),
-    (login("b", cause="host_key_changed"), ["a can't log in to b (host_key_changed)", KEYS[NEW]]),
+@pytest.mark.parametrize("found, about, words", [
+    (login("b"), None, []),
+    (login("b", memlock="64"), "memlock", ["ulimit -l is 64", "unlimited"]),
+    (login("b", path="/usr/bin:/bin"), "session", ["PATH is '/usr/bin:/bin'"]),
+    (login("b", way_back=""), None, []),
+    (login("b", way_back="[Errno 111] Connection refused"), "way_back",
+     ["the container of b can't connect to a on a port that is not sshd's ([Errno 111] Connection refused)"]),
+    (login("b", container="d" * 64), "session", ["logs in to container dddddddddddd", "two hosts share an address"]),
+    (login("b", cause="connection_refused"), "login", ["a can't log in to b (connection_refused)"]),
+    (login("b", cause="host_key_changed"), "login", ["a can't log in to b (host_key_changed)", KEYS[NEW]]),
 ])
-def test_problem_of_the_mesh_is_named(found, words):
+def test_problem_of_the_mesh_is_named(found, about, words):
     members, hosts = [member("a"), member("b")], [entry("a"), entry("b", host_key=NEW)]
     said = _ssh_mesh.mesh_problems({"a": proof(found, container="a" * 64), "b": proof()}, members, hosts)
     assert len(said["problems"]) == (1 if words else 0) and said["absent"] == []
     assert all(word in said["problems"][0] for word in words)
+    assert said["findings"] == [{"hosts": ["a", "b"], "about": about, "problem": problem} for problem in said["problems"]]
 
 
 @pytest.mark.parametrize("found, good", [
@@ -219,4 +248,4 @@ def test_host_outside_of_the_play_may_be_away_but_not_be_another(cause, problems
 
 def test_limit_has_nothing_to_compare_a_session_outside_of_the_play_with():
     said = _ssh_mesh.mesh_problems({"a": proof(login("b", memlock="64"))}, [member("a"), member("b", in_play=False)], [entry("a"), entry("b")])
-    assert said == {"problems": [], "absent": []}
+    assert (said["problems"], said["findings"], said["absent"]) == ([], [], [])

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sysfs_tree import SysfsTree, mapped, write
 
 from ansible_collections.trainyard.gpu.plugins.modules import host_info
 
@@ -46,12 +47,15 @@ def test_names_and_connections(port):
         told = run(
             names=["localhost", "no-such-host.invalid"], own_name=True, timeout=1,
             connect=[{"name": "there", "address": "127.0.0.1", "port": port}, {"name": "refuses", "address": "127.0.0.1", "port": unused.getsockname()[1]},
-                     {"name": "no address", "address": "no-such-host.invalid", "port": 22}],
+                     {"name": "no address", "address": "no-such-host.invalid", "port": 22},
+                     {"name": "from", "address": "127.0.0.1", "port": port, "source": "127.0.0.3"},
+                     {"name": "not ours", "address": "127.0.0.1", "port": port, "source": "192.0.2.1"}],
         )
     assert "127.0.0.1" in told["resolved"]["localhost"]["addresses"]
     assert told["resolved"]["no-such-host.invalid"]["addresses"] == [] and told["resolved"]["no-such-host.invalid"]["error"]
     assert told["hostname"] in told["resolved"]
     assert [entry["state"] for entry in told["connections"]][:2] == ["open", "refused"]
+    assert [(entry["source"], entry["state"]) for entry in told["connections"][3:]] == [("127.0.0.3", "open"), ("192.0.2.1", "unreachable")]
     assert told["connections"][2]["state"] in ("unreachable", "timeout") and told["connections"][2]["error"]
 
 
@@ -71,3 +75,48 @@ def test_space_of_the_nearest_parent_that_exists(tmp_path):
 def test_interfaces_without_iproute2():
     interfaces = {entry["name"]: entry for entry in host_info.interfaces_by_ioctl()}
     assert interfaces["lo"] == {"name": "lo", "addresses": [{"address": "127.0.0.1", "prefix": 8}], "up": True}
+
+
+@pytest.fixture(name="tree")
+def fixture_tree(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_info, "SYS_CLASS", str(tmp_path / "sys/class"))
+    return SysfsTree(tmp_path / "sys")
+
+
+def test_no_rdma_ports(tree):
+    tree.interface("eth0")
+    assert host_info.rdma_ports() == []
+
+
+def test_infiniband_ports_and_a_bond_of_their_interfaces(tree):
+    tree.infiniband("mlx5_0", "0000:18:00.0", "ibs1")
+    tree.port(tree.infiniband("mlx5_1", "0000:2a:00.0", "ibs2"), state="1: DOWN", rate="10 Gb/sec (4X SDR)")
+    tree.interface("bond1", members=["ibs1"])
+    (tree.root / "class/net/ibs1/master").symlink_to("../bond1")
+    assert host_info.rdma_ports() == [
+        {"device": "mlx5_0", "port": 1, "state": "active", "transport": "infiniband", "rate_gb_s": 400.0, "interfaces": ["ibs1", "bond1"], "gid_indexes": {}},
+        {"device": "mlx5_1", "port": 1, "state": "down", "transport": "infiniband", "rate_gb_s": 10.0, "interfaces": ["ibs2"], "gid_indexes": {}},
+    ]
+
+
+def test_roce_ports_with_the_indexes_of_their_addresses(tree):
+    vlan = mapped("10.7.0.11")
+    tree.roce(address="10.1.0.11", more=[(4, vlan, "IB/RoCE v1", "enp24s0np0.7"), (5, vlan, "RoCE v2", "enp24s0np0.7")])
+    tree.roce("siw0", "0000:2a:00.0", "enp42s0", address="")
+    write(tree.root, "class/infiniband/siw0/node_type", "4: RNIC")
+    assert [(port["device"], port["transport"], port["interfaces"], port["gid_indexes"]) for port in host_info.rdma_ports()] == [
+        ("mlx5_0", "roce", ["enp24s0np0"], {"10.1.0.11": 3, "10.7.0.11": 5}), ("siw0", "iwarp", ["enp42s0"], {})]
+
+
+@pytest.mark.parametrize("text, speed", [("25000", 25000), ("-1", None), ("", None)])
+def test_speed_of_interfaces(tree, text, speed):
+    tree.interface("eth0", speed=text)
+
+    class Module:
+        def get_bin_path(self, name, opt_dirs):
+            return "/sbin/ip"
+
+        def run_command(self, command):
+            return 0, json.dumps([{"ifname": "eth0", "flags": ["UP", "LOWER_UP"]}]), ""
+
+    assert host_info.interfaces(Module()) == [{"name": "eth0", "addresses": [], "up": True, "speed_mbit_s": speed}]

@@ -33,6 +33,10 @@ CLUSTER = {
         {"name": "lab-b", "address": "172.30.77.12", "interface": "eth0", "slots": 1},
     ],
 }
+NETWORK = {
+    "interface": "eth0", "notes": [], "problems": [],
+    "environment": {name: {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0", "HOROVOD_GLOO_IFACE": "eth0"} for name in ("lab-a", "lab-b")},
+}
 JOB_DIR = "/data1/share/.trainyard/jobs/j1"
 
 
@@ -40,7 +44,7 @@ def spec(**changes):
     given = {
         "job_id": "j1", "launcher": "horovodrun", "command": ["python3", "train.py", "--name", "a b"],
         "hosts": [{"name": "lab-a", "slots": 1}, {"name": "lab-b", "slots": 2}],
-        "environment": {}, "workdir": "/data1/share", "timeout": 0, "start_timeout": 60, "controller": "auto",
+        "environment": {}, "workdir": "/data1/share", "network": NETWORK, "timeout": 0, "start_timeout": 60, "controller": "auto",
     }
     given.update(changes)
     return given
@@ -57,8 +61,8 @@ def record(rank, address, code=0, checksum="c", slot=0):
 
 def test_slots_come_from_the_specification_and_addresses_from_the_cluster():
     assert hosts() == [
-        {"name": "lab-a", "slots": 1, "address": "172.30.77.11", "interface": "eth0"},
-        {"name": "lab-b", "slots": 2, "address": "172.30.77.12", "interface": "eth0"},
+        {"name": "lab-a", "slots": 1, "address": "172.30.77.11", "network": NETWORK["environment"]["lab-a"]},
+        {"name": "lab-b", "slots": 2, "address": "172.30.77.12", "network": NETWORK["environment"]["lab-b"]},
     ]
     assert job.placement(hosts()) == [
         {"rank": 0, "host": "lab-a", "slot": 0}, {"rank": 1, "host": "lab-b", "slot": 0}, {"rank": 2, "host": "lab-b", "slot": 1},
@@ -70,14 +74,23 @@ def test_unknown_host_is_named():
         hosts(hosts=[{"name": "lab-c", "slots": 1}])
 
 
-def test_different_interface_names_are_refused_for_horovodrun_and_taken_by_torchrun():
-    differing = hosts()
-    differing[1]["interface"] = "ens3"
-    with pytest.raises(job.JobError, match="eth0 on lab-a, ens3 on lab-b"):
-        job.horovodrun(spec(), differing, 12345, "c", [], JOB_DIR)
-    command = job.torchrun(spec(launcher="torchrun"), differing, 1, 29500, JOB_DIR)
-    assert "GLOO_SOCKET_IFNAME=ens3" in shlex.split(command[-1])
-    assert "NCCL_SOCKET_IFNAME==ens3" in shlex.split(command[-1])
+def test_torchrun_takes_what_each_host_is_told():
+    network = dict(NETWORK, environment={"lab-a": {"NCCL_SOCKET_IFNAME": "=eth0"}, "lab-b": {"NCCL_SOCKET_IFNAME": "=ens3", "NCCL_IB_HCA": "=mlx5_0"}})
+    command = job.torchrun(spec(launcher="torchrun"), hosts(network=network), 1, 29500, JOB_DIR)
+    assert {"NCCL_SOCKET_IFNAME==ens3", "NCCL_IB_HCA==mlx5_0"} <= set(shlex.split(command[-1]))
+    # The user's word.
+    given = spec(launcher="torchrun", environment={"NCCL_IB_HCA": "mlx5_7"})
+    assert "NCCL_IB_HCA=mlx5_7" in shlex.split(job.torchrun(given, hosts(network=network), 1, 29500, JOB_DIR)[-1])
+
+
+def test_horovodrun_is_told_of_nccl_before_and_behind():
+    told = {"NCCL_SOCKET_IFNAME": "=ib0", "NCCL_IB_HCA": "=mlx5_0", "OMPI_MCA_btl_tcp_if_include": "169.254.0.0/16"}
+    network = dict(NETWORK, interface="ib0", environment={name: told for name in ("lab-a", "lab-b")})
+    command = job.horovodrun(spec(network=network), hosts(network=network), 12345, "c", [], JOB_DIR)
+    line = command[command.index("horovodrun"):]
+    assert line[line.index("--network-interface"):line.index(job.RANK[0])] == [
+        "--network-interface", "ib0", "env", "NCCL_IB_HCA==mlx5_0", "NCCL_SOCKET_IFNAME==ib0"]
+    assert "OMPI_MCA_btl_tcp_if_include=169.254.0.0/16" in command[:command.index("horovodrun")]
 
 
 def test_horovodrun_line():

@@ -1,0 +1,129 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+
+from ansible import context
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _report, _report_files, _report_page
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES, load_data, show_failure
+
+# Earlier runs whose curves the page shows.
+HISTORY = 5
+BANDWIDTH_KEYS = ("collective", "note", "runs")
+
+
+def published(loader):
+    """The published list of checks."""
+    return load_data(loader, os.path.join(ROLES, "verify", "meta", "checks.yml"))["checks"]
+
+
+class ActionModule(ActionBase):
+    """Judge, on the controller, what verify has found, and write the report before the verdict fails the play."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _VALID_ARGS = frozenset(("cluster", "checks", "hosts", "versions", "bandwidth", "blame", "suspect", "logs", "seconds", "report_dir", "before", "required",
+                             "overrule", "fail_on"))
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        dummy, args = self.validate_argument_spec(
+            {
+                "cluster": {"type": "str", "required": True},
+                "checks": {"type": "list", "elements": "dict", "required": True},
+                "hosts": {"type": "list", "elements": "dict", "required": True},
+                "versions": {"type": "dict", "default": {}},
+                "bandwidth": {"type": "dict", "default": {}},
+                "blame": {"type": "list", "elements": "dict", "default": []},
+                "suspect": {"type": "list", "elements": "str", "default": []},
+                "logs": {"type": "list", "elements": "dict", "default": []},
+                "seconds": {"type": "float", "default": 0.0},
+                "report_dir": {"type": "path", "required": True},
+                "before": {"type": "path"},
+                "required": {"type": "list", "elements": "str"},
+                "overrule": {"type": "dict", "default": {}},
+                "fail_on": {"type": "str", "choices": ["block", "warn"], "default": "block"},
+            }
+        )
+        # What comes out of templates are Ansible's own kinds of text and list.
+        args = json.loads(json.dumps(args, default=str))
+        checks = published(self._loader)
+        try:
+            report, earlier = self._report(args, checks)
+        except _report.ReportError as error:
+            raise AnsibleError(str(error)) from error
+
+        folder = self._folder(args["report_dir"])
+        suspect_file = os.path.join(folder, _report_files.SUSPECT)
+        result.update(changed=False, verdict=report["verdict"], report=report, folder="", suspect_file=suspect_file)
+        if not self._task.check_mode:
+            try:
+                result["folder"] = _report_files.write(folder, report["generated"], {
+                    _report_files.REPORT: json.dumps(report, indent=1, ensure_ascii=False) + "\n",
+                    "junit.xml": _report.junit(report, checks),
+                    "report.html": _report_page.render(report, checks, suspect_file, earlier),
+                })
+                _report_files.replace(suspect_file, _report.suspect_inventory(report))
+            except OSError as error:
+                raise AnsibleError("report_dir %s: the report cannot be written: %s\n%s" % (folder, error, _report.summary(report, checks))) from error
+        where = "\nReport: %s" % os.path.join(result["folder"], "report.html") if result["folder"] else ""
+        result["msg"] = _report.summary(report, checks) + where
+        if report["verdict"] == "fail":
+            result["failed"] = True
+            # Ansible prints all of a failed result, and the message has what matters of it.
+            del result["report"]
+            show_failure(self._display, self._templar, result["msg"])
+        return result
+
+    def _report(self, args, checks):
+        """The report and those before it, or a ReportError, before anything is written."""
+        folder = self._folder(args["report_dir"])
+        source = _report_files.read_as_inventory(folder, context.CLIARGS.get("inventory") or ())
+        if source:
+            raise _report.ReportError(
+                "report_dir %s lies in %s, of which Ansible takes every file for an inventory: junit.xml would become hosts. "
+                "Use a folder outside of it, or one below a name that begins with a dot, such as %s." % (
+                    folder, source, os.path.join(source, ".trainyard", "reports")))
+        schema = _report_files.load_schema()
+        names = [host.get("name") for host in args["hosts"]]
+        earlier, passed_over = _report_files.history(folder, schema, args["cluster"], names, HISTORY)
+        for reason in passed_over:
+            self._display.warning("An earlier report is not compared with: %s" % reason)
+        before = earlier[0] if earlier else None
+        if args["before"]:
+            path = os.path.join(folder, os.path.expanduser(args["before"]))
+            before = _report_files.read(path, schema)
+            reason = _report_files.difference(before, args["cluster"], names)
+            if reason:
+                raise _report.ReportError("before: %s cannot be compared with: %s. Name a report of this cluster, or none." % (path, reason))
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        shape = dict(schema, required=[], properties={name: rule for name, rule in schema["properties"].items() if name in args})
+        given = {name: value for name, value in args.items() if name in shape["properties"] and value is not None}
+        given["hosts"] = [{key: value for key, value in host.items() if key in _report.HOST_KEYS} for host in args["hosts"]]
+        # A version such as 12.4 is a number to YAML.
+        given["versions"] = {host: {component: version if version is None else str(version) for component, version in components.items()}
+                             for host, components in args["versions"].items()}
+        # What the measurement has found besides goes into blame and suspect.
+        given["bandwidth"] = dict({"collective": None, "runs": []}, **{key: args["bandwidth"][key] for key in BANDWIDTH_KEYS if key in args["bandwidth"]})
+        problem = _report_files.problem_of(given, shape)
+        if problem:
+            raise _report.ReportError("verify_report was given what makes no report: %s" % problem)
+        required = _report.required_ids(args["required"], checks)
+        # What the site leaves out on purpose is not missing; nor is what check mode can't do.
+        required = [] if self._task.check_mode else [name for name in required if args["overrule"].get(name) != "skip"]
+        words = {key: given[key] for key in ("cluster", "checks", "hosts", "versions", "bandwidth", "blame", "suspect", "logs", "seconds")}
+        report = _report.make(generated=now, published=checks, required=required, fail_on=args["fail_on"], before=before, **words)
+        return report, earlier
+
+    def _folder(self, path):
+        """Relative to where ansible-playbook was called, as its own -i is."""
+        return os.path.abspath(os.path.expanduser(path))

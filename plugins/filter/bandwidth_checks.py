@@ -1,0 +1,112 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: bandwidth_checks
+short_description: What was measured between hosts, as checks
+version_added: "0.2.0"
+description:
+  - Puts the answer of role C(verify)'s bandwidth job into checks C(bandwidth-host), one for each host, and C(bandwidth-cluster), which names who is to blame.
+  - A check whose measurement is not there is C(skipped), with what the job said at its end.
+  - A cluster whose bandwidth was measured, but of which nothing tells what it should be, is a warning.
+positional: hosts, tail
+options:
+  _input:
+    description: What the job has left; empty where it left nothing.
+    type: dict
+    required: true
+  hosts:
+    description: Names of the hosts that take part.
+    type: list
+    elements: str
+    required: true
+  tail:
+    description: The last lines of the job's output.
+    type: list
+    elements: str
+    default: []
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+checks: "{{ answer | trainyard.gpu.bandwidth_checks(['node-a', 'node-b'], job.tail) }}"
+"""
+
+RETURN = r"""
+_value:
+  description: The checks, in the shape of C(report.json).
+  type: list
+  elements: dict
+"""
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
+
+SOURCE = {"gloo": "PyTorch's all-reduce by Gloo", "nccl": "PyTorch's all-reduce by NCCL"}
+SAID = "trainyard: failed: "
+
+
+def _reason(tail):
+    """Why the job left nothing: its runner's own words, else the last line."""
+    said = [line.partition(SAID)[2] for line in tail if SAID in line]
+    return said[0] if said else (tail[-1] if tail else "the job left no answer")
+
+
+def _required(bound):
+    if bound["required_gb_s"] is None:
+        return ""
+    return "%.3g GB/s or more (%s: %s)" % (bound["required_gb_s"], bound["bound"], bound["from"])
+
+
+def bandwidth_checks(answer, hosts, tail=None):
+    runs = {run["id"]: run for run in answer.get("runs", [])}
+    source = SOURCE.get(answer.get("collective"), "PyTorch's all-reduce")
+    blamed = {host: entry["evidence"] for entry in answer.get("blame", []) if entry["kind"] == "host" for host in entry["names"]}
+
+    def missing(check_id, host):
+        return finding(check_id, host, "skipped", source=source, found="not measured: %s" % _reason(tail or []),
+                       fix="look at the job's log, .trainyard/jobs/verify-bandwidth/job.log on the share")
+
+    checks = []
+    for host in hosts:
+        run = runs.get("host:%s" % host)
+        if run is None:
+            checks.append(missing("bandwidth-host", host))
+            continue
+        checks.append(finding(
+            "bandwidth-host", host, "pass" if run["passed"] else "fail", expected=_required(run["expected"]),
+            found="; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"], source=source, seconds=run["seconds"],
+            fix="" if run["passed"]
+            else "compare what else runs on %s, its CPU's or GPUs' clocks and limits, and its PCIe links, with a host that passes" % host))
+    if len(hosts) < 2:
+        return checks
+    name, run = ", ".join(hosts), runs.get("cluster")
+    if run is None:
+        return checks + [missing("bandwidth-cluster", name)]
+    verdict = "fail" if not run["passed"] else "warn" if run["expected"]["required_gb_s"] is None else "pass"
+    found = "; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"]
+    fix = ""
+    if verdict == "fail":
+        blame = ["%s %s: %s" % (entry["kind"], " - ".join(entry["names"]), entry["evidence"]) for entry in answer["blame"]]
+        found = ". ".join([found] + (blame or [text for text in [answer["note"]] if text]))
+        links = [entry["names"] for entry in answer["blame"] if entry["kind"] == "link"]
+        fix = " and ".join(["look at %s" % host for host in blamed] + ["look at the way between %s and %s" % tuple(link) for link in links])
+        if answer["suspect"]:
+            fix += "; until then leave out: %s" % ", ".join(answer["suspect"])
+        else:
+            fix = "look at what all hosts share: the switch, its uplinks, settings"
+    elif verdict == "warn":
+        found += ", but nothing tells what it should be: %s, and there is no earlier run" % run["expected"]["from"]
+        fix = "set verify_bandwidth_min_gb_s; later runs are compared with this one"
+    return checks + [finding("bandwidth-cluster", name, verdict, expected=_required(run["expected"]), found=found, source=source,
+                             seconds=run["seconds"], fix=fix)]
+
+
+class FilterModule:
+    """What was measured between hosts, as checks."""
+
+    def filters(self):
+        return {"bandwidth_checks": bandwidth_checks}

@@ -1,0 +1,628 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What C(all_reduce_perf) of nccl-tests says, and whether it is worth anything: text in, typed data out.
+
+    # nThread 1 nGpus 1 minBytes 33554432 maxBytes 536870912 step: 2(factor) ... validation: 1 graph: 0
+    #  Rank  0 Group  0 Pid 2201134 on cnode3-002 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+    #                                                              out-of-place                       in-place
+    #       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+        33554432       4194304    double     sum      -1   837.47   40.07   40.07       0   849.70   39.49   39.49       0
+    # Out of bounds values : 0 OK
+    # Avg bus bandwidth    : 43.6076
+
+The layout has changed many times since 2015, and logs of it carry prefixes (a rank's tag, an indentation, a container's name), have lost their «#», and
+have lines of NCCL and of launchers in between. So a line is recognised by what it says wherever that stands in it, and columns by the header's names.
+
+A table says more than it seems to. The bandwidths follow from size, time and number of ranks, and the average from all rows; where the figures don't fit
+each other, rows were lost, damaged or mixed up. Nothing is taken as complete that can't show that it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+from collections import Counter
+from typing import NamedTuple
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import find_errors
+
+# Bytes of an element. Without it (a type of the future), nothing is known of the sizes but their order.
+_WIDTHS = {"int8": 1, "char": 1, "uint8": 1, "int32": 4, "int": 4, "uint32": 4, "int64": 8, "uint64": 8, "half": 2, "float": 4, "double": 8, "bfloat16": 2,
+           "f8e4m3": 1, "f8e5m2": 1}
+# Until NCCL 2.13 a column had the largest difference instead of the number of wrong values: what nccl-tests itself let pass, by type.
+_DELTAS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
+_COLUMNS = {"bytes": "size", "N": "count", "op": "redop", "cputime": "time", "res": "error", "#wrong": "wrong"}
+_TOO_LONG = 4 * 1024
+
+_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))|[\x00-\x08\x0b-\x1f\x7f]")
+# A patched build names function and line of the source before each piece of output.
+_SOURCE_LINE = re.compile(r"[A-Za-z_]\w*\(\), [\w./]+:\d+, ?")
+_COMMENT = re.compile("nccl-tests version|Collective test|nThread|Rank |Reducing max|algbw|Out of bounds|Avg bus")
+_STARTING = re.compile(r"Collective test starting: *(\S+)")
+_CONCLUDED = re.compile(r"Collective test concluded: *(\S+)")
+_BEFORE = {"version": (), "starting": ("version",), "config": ("version", "starting"), "header": ("config",)}
+_LIBRARY = re.compile(r"nccl-tests version .*nccl-library=(\d+)")
+_CONFIG = re.compile(r"nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((factor|bytes)\)(?=\s)(?:.*? validation: (\d+)(?!\d))?")
+_RANK = re.compile(r"Rank +(\d+) +(?:Group +(\d+) +)?(?:Pid +\d+ +)?(?:on +(\S+)|uses) +device +(\d+) +\[([0-9a-fA-Fx:.]+)\] *([^#]*)")
+_REDUCING = re.compile(r"Reducing maxBytes to (\d+) due to memory limitation")
+_HEADER = re.compile(r"\b(?:size +count|bytes +N) +type .*")
+_TYPE = r"(?:u?int\d*|char|half|b?float\d*|double|b?f\d\w*|fp\d\w*)"
+_ROW = re.compile(r"(?<![\w.,-])(\d+)[ \t]+(\d+)[ \t]+(" + _TYPE + r")\b(.*)")
+_OUT_OF_BOUNDS = re.compile(r"Out of bounds values *: *(\d+) (OK|FAILED)\b")
+_AVERAGE = re.compile(r"Avg bus bandwidth *: *(-?[\w.+-]+)(?: +(OK|FAILED)\b)?")
+_NUMBER = re.compile(r"[+-]?\d+(?:\.(\d+))?(?:e([+-]?\d\d?))?$")
+_TIMESTAMP = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
+_COMMAND = re.compile(r"\b(all_reduce|all_gather|alltoallv?|broadcast|gather|hypercube|reduce|reduce_scatter|scatter|sendrecv)_perf\b")
+
+_NCCL_VERSION = re.compile(r"\bNCCL version (\d+\.\d+\.\d+)")
+_NCCL_LINE = re.compile(r"NCCL (?:INFO|WARN|TRACE|version) ")
+_NRANKS = re.compile(r"\bn[rR]anks (\d+)\b[^\n]* Init COMPLETE")
+# Names of networks have blanks in them; a number after them is the adapter's. Concurrent writers cut lines short: kinds of P2P and SHM are a list.
+_VIA = re.compile(r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)")
+
+
+class ParseError(ValueError):
+    """The text can't be understood; the message names the line."""
+
+
+class Settings(NamedTuple):
+    """What all_reduce_perf was asked for, as it says itself."""
+
+    threads: int
+    gpus: int
+    min_bytes: int
+    max_bytes: int | None
+    step: int
+    by_factor: bool
+    checked: bool | None
+
+
+class _Section:
+    """One run of one test, or what several runs that wrote at the same time have left."""
+
+    def __init__(self, begin):
+        self.begin, self.end = begin, begin
+        self.heads = dict.fromkeys(("version", "starting", "config", "rank", "header"), 0)
+        self.name, self.command, self.concluded, self.settings, self.max_bytes, self.nccl_version = "", "", "", None, None, None
+        self.devices, self.unlisted, self.said = [], 1, ""
+        self.columns, self.milliseconds, self.cpu_time = None, False, False
+        # Each row is kept with half a unit of the last digit of its figures, and with its line.
+        self.rows, self.damaged, self.precision = [], [], []
+        self.out_of_bounds, self.averages = [], []
+        # Parts of a head below the header of the table, which are another run's; rows after the summary; a summary that may have been cut.
+        self.mixed, self.late, self.cut = False, False, False
+
+    @property
+    def closed(self):
+        return len(self.averages) >= max(1, self.heads["config"], self.heads["header"])
+
+    def takes(self, kind):
+        """Whether a line of a test's head is still this run's, or that of another process that runs at the same time."""
+        if self.closed:
+            return False
+        if kind == "rank" or kind == "header" and not self.rows or self.heads[kind] < max([1] + [self.heads[before] for before in _BEFORE[kind]]):
+            return True
+        # Processes that know nothing of each other are rank 0 of 1 each; of a real job's ranks only one prints. All others are later runs.
+        return {device["rank"] for device in self.devices} <= {0} and (self.heads["config"] > 0 or not self.rows)
+
+
+def _value(word):
+    """A printed number with half a unit of its last digit. None for N/A and everything that is no finite number."""
+    found = _NUMBER.match(word)
+    if not found:
+        return None
+    number = float(word)
+    return number, 0.5 * 10.0 ** (int(found.group(2) or 0) - len(found.group(1) or ""))
+
+
+def _version(code):
+    """NCCL's version from its number: 2804 is 2.8.4, 22902 is 2.29.2."""
+    code = int(code)
+    parts = (code // 1000, code % 1000 // 100, code % 100) if code < 10000 else (code // 10000, code % 10000 // 100, code % 100)
+    return ".".join(str(part) for part in parts)
+
+
+def transports(text: str) -> list[str]:
+    """Kinds of connections that NCCL's log (NCCL_DEBUG=INFO) names between ranks. The network that it would use («Using network») is none of them."""
+    return sorted({"SHM/direct" if name == "direct shared memory" else name for name in _VIA.findall(text)})
+
+
+def _sections(text):
+    """Take the text apart: one section for each test that ran, in their order."""
+    reader = _Reader(len(text))
+    for raw in text.split("\n"):
+        reader.take(raw)
+    commands = [(found.start(), found.group(0)) for found in _COMMAND.finditer(text)]
+    for section, after in zip(reader.sections, reader.sections[1:] + [None]):
+        section.end = after.begin if after else len(text)
+        section.command = ([""] + [name for at, name in commands if at < section.begin])[-1]
+    return reader.sections
+
+
+class _Reader:
+    def __init__(self, length):
+        self.sections, self.length, self.at = [], length, 0
+
+    def section(self, kind=None, name=""):
+        """The section that a line belongs to; a line of a test's head may open a new one."""
+        last = self.sections[-1] if self.sections else None
+        if last is None or kind and not last.takes(kind) or name and last.name not in ("", name):
+            last = _Section(self.at)
+            self.sections.append(last)
+        if kind:
+            last.heads[kind] += 1
+            last.mixed = last.mixed or kind in ("config", "rank") and last.heads["header"] > 0
+        return last
+
+    def take(self, raw):
+        """Sort one line in."""
+        line = raw[:_TOO_LONG]
+        if not line.isprintable():
+            line = _CONTROL.sub("", line)
+        if "(), " in line:
+            line = _SOURCE_LINE.sub(" ", line)
+        if "NCCL INFO" not in line and "NCCL TRACE" not in line:
+            found = _ROW.search(line)
+            if found:
+                _take_row(found, line, self.section())
+            if _COMMENT.search(line):
+                self._take_comment(line, self.at + len(raw) >= self.length)
+        self.at += len(raw) + 1
+
+    def _take_comment(self, line, is_last):
+        found = _LIBRARY.search(line)
+        if found:
+            self.section("version").nccl_version = _version(found.group(1))
+        found = _STARTING.search(line)
+        if found:
+            self.section("starting", found.group(1)).name = found.group(1)
+        found = _CONFIG.search(line)
+        if found:
+            threads, gpus, least, most, step = (int(word) for word in found.groups()[:5])
+            checked = None if found.group(7) is None else found.group(7) != "0"
+            section = self.section("config")
+            section.settings = section.settings or Settings(threads, gpus, least, most, step, found.group(6) == "factor", checked)
+        for found in _RANK.finditer(line):
+            rank, group, host, device, bus, name = found.groups()
+            self.section("rank").devices.append({
+                "rank": int(rank), "group": int(group or 0), "host": host or "localhost", "device": int(device), "bus_id": bus.lower(), "name": name.strip()})
+        found = _REDUCING.search(line)
+        if found:
+            self.section().max_bytes = int(found.group(1))
+        found = _HEADER.search(line)
+        if found:
+            section = self.section("header")
+            section.columns = _columns(found.group(0).split())
+            # The names of 2015 to 2018, when times were in milliseconds.
+            section.milliseconds, section.cpu_time = found.group(0).startswith("bytes"), "cputime" in found.group(0)
+        found = _OUT_OF_BOUNDS.search(line)
+        if found:
+            self.section().out_of_bounds.append({"count": int(found.group(1)), "ok": found.group(2) == "OK" and int(found.group(1)) == 0})
+        found = _AVERAGE.search(line)
+        if found:
+            section = self.section()
+            section.averages.append((found.group(1), found.group(2)))
+            # Six digits are printed, less zeros at their end. Fewer, and nothing after them: the rest may be missing.
+            section.cut = is_last and found.end() == len(line) and 0 < len(re.sub(r"e.*|\D", "", found.group(1)).lstrip("0")) < 6
+        found = _CONCLUDED.search(line)
+        if found and self.sections:
+            self.sections[-1].concluded = found.group(1)
+
+
+def _columns(words):
+    """Names of the columns that a header has once for each of the two placements. None where it can't be read."""
+    names = [_COLUMNS.get(word, word.lstrip("#")) for word in words]
+    if names[-1] == "timestamp":
+        names.pop()
+    if "time" not in names:
+        return None
+    right = names[names.index("time"):]
+    half = right.index("time", 1) if "time" in right[1:] else 0
+    if not half or right[:half] != right[half:] or not {"algbw", "busbw"} <= set(right) or not {"wrong", "error"} & set(right):
+        return None
+    return right[:half]
+
+
+def _take_row(found, line, section):
+    section.late = section.late or section.closed
+    if not section.columns:
+        section.damaged.append(line)
+        return
+    size, count, kind, rest = found.groups()
+    words = _TIMESTAMP.sub("", rest).split()
+    names = section.columns
+    left, right = words[:-2 * len(names)], words[-2 * len(names):]
+    placements = [dict(zip(names, right[:len(names)])), dict(zip(names, right[len(names):]))]
+    # Collectives without an operation or a root leave these columns blank.
+    redop = next((word for word in left if not _NUMBER.match(word)), None)
+    root = next((int(word) for word in left if re.match(r"-?\d+$", word)), None)
+    if len(right) < 2 * len(names) or len(left) > 2 or len(left) != (redop is not None) + (root is not None):
+        section.damaged.append(line)
+        return
+    row = {"size_bytes": int(size), "count": int(count), "type": kind, "redop": redop, "root": root}
+    exact = {}
+    for name, placement in zip(("out_of_place", "in_place"), placements):
+        taken = _placement(placement, kind, section.milliseconds)
+        if taken is None:
+            section.damaged.append(line)
+            return
+        row[name], exact[name] = taken
+    section.rows.append(row)
+    section.precision.append((exact, line))
+
+
+def _placement(words, kind, milliseconds):
+    """One half of a row, and its figures with half a unit of their last digit. None where one isn't a number."""
+    values = {name: _value(words[name]) for name in ("time", "algbw", "busbw")}
+    if None in values.values():
+        return None
+    if milliseconds:
+        values["time"] = tuple(1000.0 * part for part in values["time"])
+    word = words.get("wrong", words.get("error"))
+    found = _value(word)
+    if found is None and word != "N/A":
+        return None
+    wrong, error = None, None
+    if found and "error" in words:
+        error = found[0]
+        wrong = int(not 0 <= error <= _DELTAS.get(kind, 0.0))
+    elif found:
+        wrong = int(found[0])
+    placement = {"time_us": values["time"][0], "algbw_gb_s": values["algbw"][0], "busbw_gb_s": values["busbw"][0], "wrong": wrong}
+    if error is not None:
+        placement["error"] = error
+    return placement, values
+
+
+def _is_all_reduce(section):
+    """Whether it is this collective; None where nothing says so, as in a run that ended before its table."""
+    if section.name:
+        return section.name.startswith("all_reduce")
+    if not section.rows:
+        return None if section.command in ("", "all_reduce_perf") else False
+    # Reduce has a root, reduce-scatter counts a rank's part only, and all others have no operation.
+    return all(row["redop"] not in (None, "none") and row["root"] in (None, -1) and
+               row["count"] * _WIDTHS.get(row["type"], row["size_bytes"] // max(row["count"], 1)) == row["size_bytes"] for row in section.rows)
+
+
+def _document(text):
+    """The one section of the tool's own JSON (option -J); None where the text is no such document, or was cut."""
+    try:
+        told = json.loads(text)
+        section, config = _Section(0), told["config"]
+        section.name = section.concluded = re.split(r"[/\\]", told["args"][0])[-1]
+        section.nccl_version = _version(told["nccl_version"])
+        # The largest size is the one asked for, not what was left of it by the GPUs' memory.
+        section.settings = Settings(config["nthreads"], config["ngpus"], config["minimum_bytes"], None, config.get("step_factor") or config["step_bytes"],
+                                    "step_factor" in config, config["validation"] != 0)
+        for device in config["devices"]:
+            section.devices.append({"rank": device["rank"], "group": device["group"], "host": device["hostname"], "device": device["device"],
+                                    "bus_id": device["device_hex"].lower(), "name": device["device_info"]})
+        # Each process lists its first GPU only.
+        section.unlisted = config["nthreads"] * config["ngpus"]
+        section.heads["header"], section.columns = 1, True
+        for result in told.get("results", []):
+            _take_result(result, section)
+        # Two words of the first versions were misspelt.
+        average = told.get("average_bus_bandwidth", told.get("average_bus_bandwidith"))
+        if average and "out_of_bounds" in told and "end_time" in told:
+            section.averages.append(("%.6f" % float(average.get("bandwidth", average.get("bandwidith"))), "FAILED" if average["okay"] == "false" else None))
+            count = told["out_of_bounds"]["count"]
+            section.out_of_bounds.append({"count": count, "ok": told["out_of_bounds"]["okay"] == "true" and count == 0})
+        # Not the whole text: the environment is in it, secrets and all.
+        section.said = "\n".join(error for error in told.get("errors", []) if error)
+        return section
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return None
+
+
+def _take_result(result, section):
+    """Take a row of the document; what is missing in it, a run that broke off there has left out."""
+    row, exact = {"size_bytes": result["size"], "count": result["count"], "type": result["type"], "redop": result["redop"], "root": int(result["root"])}, {}
+    for name in ("out_of_place", "in_place"):
+        placement = result.get(name) or {}
+        section.cpu_time = section.cpu_time or "cpu_time" in placement
+        figures = {"time": placement.get("time", placement.get("cpu_time")), "algbw": placement.get("alg_bw"), "busbw": placement.get("bus_bw")}
+        words = {key: "N/A" if value is None else "%.6f" % float(value) for key, value in figures.items()}
+        taken = _placement(dict(words, wrong="N/A" if placement.get("nwrong") is None else "%d" % placement["nwrong"]), row["type"], False)
+        if taken is None:
+            section.damaged.append("size %d" % row["size_bytes"])
+            return
+        row[name], exact[name] = taken
+    section.rows.append(row)
+    section.precision.append((exact, "size %d" % row["size_bytes"]))
+
+
+def _reason(name, cause, fix, line=None):
+    return {"id": name, "cause": cause, "fix": fix, "source": None, "line": line and " ".join(line.split())[:500]}
+
+
+AGAIN = "run it again, and keep everything that it prints"
+
+
+def _asked_sizes(section, sizes, width):
+    """The sizes that this run prints, at most one more than it has; a type's elements are whole."""
+    settings = section.settings
+    most = section.max_bytes or settings.max_bytes
+    size, asked = min(settings.min_bytes, most or settings.min_bytes), []
+    while (most is None or size <= most) and len(asked) <= len(sizes):
+        asked.append(size - size % width)
+        after = size * settings.step if settings.by_factor else size + settings.step
+        if after <= size:
+            break
+        size = after
+    # The document doesn't say where it ends: there, one cycle is what grows.
+    cycle = next((number for number in range(1, len(sizes)) if sizes[number] < sizes[number - 1]), len(sizes))
+    return asked if most is not None else asked[:cycle]
+
+
+def _regular(sizes, width):
+    """Whether sizes grow by one factor or one step, but for elements that must be whole."""
+    if len(sizes) < 2:
+        return True
+    factor, step = round(sizes[-1] / sizes[-2]), sizes[-1] - sizes[-2]
+    pairs = list(zip(sizes, sizes[1:]))
+    return step > 0 and (all(abs(after - before * factor) < factor * width for before, after in pairs) or all(
+        abs(after - before - step) < width for before, after in pairs))
+
+
+def _missing_size(section):
+    """What is wrong with the sequence of sizes, in words; None where nothing is."""
+    tables = {}
+    for row in section.rows:
+        tables.setdefault((row["type"], row["redop"], row["root"]), []).append(row["size_bytes"])
+    for (kind, _redop, _root), sizes in tables.items():
+        width = _WIDTHS.get(kind)
+        if section.settings and width:
+            asked = _asked_sizes(section, sizes, width)
+            if sizes != asked * (len(sizes) // max(len(asked), 1)):
+                missing = next((size for size in asked if size not in sizes), None)
+                return "sizes are not those that were asked for" if missing is None else "the row of %d bytes is missing" % missing
+        elif not _regular([size for size in sizes if size], width or 8) or 0 in sizes[sizes.count(0):]:
+            return "sizes do not grow evenly from row to row"
+    return None
+
+
+def _misfit(section, ranks):
+    """The line of the first row whose figures contradict each other, or the number of ranks."""
+    least, most = 0.0, 2.0
+    for row, (exact, line) in zip(section.rows, section.precision):
+        if row["size_bytes"] < row["count"] or row["count"] * _WIDTHS.get(row["type"], 0) not in (0, row["size_bytes"]):
+            return line
+        for (time, time_half), (algbw, algbw_half), (busbw, busbw_half) in (
+                tuple(exact[name][key] for key in ("time", "algbw", "busbw")) for name in ("out_of_place", "in_place")):
+            if min(time, algbw, busbw) < 0:
+                return line
+            fastest = row["size_bytes"] / 1e3 / (time - time_half) if time > time_half else math.inf
+            slowest = row["size_bytes"] / 1e3 / (time + time_half) if time else 0.0
+            if not section.cpu_time and not slowest * 0.999 - algbw_half <= algbw <= fastest * 1.001 + algbw_half:
+                return line
+            if algbw > algbw_half:
+                least, most = max(least, (busbw - busbw_half) / (algbw + algbw_half)), min(most, (busbw + busbw_half) / (algbw - algbw_half))
+            factor = 2.0 * (ranks - 1) / ranks if ranks else None
+            if least > most + 1e-6 or factor is not None and not least - 1e-6 <= factor <= most + 1e-6:
+                return line
+    return None
+
+
+def _incomplete(section, ranks):
+    """Why it is no whole run, as reasons."""
+    found, copies = [], Counter(device["rank"] for device in section.devices)
+    runs = max(section.heads["config"], section.heads["header"], len(section.averages), 1 + section.mixed, *copies.values())
+    if runs > 1 and (set(copies) == {0} or section.rows and not any(row["in_place"]["busbw_gb_s"] for row in section.rows)):
+        found.append(_reason("mpi_not_built", "%d runs of one rank each wrote at the same time: they know nothing of each other, and nothing was moved between "
+                             "GPUs" % runs, "build nccl-tests with MPI=1, and start it with the mpirun of that very MPI"))
+    elif runs > 1:
+        found.append(_reason("several_runs", "%d runs wrote at the same time, so no row can be told from another's" % runs, AGAIN + ", one run at a time"))
+    if not section.columns or not section.rows:
+        found.append(_reason("no_table", "there is no table of results", AGAIN + " on stdout and stderr"))
+    if section.damaged or section.late:
+        line = section.damaged[0] if section.damaged else None
+        found.append(_reason("damaged_rows", "%d rows can't be read" % len(section.damaged) if line else "rows follow the summary", AGAIN, line))
+    elif section.rows and _misfit(section, ranks):
+        found.append(_reason("damaged_rows", "the figures of a row don't fit each other%s" % (", or not %d ranks" % ranks if ranks else ""), AGAIN,
+                             _misfit(section, ranks)))
+    average = _value(section.averages[0][0]) if section.averages else None
+    if not section.rows:
+        return found
+    if len(section.out_of_bounds) != 1 or average is None or section.cut or section.concluded not in ("", section.name or section.concluded):
+        found.append(_reason("no_summary", "its summary is missing or cut: the run did not come to its end", "see what ended it, and run it again"))
+    elif not found:
+        missing = _missing_size(section)
+        halves = [exact[name]["busbw"] for exact, _line in section.precision for name in ("out_of_place", "in_place")]
+        mean, half = (sum(column) / len(halves) for column in zip(*halves))
+        if not missing and abs(mean - average[0]) > half + 1e-5 * abs(mean) + 1e-6:
+            missing = "the average is %g GB/s, but that of the rows is %.6g" % (average[0], mean)
+        if missing:
+            found.append(_reason("rows_missing", "rows are missing: %s" % missing, AGAIN))
+    return found
+
+
+def _incorrect(section, ranks):
+    """Why what it computed is no proof, as reasons."""
+    found = []
+    cells = [(row, row[name]["wrong"]) for row in section.rows for name in ("out_of_place", "in_place")]
+    unchecked = [row for row, wrong in cells if wrong is None]
+    if unchecked or section.settings and section.settings.checked is False:
+        found.append(_reason("not_checked", "the results were not checked (-c 0), so «0 OK» says nothing", "run it with -c 1"))
+    wrong = [row["size_bytes"] for row, wrong in cells if wrong]
+    if wrong or any(not bounds["ok"] for bounds in section.out_of_bounds):
+        found.append(_reason("wrong_values", "results are wrong" + (", from %d bytes on" % wrong[0] if wrong else ""),
+                             "don't train on these GPUs: test each host alone, then pairs, to find the GPU, link or adapter that damages data"))
+    if any(verdict == "FAILED" for _average, verdict in section.averages):
+        found.append(_reason("below_environment", "the average is below NCCL_TESTS_MIN_BW", "see what limits it, or set the variable to what can be had"))
+    algbw, busbw = (any(row[name][key] for row in section.rows for name in ("out_of_place", "in_place")) for key in ("algbw_gb_s", "busbw_gb_s"))
+    if ranks == 1 or algbw and not busbw and not ranks:
+        found.append(_reason("one_rank", "one rank ran, so nothing was moved between GPUs",
+                             "start it with two ranks or more, and see that it was built with MPI=1"))
+    elif section.rows and not busbw:
+        found.append(_reason("nothing_moved", "no row shows a bandwidth: nothing, or next to nothing, was moved", "measure larger sizes, such as -b 8 -e 1G"))
+    return found
+
+
+def _devices(section):
+    """GPUs of the ranks that work together: all, unless NCCL_TESTS_SPLIT has made groups."""
+    group = next((device["group"] for device in section.devices if device["rank"] == 0), 0)
+    return [device for device in section.devices if device["group"] == group]
+
+
+def _gpu(device):
+    """What tells a GPU from the others. A bus id without domain may be another GPU's too."""
+    return (device["host"], device["bus_id"]) + (() if ":" in device["bus_id"] else (device["device"],))
+
+
+def _count_ranks(section, words):
+    """How many ranks work together; None where that isn't said, or the list has gaps."""
+    if section.unlisted > 1:
+        return len(section.devices) * section.unlisted
+    if section.devices:
+        numbers = sorted({device["rank"] for device in section.devices})
+        each = section.settings.threads * section.settings.gpus if section.settings else 1
+        return len({device["rank"] for device in _devices(section)}) if numbers == list(range(len(numbers))) and len(numbers) % max(each, 1) == 0 else None
+    said = set(_NRANKS.findall(words))
+    return int(said.pop()) if len(said) == 1 else None
+
+
+def _told(section):
+    """What a section says, without a verdict."""
+    cells = [row[name]["busbw_gb_s"] for row in section.rows for name in ("out_of_place", "in_place")]
+    average = _value(section.averages[0][0]) if section.averages else None
+    return {
+        "rows": section.rows, "avg_busbw_gb_s": average[0] if average else None, "max_busbw_gb_s": max(cells) if cells else None,
+        "out_of_bounds": section.out_of_bounds[0] if section.out_of_bounds else {"count": None, "ok": None},
+    }
+
+
+def _other(section):
+    """A section that isn't the one that is judged."""
+    if _is_all_reduce(section) is not False:
+        return dict(_told(section), name="all_reduce_perf", complete=not _incomplete(section, None))
+    name = section.name or (section.command if section.command != "all_reduce_perf" else "") or "unknown"
+    # Figures follow another formula there, so rows and summary are all that counts.
+    whole = bool(section.rows and section.columns and not section.damaged and len(section.averages) == len(section.out_of_bounds) == 1
+                 and not section.cut)
+    return dict(_told(section), name=name, complete=whole)
+
+
+def parse_size(value, name):
+    """Bytes of a size as nccl-tests takes it: 8, 512K, 1G. ValueError names the option."""
+    found = re.match(r"(\d+(?:\.\d+)?) *([KMG]?)$", str(value).strip().upper())
+    size = int(float(found.group(1)) * 1024 ** " KMG".index(found.group(2) or " ")) if found else 0
+    if size < 1:
+        raise ValueError("%s: «%s» is no size. Give a number of bytes above 0, or one with K, M or G behind it, such as 512M" % (name, value))
+    return size
+
+
+def check_bounds(expected_ranks=None, expected_hosts=None, min_busbw_gb_s=None, judge_from_bytes=None):
+    """What is to be judged, as numbers, for answer(). ValueError names what can't be used, and what can."""
+    bounds = {"judge_from_bytes": None if judge_from_bytes in (None, "") else parse_size(judge_from_bytes, "judge_from_bytes")}
+    for name, value, least in (("expected_ranks", expected_ranks, 2), ("expected_hosts", expected_hosts, 1)):
+        if value is not None and (isinstance(value, bool) or not re.match(r"\d+$", str(value)) or int(value) < least):
+            raise ValueError("%s: «%s» can't be. Give a whole number, %d or more" % (name, value, least))
+        bounds[name] = None if value is None else int(value)
+    try:
+        threshold = None if min_busbw_gb_s is None else float(min_busbw_gb_s)
+    except (TypeError, ValueError):
+        threshold = -1.0
+    if isinstance(min_busbw_gb_s, bool) or threshold is not None and not 0 < threshold < math.inf:
+        raise ValueError("min_busbw_gb_s: «%s» is no bandwidth. Give a number of GB/s above 0, such as 180 or 9.5" % min_busbw_gb_s)
+    bounds["min_busbw_gb_s"] = threshold
+    return bounds
+
+
+def _read(text):
+    """Sections of the text, and the text. ParseError: it is something else."""
+    # A page of the web has blanks of its own, a file from Windows a mark before its first character.
+    text = re.sub(r"\r\n?", "\n", text).replace("\u00a0", " ").lstrip("\ufeff")
+    if text.lstrip().startswith("{"):
+        section = _document(text)
+        if not section:
+            raise ParseError("line 1: this begins like all_reduce_perf's JSON, but is another document, or was cut")
+        section.end = len(section.said)
+        return [section], section.said
+    return _sections(text), text
+
+
+def _nothing(sections, text, rc):
+    """Why there is no run of all_reduce_perf, as reasons. ParseError: because it is something else, and not what a command said that failed."""
+    if not sections and not rc and not find_errors(text) and not _NCCL_LINE.search(text):
+        line = next((line.strip() for line in text.split("\n") if line.strip()), "")
+        raise ParseError("line 1: «%s» begins no output of all_reduce_perf" % line[:200] if line else "the text is empty")
+    names = sorted({_other(section)["name"] for section in sections})
+    return [_reason("no_all_reduce", "there is no run of all_reduce_perf in it" + (", but of %s" % ", ".join(names) if names else ""),
+                    "run all_reduce_perf, or give the log of it")]
+
+
+def _take_document(section, document):
+    """Put the document's rows in place of those of the text, which are rounded, where both are of one run that came to its end."""
+    exact = _document(document) if document.strip() else None
+    if exact and _is_all_reduce(exact) and exact.averages and max(section.heads["config"], section.heads["header"], len(section.averages)) == 1:
+        section.rows, section.precision, section.damaged, section.late = exact.rows, exact.precision, exact.damaged, False
+        section.averages, section.out_of_bounds, section.columns = exact.averages, exact.out_of_bounds, section.columns or exact.columns
+
+
+def _shared(devices):
+    counts = Counter(_gpu(device) for device in devices)
+    names = ", ".join(sorted("%s (%s)" % gpu[:2] for gpu, ranks in counts.items() if ranks > 1))
+    return [_reason("shared_gpu", "several ranks used one GPU: %s" % names, "start at most as many ranks on a host as it has GPUs")] if names else []
+
+
+def _too_few(name, asked, found):
+    if asked is None or found == asked:
+        return []
+    return [_reason(name, "%d %s were asked for, and %s took part" % (asked, name, "it isn't said how many" if found is None else found),
+                    "see which are missing from «devices», and give the launcher all hosts with all their slots")]
+
+
+def _too_slow(asked, found, judge_from_bytes):
+    if asked is None or found is not None and found >= asked:
+        return []
+    if found is None:
+        return [_reason("no_large_rows", "there is no row to judge the bandwidth by" + (
+            ", from %d bytes on" % judge_from_bytes if judge_from_bytes else ""), "measure larger sizes, or judge smaller ones")]
+    return [_reason("bandwidth", "the bus bandwidth is %.6g GB/s, at least %g are asked for" % (found, asked),
+                    "see «transports» and the links between the hosts; measure hosts alone and in pairs to find the slow one")]
+
+
+def answer(text, document="", rc=0, expected_ranks=None, expected_hosts=None, min_busbw_gb_s=None, judge_from_bytes=None):
+    """What a log says, and the verdict over it. C(document): the tool's own JSON of the same run. ParseError: it is something else."""
+    sections, text = _read(text)
+    ours = [section for section in sections if _is_all_reduce(section) is not False]
+    first = ours[0] if ours else _Section(0)
+    _take_document(first, document)
+    # What NCCL says before the first test belongs to it, too.
+    begin, end = (0 if first is sections[0] else first.begin, first.end) if ours else (0, len(text))
+    words = text[begin:end]
+    ranks, devices = _count_ranks(first, words), _devices(first)
+    hosts = len({device["host"] for device in devices}) or None
+    gpus = len({_gpu(device) for device in devices}) * first.unlisted or None
+
+    if ours:
+        missing = _incomplete(first, ranks)
+        reasons = missing + _incorrect(first, ranks)
+        if not {"mpi_not_built", "several_runs"} & {reason["id"] for reason in missing}:
+            reasons += _shared(devices)
+        if any(_incomplete(section, None) or _incorrect(section, None) for section in ours[1:]):
+            reasons.append(_reason("later_run", "a later run of all_reduce_perf in this log was not complete and correct", "judge each run by its own log"))
+    else:
+        missing = reasons = _nothing(sections, text, rc)
+    # An error before a run that was whole is no matter of that run.
+    reasons = find_errors(text[begin if missing else first.begin:end]) + reasons
+    if rc:
+        reasons.append(_reason("exit_code", "the command ended with exit code %d" % rc, "see what it said"))
+    least = max([row["size_bytes"] for row in first.rows], default=0) if judge_from_bytes is None else judge_from_bytes
+    cells = [row[name]["busbw_gb_s"] for row in first.rows for name in ("out_of_place", "in_place") if row["size_bytes"] >= least]
+    bandwidth = sum(cells) / len(cells) if cells else None
+    reasons += _too_few("ranks", expected_ranks, ranks) + _too_few("hosts", expected_hosts, hosts) + _too_slow(min_busbw_gb_s, bandwidth, judge_from_bytes)
+    asked = {"ranks": expected_ranks, "hosts": expected_hosts, "bandwidth": min_busbw_gb_s}
+    return dict(
+        _told(first), judged_busbw_gb_s=None if bandwidth is None else round(bandwidth, 3), ranks=ranks, hosts=hosts, gpus=gpus,
+        devices=[{key: device[key] for key in ("rank", "host", "device", "bus_id", "name")} for device in devices],
+        nccl_version=first.nccl_version or (_NCCL_VERSION.findall(words) or [None])[0], transports=transports(words),
+        complete=not missing, passed=not reasons, judged=["complete", "correct"] + [name for name in asked if asked[name] is not None], reasons=reasons,
+        other_collectives=[_other(section) for section in sections if section is not first],
+    )

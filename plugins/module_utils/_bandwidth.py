@@ -1,0 +1,184 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The bus bandwidth that a cluster should have, which bound limits it, and whether what was measured is enough. Bandwidths are in GB/s (1e9 bytes), one way.
+
+Pure, and it runs in training containers too, so it is Python 3.6 with nothing but the standard library.
+
+Bus bandwidth is size / time x 2(n-1)/n, as nccl-tests' PERFORMANCE.md defines it for an all-reduce: it doesn't depend on the number of ranks n, and can be
+compared with what the slowest part of the way can carry. What that is:
+
+- network card: its line rate x 0.96 by RDMA (24 GB/s of a 200 Gb/s card, the rule of nccl-tests' maintainers, issue 119), x 0.94 by TCP (headers at MTU 1500);
+- PCIe: rate of a lane x lanes x 0.8 (headers at 256 bytes of payload, flow control), of the card's slot and of the GPUs' where they have no NVLink;
+- NVLink: sum of a GPU's links x 0.75 (8 A100: 235 of 300 GB/s; H100 do more with NVLink SHARP);
+- CPU: Gloo adds up on one core and sends through one TCP stream for each pair of ranks, so a fast card is not what limits it.
+"""
+
+import re
+import statistics
+
+__all__ = ["ParseError", "card", "expected", "gpus", "history", "judged_busbw", "row", "sizes", "verdict"]
+
+RDMA_SHARE = 0.96
+TCP_SHARE = 0.94
+PCIE_SHARE = 0.8
+NVLINK_SHARE = 0.75
+GLOO = 1.0
+#: GB/s that a lane carries, by the rate that sysfs and lspci tell in GT/s: after the line code, before the packets' headers.
+LANES = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
+#: The same by generation, as nvidia-smi tells it.
+GENERATIONS = dict(enumerate(sorted(LANES.values()), 1))
+
+
+class ParseError(ValueError):
+    """Text that isn't what its tool writes; the message names the line."""
+
+
+def card(name, rate_gbit_s, rdma=False, link_speed="", link_width=""):
+    """A network card: its name, what its line carries, what its slot carries (0.0 where either isn't known).
+
+    C(rate_gbit_s) is a number, or the text of sysfs' speed or rate («100000» are Mbit/s, «200 Gb/sec (4X HDR)»); C(link_speed) and C(link_width) are the texts
+    of current_link_speed and current_link_width («16.0 GT/s PCIe», «16»).
+    """
+    if isinstance(rate_gbit_s, str):
+        text = rate_gbit_s.strip()
+        match = re.match(r"([0-9.]+) Gb/sec\b", text)
+        if match:
+            rate_gbit_s = float(match.group(1))
+        elif re.match(r"-?[0-9]+$", text):
+            rate_gbit_s = max(0, int(text)) / 1000.0
+        elif text:
+            raise ParseError("no rate of a network card: %r" % text)
+        # 2^32 - 1 is -1 of older drivers: not known.
+        rate_gbit_s = 0.0 if not text or rate_gbit_s > 4e6 else rate_gbit_s
+    lane = re.match(r"([0-9.]+) GT/s", link_speed)
+    pcie = LANES.get(float(lane.group(1)), 0.0) * int(link_width) if lane and link_width.strip().isdigit() else 0.0
+    return {"name": name, "rdma": bool(rdma), "line": rate_gbit_s / 8.0, "pcie": pcie}
+
+
+def gpus(nvlink_status, pcie_query):
+    """What each GPU's way to the others carries: C(nvlink) and C(pcie), 0.0 where it has none or doesn't say.
+
+    The arguments are the outputs of C(nvidia-smi nvlink --status) and of C(nvidia-smi --query-gpu=pcie.link.gen.max,pcie.link.width.current
+    --format=csv,noheader). The generation may drop while a GPU idles, so its maximum counts; the width doesn't.
+    """
+    links = []
+    for line in nvlink_status.splitlines():
+        if re.match(r"GPU \d+:", line):
+            links.append(0.0)
+            continue
+        match = re.match(r"\s+Link \d+: ([0-9.]+) GB/s$", line.rstrip())
+        if match:
+            if not links:
+                raise ParseError("a link of no GPU: %r" % line)
+            links[-1] += float(match.group(1))
+    found = []
+    for number, line in enumerate(line for line in pcie_query.splitlines() if line.strip()):
+        match = re.match(r"\s*(\d+|\[[^\]]+\])\s*,\s*(\d+|\[[^\]]+\])\s*$", line)
+        if not match:
+            raise ParseError("not generation and width of a PCIe link: %r" % line)
+        known = match.group(1).isdigit() and match.group(2).isdigit()
+        found.append({"nvlink": round(links[number], 3) if number < len(links) else 0.0,
+                      "pcie": GENERATIONS.get(int(match.group(1)), 0.0) * int(match.group(2)) if known else 0.0})
+    return found
+
+
+def _bounds(host, collective, crosses):
+    """(GB/s, bound, how it comes about) of one host: what the cards carry together, and what the GPUs carry among themselves."""
+    bounds = []
+    if crosses and host["cards"] and all(entry["line"] for entry in host["cards"]):
+        line = sum(entry["line"] * (RDMA_SHARE if entry["rdma"] else TCP_SHARE) for entry in host["cards"])
+        names = ", ".join("%s %g Gb/s" % (entry["name"], entry["line"] * 8) for entry in host["cards"])
+        bounds.append((line, "nic", "%s by %s" % (names, "RDMA" if all(entry["rdma"] for entry in host["cards"]) else "TCP")))
+        if all(entry["pcie"] for entry in host["cards"]):
+            bounds.append((sum(entry["pcie"] for entry in host["cards"]) * PCIE_SHARE, "pcie", "%s in PCIe slots of %g GB/s" % (
+                names, sum(entry["pcie"] for entry in host["cards"]))))
+        if collective == "gloo":
+            bounds.append((GLOO, "cpu", "Gloo adds up on one core and has one TCP stream"))
+    if len(host["gpus"]) > 1:
+        if all(gpu["nvlink"] for gpu in host["gpus"]):
+            bounds.append((min(gpu["nvlink"] for gpu in host["gpus"]) * NVLINK_SHARE, "nvlink", "%d GPUs with NVLink" % len(host["gpus"])))
+        elif all(gpu["pcie"] for gpu in host["gpus"]):
+            bounds.append((min(gpu["pcie"] for gpu in host["gpus"]) * PCIE_SHARE, "pcie", "%d GPUs on PCIe" % len(host["gpus"])))
+    return bounds
+
+
+def expected(hosts, collective, asked, earlier=None, peers=None):
+    """What a run should reach: busbw_gb_s, bound, from, required_gb_s, history_gb_s; None where nothing says.
+
+    C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)); C(asked) the site's thresholds: fraction of what is expected,
+    min_busbw_gb_s (0: none; it replaces what is expected), drop_percent against C(earlier), what earlier runs of the same kind did, peer_fraction of
+    C(peers), what the other hosts do alone. The strictest counts.
+    """
+    crosses = len(hosts) > 1
+    bounds = [(value, bound, "%s: %s" % (host["name"], told)) for host in hosts for value, bound, told in _bounds(host, collective, crosses)]
+    # Across hosts a card that doesn't tell its rate may be what limits, whatever else is known.
+    known = bounds and not (crosses and any(not entry["line"] for host in hosts for entry in host["cards"] or [{"line": 0}]))
+    best, bound, told = min(bounds) if known else (None, None, "no network card tells its rate" if crosses else "nothing tells what a host does alone")
+    required = best * asked["fraction"] if known else None
+    if peers and not known:
+        best, bound, told = peers, "peers", "what the other hosts do alone"
+        required = peers * asked["peer_fraction"]
+    if crosses and asked["min_busbw_gb_s"]:
+        best, bound, told = asked["min_busbw_gb_s"], "threshold", "the site's threshold"
+        required = best
+    if earlier is not None:
+        kept = earlier * (1 - asked["drop_percent"] / 100.0)
+        if required is None or kept > required:
+            best, bound, told, required = earlier, "history", "the median of earlier runs, less %g %%" % asked["drop_percent"], kept
+    return {"busbw_gb_s": best, "bound": bound, "from": told, "required_gb_s": required, "history_gb_s": earlier}
+
+
+def sizes(largest):
+    """Message sizes in bytes, five of them up to the largest: a curve's beginning, and the part that is judged."""
+    return [largest >> shift for shift in (8, 6, 4, 2, 0)]
+
+
+def row(size_bytes, seconds, ranks, wrong):
+    """A row as nccl_all_reduce has them. The collective works in place, so the figures of one that doesn't are null."""
+    algbw = size_bytes / seconds / 1e9
+    figures = {"time_us": round(seconds * 1e6, 1), "algbw_gb_s": round(algbw, 4), "busbw_gb_s": round(algbw * 2 * (ranks - 1) / ranks, 4), "wrong": wrong}
+    return {"size_bytes": size_bytes, "count": size_bytes // 4, "type": "float", "redop": "sum", "root": -1, "out_of_place": None, "in_place": figures}
+
+
+def _busbw(entry):
+    return (entry["out_of_place"] or entry["in_place"])["busbw_gb_s"]
+
+
+def judged_busbw(rows, wanted=None):
+    """The best row among those of a sixteenth of the largest size and more: latency rules below, and noise only ever takes away.
+
+    With C(wanted), only those sizes count. None where no row is left.
+    """
+    rows = [entry for entry in rows if wanted is None or entry["size_bytes"] in wanted]
+    largest = max([entry["size_bytes"] for entry in rows] or [0])
+    return max([_busbw(entry) for entry in rows if entry["size_bytes"] * 16 >= largest] or [None])
+
+
+def history(packs, collective, run_id, hosts, wanted):
+    """The median of what a run did earlier: same run, same hosts, same collective, same sizes. None where there is no such run.
+
+    C(packs) are the C(bandwidth) of earlier reports. What failed then is no measure for now.
+    """
+    found = [judged_busbw(run["rows"], wanted) for pack in packs if pack and pack["collective"] == collective
+             for run in pack["runs"] if run["id"] == run_id and run["hosts"] == hosts and run["passed"]]
+    found = [value for value in found if value is not None]
+    return statistics.median(found) if found else None
+
+
+def verdict(run, bound):
+    """A run's C(passed), C(reasons) and what else follows from its rows and from what was expected."""
+    reasons = list(run["errors"])
+    wrong = sum((entry["out_of_place"] or entry["in_place"])["wrong"] for entry in run["rows"])
+    if wrong:
+        reasons.append("%d values of the sum are wrong" % wrong)
+    busbw = judged_busbw(run["rows"])
+    if busbw is None and not reasons:
+        reasons.append("nothing was measured")
+    elif busbw is not None and bound["required_gb_s"] is not None and busbw < bound["required_gb_s"]:
+        reasons.append("%.3g GB/s, required are %.3g (%s: %s)" % (busbw, bound["required_gb_s"], bound["bound"], bound["from"]))
+    figures = [_busbw(entry) for entry in run["rows"]]
+    return {"expected": bound, "judged_busbw_gb_s": busbw, "passed": not reasons, "reasons": reasons,
+            "avg_busbw_gb_s": round(sum(figures) / len(figures), 4) if figures else None, "max_busbw_gb_s": max(figures) if figures else None}

@@ -1,0 +1,208 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which host or link keeps a cluster below the bandwidth that it should have: what to measure next, and what follows from it.
+
+Pure, and it runs in training containers too, so it is Python 3.6 with nothing but the standard library.
+
+P(search) is a generator. It yields rounds, receives what was measured, and returns the verdict: an all-reduce over each group of a round, the groups of a
+round disjoint, so they can run side by side. A group of one is a host alone (its own processes or GPUs, no network), a group of two is a link, larger ones
+narrow the search down: a slow half has a slow member, so a single culprit among 64 hosts is found in about ten rounds. Where halves tell nothing, all pairs are
+measured in rounds by the circle method, n-1 of them for an even number of hosts and n for an odd one. Nobody is blamed for what was measured once.
+"""
+
+import statistics
+
+__all__ = ["circle", "search"]
+
+#: Fewer hosts are measured in all their pairs at once: that takes no more rounds than halving.
+BISECT_FROM = 8
+
+
+def circle(hosts):
+    """All pairs in rounds of disjoint ones: one host stays, the others move on by one place from round to round."""
+    places = list(hosts) + [None] * (len(hosts) % 2)
+    rounds = []
+    for dummy in range(len(places) - 1):
+        half = len(places) // 2
+        pairs = zip(places[:half], reversed(places[half:]))
+        rounds.append([(one, other) for one, other in pairs if one is not None and other is not None])
+        places = places[:1] + places[-1:] + places[1:-1]
+    return rounds
+
+
+def _in_rounds(groups, at_once):
+    """Groups in rounds of disjoint ones, at most at_once in each (0: as many as there are), in the order in which they come."""
+    rounds = []
+    for group in groups:
+        for taken, members in rounds:
+            if not taken.intersection(group) and not 0 < at_once <= len(members):
+                break
+        else:
+            taken, members = set(), []
+            rounds.append((taken, members))
+        taken.update(group)
+        members.append(group)
+    return [members for dummy, members in rounds]
+
+
+class _Search(object):
+    """What was measured so far, by group: the best, as noise only ever takes away."""
+
+    def __init__(self, hosts, required, alone, at_once, share):
+        self.hosts = list(hosts)
+        self.required = required
+        self.at_once = at_once
+        self.share = share
+        self.best = {(host,): alone[host] for host in hosts if host in alone}
+        self.rounds = 0
+
+    def key(self, group):
+        return tuple(sorted(group, key=self.hosts.index))
+
+    def measure(self, groups):
+        for members in _in_rounds([self.key(group) for group in groups], self.at_once):
+            self.rounds += 1
+            answer = yield members
+            for group in members:
+                # What did not come to an end has no bandwidth.
+                self.best[group] = max(self.best.get(group, 0.0), answer.get(group) or 0.0)
+
+    def limit(self, values):
+        """Below it a group is slow. Where none has what is required, those that stand out: all others share what is wrong with them."""
+        values = list(values)
+        return self.required if len(values) == 1 or max(values) >= self.required else self.share * max(values)
+
+    def slow(self, groups):
+        groups = [self.key(group) for group in groups]
+        limit = self.limit(self.best[group] for group in groups) if groups else 0
+        return [group for group in groups if self.best[group] < limit]
+
+    def slow_alone(self):
+        """Hosts that do less alone than the others do: a CPU, memory, PCIe or GPU of their own. Each is measured once more."""
+        for again in (False, True):
+            alone = {group: value for group, value in self.best.items() if len(group) == 1}
+            # Of two hosts the faster one.
+            usual = statistics.median_high(alone.values()) if len(alone) > 1 else 0
+            slow = [group for group, value in alone.items() if value < self.share * usual]
+            if slow and not again:
+                yield from self.measure(slow)
+        return [group[0] for group in slow], usual
+
+    def measure_twice(self, pairs):
+        """Each pair that was not measured yet, and then once more those that look slow, but for hosts that three others or more have found slow already."""
+        yield from self.measure(pair for pair in pairs if self.key(pair) not in self.best)
+        pairs = {self.key(pair) for pair in pairs}
+        slow = self.slow(sorted(pairs))
+        found = {host for host in self.hosts if len([pair for pair in slow if host in pair]) > 2 and not any(host in pair for pair in pairs.difference(slow))}
+        yield from self.measure(pair for pair in slow if not found.intersection(pair))
+
+    def narrow(self, hosts):
+        """Pairs that tell the culprits, by halving; what they tell is nothing where the culprits are in no half or in every one."""
+        groups, pairs, witnesses = [self.key(hosts)], [], []
+        while groups:
+            halves = [(group[:len(group) // 2], group[len(group) // 2:]) for group in groups if len(group) > 3]
+            pairs += [pair for group in groups if len(group) <= 3 for members in circle(group) for pair in members]
+            both = [half for two in halves for half in two]
+            yield from self.measure(both)
+            groups = [half for half in both if self.best[half] < self.required]
+            witnesses += [host for half in both if half not in groups for host in half]
+            for one, other in halves:
+                if one not in groups and other not in groups:
+                    # An all-reduce goes round in a ring, which crosses from half to half at two places.
+                    pairs += [(one[-1], other[0]), (one[0], other[-1])]
+        yield from self.measure_twice(pairs)
+        suspects = list(dict.fromkeys(host for pair in pairs if self.best[self.key(pair)] < self.required for host in pair))
+        witnesses = [host for host in witnesses if host not in suspects]
+        # Which of the two it is, others tell: two of them, as one may have a bad link itself.
+        asked = [(host, witnesses[(2 * place + which) % len(witnesses)]) for which in range(min(2, len(witnesses))) for place, host in enumerate(suspects)]
+        yield from self.measure_twice(asked)
+        return list(dict.fromkeys(self.key(pair) for pair in pairs + asked)) if witnesses else []
+
+    def culprits(self, hosts, pairs):
+        """Hosts all whose links are slow, and then the slow links between the others."""
+        slow, blame, left = self.slow(pairs), [], list(hosts)
+        limit = self.limit(self.best[pair] for pair in pairs) if pairs else 0
+        # Who was in anything fast is no culprit, though whoever asked it since was one.
+        good = {host for group, value in self.best.items() if len(group) > 1 and value >= limit for host in group}
+        while True:
+            links = {host: [pair for pair in pairs if host in pair and set(pair) <= set(left)] for host in left}
+            worst = next((host for host in left if host not in good and len(links[host]) > 1 and set(links[host]) <= set(slow)), None)
+            if worst is None:
+                break
+            others = [self.best[pair] for pair in pairs if worst not in pair and pair not in slow]
+            blame.append({"kind": "host", "names": [worst], "evidence": "each of the %d pairs measured with it does %s GB/s at most (required: %s)%s: its "
+                          "network card, cable or switch port" % (
+                              len(links[worst]), _figure(max(self.best[pair] for pair in links[worst])), _figure(self.required),
+                              "; links between others do %s or more" % _figure(min(others)) if others else "")})
+            left.remove(worst)
+        for pair in slow:
+            if set(pair) <= set(left):
+                others = {host: [self.best[other] for other in pairs if host in other and other not in slow] for host in pair}
+                if all(others.values()):
+                    told = "; with other hosts %s: the way between the two" % " and ".join("%s does %s" % (host, _figure(max(others[host]))) for host in pair)
+                else:
+                    told = ". Without a third host it is not known whether it is the link or one of the two"
+                blame.append({"kind": "link", "names": list(pair), "evidence": "this pair does %s GB/s (required: %s)%s" % (
+                    _figure(self.best[pair]), _figure(self.required), told)})
+        return blame
+
+    def run(self):
+        blame, suspect = [], []
+        slow, usual = yield from self.slow_alone()
+        for host in slow:
+            blame.append({"kind": "host", "names": [host], "evidence": "alone, without the network, it does %s GB/s where the others do %s: its CPU, memory, "
+                          "PCIe or GPUs" % (_figure(self.best[(host,)]), _figure(usual))})
+            suspect.append(host)
+        whole = False
+        while True:
+            left = [host for host in self.hosts if host not in suspect]
+            if len(left) < 2:
+                note = "" if blame else "one host alone has no link"
+                break
+            yield from self.measure([left])
+            together = self.best[tuple(left)]
+            if together >= self.required:
+                note = "" if blame else "when measured again the cluster did %s GB/s: the first measurement was disturbed" % _figure(together)
+                break
+            pairs = []
+            if len(left) >= BISECT_FROM and not whole:
+                pairs = yield from self.narrow(left)
+            found = self.culprits(left, pairs)
+            if not found:
+                pairs = [self.key(pair) for members in circle(left) for pair in members]
+                yield from self.measure_twice(pairs)
+                found = self.culprits(left, pairs)
+                whole = True
+            if not found:
+                note = self.why_none(left, pairs, together)
+                break
+            blame += found
+            # Of a link one end is enough, and the head, which is the first, launches the jobs.
+            suspect += [host for host in dict.fromkeys(entry["names"][-1] for entry in found) if host not in suspect]
+        return {"blame": blame, "suspect": suspect, "note": note, "rounds": self.rounds}
+
+    def why_none(self, hosts, pairs, together):
+        values = [self.best[self.key(pair)] for pair in pairs]
+        told = "%d hosts together do %s GB/s (required: %s), each pair of them %s to %s" % (
+            len(hosts), _figure(together), _figure(self.required), _figure(min(values)), _figure(max(values)))
+        if min(values) >= self.required:
+            return told + ": they fall short only together, so look at what they share: the switch, its uplinks (oversubscription)"
+        return told + ": no host and no link stands out, so look at what all share (switch, driver, settings), and whether what is required is right"
+
+
+def _figure(value):
+    return "%.3g" % value
+
+
+def search(hosts, required, alone=None, at_once=0, share=0.6):
+    """Find who keeps the hosts below the bus bandwidth that is required (GB/s).
+
+    C(alone) is what each host does by itself, as far as it was measured; C(at_once) limits the groups of a round, 0 does not. Below the C(share) of what
+    the others do a host alone is slow, and a pair where all fall short. A generator: yields lists of
+    disjoint groups (tuples of hosts, in their order), is sent a dictionary from group to bus bandwidth (None for one that failed), and returns C(blame)
+    (kind, names, evidence), C(suspect) (hosts without which the rest is as it should be), C(note) (why nobody is to blame) and C(rounds).
+    """
+    return _Search(hosts, required, alone or {}, at_once, share).run()

@@ -1,0 +1,193 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What NCCL, CUDA, the launchers and ssh say when a job over several GPUs fails: one table, text in, causes with their fix out.
+
+A line is told once, by the first entry of the table that knows it, so what is special stands before what is general. Each pattern begins with
+plain text, in the case in which it is printed: looking for it takes a moment also in a log of many megabytes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from typing import NamedTuple
+
+NCCL_TESTS = "https://github.com/NVIDIA/nccl-tests"
+NCCL_DOCS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs"
+OPEN_MPI = "https://docs.open-mpi.org"
+
+
+class Signature(NamedTuple):
+    """One kind of failure. C(id) is published and never renamed; in C(fix), {1} is the pattern's first group."""
+
+    id: str
+    pattern: str
+    cause: str
+    fix: str
+    source: str
+
+
+SIGNATURES = [Signature(*entry) for entry in (
+    # What was asked for.
+    ("too_many_gpus", r"Invalid number of GPUs: (\d+) requested but only (\d+) were found",
+     "more GPUs are asked for than there are: {1}, and {2} were found",
+     "ask for at most {2} GPUs, or see with nvidia-smi why the others don't show", NCCL_TESTS),
+    ("too_many_gpus", r"Test CUDA failure [^\n]*invalid device ordinal",
+     "more GPUs are asked for than a process sees",
+     "ask for fewer GPUs, or see with nvidia-smi and CUDA_VISIBLE_DEVICES which ones the process was given", NCCL_TESTS),
+    ("duplicate_gpu", r"Duplicate GPU detected",
+     "two ranks were given the same GPU",
+     "start at most as many ranks on a host as it has GPUs, and build nccl-tests with MPI=1, so that each rank takes its own",
+     NCCL_DOCS + "/troubleshooting.html"),
+    ("option_unsupported", r"invalid option '", "the tool doesn't know an option that it was given", "build a newer nccl-tests", NCCL_TESTS),
+    # Driver, CUDA and the GPU itself.
+    ("cuda_stub_library", r"CUDA driver is a stub library",
+     "the program runs with CUDA's stub of libcuda.so, which is only for linking",
+     "take CUDA's folder lib64/stubs out of LD_LIBRARY_PATH and out of ld.so.conf, so that the driver's own libcuda.so.1 is found", NCCL_TESTS + "/issues/124"),
+    ("driver_too_old", r"CUDA driver version is insufficient for CUDA runtime version",
+     "the driver is older than the CUDA that the program was built with",
+     "install a newer driver on the host, or an image with an older CUDA", "https://docs.nvidia.com/deploy/cuda-compatibility/"),
+    ("no_kernel_image", r"no kernel image is available for execution on the device",
+     "the program has no code for this generation of GPUs",
+     "build NCCL and nccl-tests anew with this GPU's architecture in NVCC_GENCODE, or take a newer image", NCCL_TESTS),
+    ("fabric_manager", r"system not yet initialized",
+     "the GPUs' NVSwitch fabric isn't up (CUDA error 802)",
+     "install nvidia-fabricmanager in exactly the driver's version, start it, and look for «Fabric State: Completed» in nvidia-smi -q",
+     "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"),
+    ("no_gpu", r"no CUDA-capable device is detected",
+     "a process sees no GPU",
+     "see what nvidia-smi says on each host and in its container; a container that lost its GPUs has to be restarted", NCCL_TESTS),
+    ("ecc_error", r"uncorrectable ECC error encountered",
+     "a GPU's memory has an error that can't be corrected",
+     "take the host out of use and reset the GPU; if it comes back, have the GPU replaced", "https://docs.nvidia.com/deploy/xid-errors/"),
+    ("gpu_out_of_memory", r"failure [^\n]*'out of memory'",
+     "a GPU has too little free memory",
+     "end what else runs on the GPUs (nvidia-smi names it), or ask for a smaller largest size", NCCL_TESTS),
+    ("gpu_fault", r"failure [^\n]*(?:an illegal memory access was encountered|unspecified launch failure|device-side assert)",
+     "a kernel on a GPU was aborted",
+     "look for Xid errors in the kernel's log of each host (dmesg | grep Xid)", "https://docs.nvidia.com/deploy/xid-errors/"),
+    # Memory that NCCL needs of the host.
+    ("shared_memory_small", r"(?:Error while creating shared memory segment|Error: failed to extend /dev/shm|Call to posix_fallocate failed)",
+     "/dev/shm is too small for NCCL",
+     "create the container with a larger shm_size (or --ipc=host): Docker's default is 64 MB", NCCL_DOCS + "/troubleshooting.html"),
+    ("memlock_limit", r"ibv_\w+[^\n]*Cannot allocate memory",
+     "a rank may not lock enough memory for the fabric's adapter",
+     "have «ulimit -l» say unlimited where the ranks run, that is behind port 12345 and under mpirun", NCCL_TESTS + "/issues/206"),
+    # The network.
+    ("no_socket_interface", r"Bootstrap ?: no socket interface found",
+     "NCCL found no network interface",
+     "set NCCL_SOCKET_IFNAME to an interface that every host has (=name is exact, a name without it is a prefix)", NCCL_DOCS + "/env.html"),
+    ("fabric_error", r"Got completion (?:from peer [^\n]*)?with (?:status|error)[= ]\d+",
+     "the fabric's adapter gave up on a transfer",
+     "look for a port that is down or flaps, for NCCL_IB_HCA naming ports of one fabric, and with RoCE for the GID index of each host",
+     NCCL_DOCS + "/env.html"),
+    ("connect_failed", r"Connect to [^\n]{1,80} failed ?: ([^\n]{1,60})",
+     "one rank can't connect to another",
+     "open the network between the hosts for all ports above 1023 (NCCL's are random), and see that NCCL_SOCKET_IFNAME names one that all hosts share",
+     NCCL_DOCS + "/troubleshooting.html"),
+    ("nccl_mismatch", r"Incompatible NCCL versions",
+     "nccl-tests was built with another NCCL than it runs with",
+     "build nccl-tests anew against the NCCL that is installed", NCCL_TESTS),
+    ("nccl_mismatch", r"undefined symbol: p?nccl",
+     "the program needs a newer NCCL than the one that is found",
+     "install the NCCL that it was built with, and see with ldd which one is found first", NCCL_DOCS),
+    ("library_missing", r"error while loading shared libraries: ([^:\s]+)",
+     "the shared library {1} is missing",
+     "install it, or add its folder to LD_LIBRARY_PATH where the ranks run (an ssh session doesn't have the environment of docker exec)", NCCL_TESTS),
+    # Launchers.
+    ("ssh_denied", r"Permission denied \(publickey",
+     "a host refuses the launcher's ssh key",
+     "run playbook training_environment, which hands out and proves the keys between all containers", OPEN_MPI),
+    ("ssh_host_key", r"Host key verification failed",
+     "a host's ssh key isn't the one that is known",
+     "run playbook training_environment; if the host wasn't installed anew, find out who answers there", OPEN_MPI),
+    ("ssh_failed", r"ssh: (?:connect to host|Could not resolve hostname) ([^\n]{1,120})",
+     "the launcher can't reach a host by ssh",
+     "see that the training container runs there, and that its sshd listens on the cluster network", OPEN_MPI),
+    ("not_enough_slots", r"There are not enough slots available in the system",
+     "more ranks are asked for than the hosts have slots",
+     "give each host as many slots as it has GPUs", OPEN_MPI),
+    ("run_as_root", r"mpirun has detected an attempt to run as root",
+     "mpirun refuses to run as root",
+     "add --allow-run-as-root to its options", OPEN_MPI),
+    ("executable_missing", r"(?:mpirun|prterun|orterun|mpiexec) (?:was unable to (?:find|launch)|could not (?:access|find)) ",
+     "the launcher doesn't find the program on a host",
+     "put it at the same path on every host, or in the image", OPEN_MPI),
+    ("daemon_failed", r"(?:ORTE|PRTE) (?:was unable to reliably start|has lost communication with)",
+     "the launcher's daemon didn't start, or stopped, on a host",
+     "see that every host has the same Open MPI at the same path, and that the containers' sshd lets the head in", OPEN_MPI),
+    ("daemon_failed", r"An (?:ORTE|PRTE) daemon has unexpectedly failed",
+     "the launcher's daemon failed on a host",
+     "see that every host has the same Open MPI at the same path, and that the containers' sshd lets the head in", OPEN_MPI),
+    ("cxi_resources", r"CXI alloc failed on (\w+)",
+     "the launcher got no resources of the Slingshot adapter {1}",
+     "end other jobs on that host, or ask for fewer ranks there", "https://github.com/argonne-lcf/alcf-nccl-tests"),
+    ("pmi_port", r"Couldn't allocate a port for PMI",
+     "the launcher got no port for its PMI server",
+     "end left-over jobs on that host, and start again", "https://github.com/argonne-lcf/alcf-nccl-tests"),
+    ("time_limit", r"CANCELLED AT [^\n]*DUE TO (?:TIME LIMIT|PREEMPTION)",
+     "the scheduler ended the job",
+     "give it more time, or measure fewer sizes", "https://slurm.schedmd.com/squeue.html"),
+    # What NCCL and nccl-tests call everything else.
+    ("remote_process_exited", r"remote process exited or there was a network error",
+     "another rank ended, or the network between two ranks broke",
+     "look at the first error of the other hosts; if there is none, test the link between them", NCCL_DOCS + "/troubleshooting.html"),
+    ("nccl_system_error", r"unhandled system error",
+     "a system call of NCCL failed (network, memory or device files)",
+     "run it with NCCL_DEBUG=INFO: the line before says which call", NCCL_DOCS + "/troubleshooting.html"),
+    ("nccl_cuda_error", r"unhandled cuda error",
+     "a CUDA call of NCCL failed",
+     "run it with NCCL_DEBUG=INFO: the line before says which call", NCCL_DOCS + "/troubleshooting.html"),
+    ("nccl_failure", r"Test NCCL failure ",
+     "an NCCL call failed",
+     "run it with NCCL_DEBUG=INFO", NCCL_DOCS + "/troubleshooting.html"),
+    ("cuda_failure", r"Test CUDA failure ",
+     "a CUDA call failed",
+     "see that nvidia-smi answers on each host, and look for Xid errors in the kernel's log", NCCL_TESTS),
+    ("test_timeout", r"Test timeout \(",
+     "an operation didn't end in the time that was given for it",
+     "see whether all ranks run, and test the links between the hosts", NCCL_TESTS),
+    ("segmentation_fault", r"(?:Segmentation fault|Signal: Segmentation fault|exited on signal 11)",
+     "a process crashed",
+     "see that all hosts have the same NCCL, CUDA and MPI libraries (ldd of the program)", NCCL_TESTS),
+    ("out_of_memory_killed", r"exited on signal 9",
+     "a process was killed",
+     "look for «Out of memory» in the kernel's log of its host", NCCL_TESTS),
+    ("process_failed", r"(?:mpirun|prterun|mpiexec|orterun) (?:detected that one or more processes exited|noticed that (?:process rank|the job aborted))",
+     "a process ended with an error, and the launcher ended the others",
+     "see what that process said before", OPEN_MPI),
+    ("process_failed", r"Primary job\s+terminated normally, but \d+ process",
+     "a process ended with an error, and the launcher ended the others",
+     "see what that process said before", OPEN_MPI),
+    ("process_failed", r"srun: error: ",
+     "a process ended with an error",
+     "see what that process said before", "https://slurm.schedmd.com/srun.html"),
+    ("test_failure", r"Test failure ",
+     "nccl-tests ended early",
+     "see what was said before", NCCL_TESTS),
+)]
+_PATTERNS = [(signature, re.compile(signature.pattern)) for signature in SIGNATURES]
+
+
+def find_errors(text: str, patterns=_PATTERNS) -> list[dict]:
+    """Known failures in the text, each id once, in the order in which they are said: id, cause, fix, source and the line."""
+    taken, found = set(), {}
+    for signature, pattern in patterns:
+        for match in pattern.finditer(text):
+            begin = text.rfind("\n", 0, match.start()) + 1
+            if begin in taken:
+                continue
+            taken.add(begin)
+            if signature.id not in found or begin < found[signature.id][0]:
+                words = ["", *(group or "" for group in match.groups())]
+                end = text.find("\n", match.end())
+                line = " ".join(text[begin:end if end >= 0 else None].split())
+                found[signature.id] = (begin, {
+                    "id": signature.id, "cause": signature.cause.format(*words), "fix": signature.fix.format(*words), "source": signature.source,
+                    "line": line[:500]})
+    # «Test failure» is the trace below an error that has been told.
+    if len(found) > 1:
+        found.pop("test_failure", None)
+    return [error for _begin, error in sorted(found.values(), key=lambda entry: entry[0])]

@@ -1,0 +1,83 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What NCCL, Gloo, MPI and Horovod are told of the cluster's networks. Pure functions over the members that M(cluster_members) returned."""
+
+from __future__ import annotations
+
+__all__ = ["LAUNCHERS", "network_settings"]
+
+LAUNCHERS = ("horovodrun", "torchrun", "mpirun")
+# Of what these name, NCCL takes what a host has.
+LISTS = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
+
+
+def _each(hosts, value):
+    return ", ".join("%s on %s" % (value(host), host["name"]) for host in hosts)
+
+
+def network_settings(members, launcher, cluster_network, fabric_network):
+    """Return the environment of each host's ranks by host name, horovodrun's interface, and problems and notes as sentences.
+
+    Hosts without a slot have no rank, and no say.
+    """
+    hosts = [member for member in members if member["slots"]]
+    names = list(dict.fromkeys(host["fabric_interface"] for host in hosts))
+    problems, notes = [], []
+    nameless = [host["name"] for host in hosts if not host["fabric_interface"]]
+    if nameless:
+        problems.append("%s: no interface on the network %s is known" % (", ".join(nameless), fabric_network or "of the cluster"))
+    elif launcher == "horovodrun" and len(names) > 1:
+        problems.append("horovodrun gives one interface name to all ranks, but on %s it is %s" % (
+            fabric_network, _each(hosts, lambda host: host["fabric_interface"])))
+
+    over_rdma = {host["name"]: host["fabric_rdma"] for host in hosts if host["fabric_rdma"]}
+    transports = {rdma["transport"] for rdma in over_rdma.values()}
+    whole = len(over_rdma) == len(hosts) and len(transports) == 1
+    if over_rdma and not whole:
+        # Ranks that can't agree on a transport hang.
+        notes.append("NCCL takes sockets, as the hosts don't have one RDMA transport on %s: %s" % (
+            fabric_network, _each(hosts, lambda host: (host["fabric_rdma"] or {"transport": "none"})["transport"])))
+    environment = {}
+    for host in hosts:
+        # Without the sign it is a beginning: bond0 is bond0.100 as well. Where RDMA carries the data, sockets are for the rendezvous alone; horovodrun
+        # has one name for both.
+        socket = host["interface"] if whole and launcher != "horovodrun" else host["fabric_interface"]
+        settings = {"GLOO_SOCKET_IFNAME": host["fabric_interface"], "NCCL_SOCKET_IFNAME": "=" + socket}
+        if whole:
+            settings["NCCL_IB_HCA"] = "=" + ",".join(host["fabric_rdma"]["devices"])
+            if host["fabric_rdma"]["gid_index"] is not None:
+                settings["NCCL_IB_GID_INDEX"] = str(host["fabric_rdma"]["gid_index"])
+        elif over_rdma:
+            settings["NCCL_IB_DISABLE"] = "1"
+        if launcher == "horovodrun":
+            settings["HOROVOD_GLOO_IFACE"] = host["fabric_interface"]
+        if launcher != "torchrun":
+            # By network, as names may differ.
+            settings.update(OMPI_MCA_oob_tcp_if_include=cluster_network, OMPI_MCA_btl_tcp_if_include=fabric_network)
+        environment[host["name"]] = {variable: value for variable, value in settings.items() if value}
+
+    if launcher != "torchrun" and not problems:
+        environment, told = _one_for_all(environment, launcher)
+        notes += told
+    return {"interface": names[0] if len(names) == 1 else "", "environment": environment, "problems": problems, "notes": notes}
+
+
+def _one_for_all(environment, launcher):
+    """Return the environment that all hosts can have alike, by host, and what is not as on the host itself."""
+    merged, notes = {}, []
+    for variable in sorted(set().union(*environment.values())):
+        values = {name: settings.get(variable, "none") for name, settings in environment.items()}
+        several = list(dict.fromkeys(values.values()))
+        each = ", ".join("%s on %s" % (value, name) for name, value in values.items())
+        if len(several) == 1:
+            merged[variable] = several[0]
+        elif variable in LISTS:
+            merged[variable] = "=" + ",".join(dict.fromkeys(",".join(value.lstrip("=") for value in several).split(",")))
+            notes.append("%s is %s for all ranks, as %s has one value for them, of which NCCL takes what a host has: %s" % (
+                variable, merged[variable], launcher, each))
+        else:
+            notes.append("%s is not set, as %s has one value for all ranks: %s" % (variable, launcher, each))
+    return {name: dict(merged) for name in environment}, notes

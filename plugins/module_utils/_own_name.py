@@ -1,0 +1,53 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A host's own name in /etc/hosts, taken from the loopback to an address, in lines that are known again, so that the way back is exact."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["BEGIN", "END", "with_own_name", "without_own_name"]
+
+BEGIN = "# Begin of trainyard.gpu's lines for this host's own name; behind the sign, what stood here."
+END = "# End of trainyard.gpu's lines for this host's own name."
+_KEPT = "#= "
+_LOOPBACK = re.compile(r"127\.|::1$")
+
+
+def without_own_name(text):
+    """The file as it was: what stood behind the sign stands in place of our lines again."""
+    lines, ours = [], None
+    for line in text.split("\n"):
+        if line == BEGIN and ours is None:
+            ours = [line]
+        elif ours is None:
+            lines.append(line)
+        else:
+            ours.append(line)
+            if line == END:
+                lines += [each[len(_KEPT):] for each in ours if each.startswith(_KEPT)]
+                ours = None
+    # Somebody has taken the last line away: then nobody knows where ours end.
+    return text if ours is not None else "\n".join(lines)
+
+
+def with_own_name(text, hostname, address):
+    """The file with the own name at the address in place of the loopback; as it is where no line has it there.
+
+    Other names of such a line, localhost above all, stay on the loopback; the name with and without its domain goes along.
+    """
+    lines, short, before = [], hostname.partition(".")[0], without_own_name(text).split("\n")
+    if BEGIN in before:
+        return text
+    for line in before:
+        words = line.partition("#")[0].split()
+        own = [word for word in words[1:] if word.partition(".")[0] == short]
+        if not own or short == "localhost" or not _LOOPBACK.match(words[0]):
+            lines.append(line)
+            continue
+        others = [word for word in words[1:] if word not in own]
+        lines += [BEGIN, _KEPT + line] + ([" ".join([words[0]] + others)] if others else []) + [" ".join([address] + own), END]
+    return "\n".join(lines)

@@ -1,0 +1,212 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_health_info
+short_description: Ask a host for GPU errors in its kernel log, its clock and its free space
+version_added: "0.2.0"
+description:
+  - Reads what no driver's own tool tells of a host's health. What can't be told is null or an error in words, not a failure, as checks decide on it.
+  - The task fails only for bad options, and where a tool's words can't be understood.
+options:
+  gpu_errors:
+    description:
+      - Whether to read the kernel log of this boot for errors of NVIDIA's drivers, by C(journalctl), or by C(dmesg) where the journal has none.
+      - The journal's last 100000 lines are read. The kernel's own buffer, which dmesg reads, may have lost the oldest.
+    type: bool
+    default: true
+  clock:
+    description: Whether to ask if the clock is kept in step with others, by C(timedatectl), or by C(chronyc) where there is none.
+    type: bool
+    default: true
+  paths:
+    description: Absolute paths whose file systems are asked for free space. For one that doesn't exist yet, that of the folder which it would be made in.
+    type: list
+    elements: path
+    default: []
+  timeout:
+    description: Seconds, 1 or more, after which a tool is killed. A file server that doesn't answer takes that long.
+    type: int
+    default: 10
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+requirements:
+  - C(timeout) and C(stat) of coreutils
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Ask the host for its health
+  trainyard.gpu.host_health_info:
+    paths: [/, /data1/share]
+  register: health
+
+- name: Say which GPUs have fallen off the bus
+  ansible.builtin.debug:
+    msg: "{{ health.gpu_errors | selectattr('kind', 'eq', 'Xid') | selectattr('code', 'eq', 79) | map(attribute='device') }}"
+"""
+
+RETURN = r"""
+kernel_log:
+  description: Where RV(gpu_errors) was read.
+  returned: always
+  type: dict
+  contains:
+    source:
+      description: V(journalctl) or V(dmesg); empty where neither has it, or nobody asked.
+      type: str
+    error:
+      description: Why it can't be read; empty where it was.
+      type: str
+gpu_errors:
+  description:
+    - The errors of this boot, one for each device and code; null where the log wasn't read.
+    - A GPU that is gone without an Xid of its own (C(fallen off the bus)) counts as Xid 79.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    kind:
+      description: V(Xid) of a GPU, V(SXid) of an NVSwitch.
+      type: str
+    device:
+      description: PCI address in lower case, as the driver writes it.
+      type: str
+      sample: "0000:3b:00"
+    code:
+      description: The error's number in NVIDIA's catalogue.
+      type: int
+      sample: 79
+    text:
+      description: What the last line says behind it.
+      type: str
+      sample: pid=1234, name=python3, GPU has fallen off the bus.
+    count:
+      description: How often.
+      type: int
+    first_s:
+      description: When first, in seconds since the boot; null where the log has no times.
+      type: float
+    last_s:
+      description: When last, in seconds since the boot.
+      type: float
+clock:
+  description: Who keeps the clock.
+  returned: always
+  type: dict
+  contains:
+    synchronized:
+      description: Whether it is in step with a time server; null where nothing tells.
+      type: bool
+    source:
+      description: V(timedatectl) or V(chronyc); empty where neither tells, or nobody asked.
+      type: str
+    error:
+      description: Why nothing tells; empty where something does.
+      type: str
+file_systems:
+  description: For each of O(paths), the file system that it is on.
+  returned: always
+  type: dict
+  sample: {/data1/share: {free_bytes: 81050435584, inodes: 16777216, inodes_free: 16310117, error: ""}}
+  contains:
+    free_bytes:
+      description: What an unprivileged user may still use, in bytes; null where it can't be asked.
+      type: int
+    inodes:
+      description: Number of files that it can hold. Some say V(0), as they have no limit.
+      type: int
+    inodes_free:
+      description: Number of files that can still be made.
+      type: int
+    error:
+      description: Why it can't be asked, such as no answer from its server; empty where it was.
+      type: str
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import ParseError, parse_chronyc, parse_gpu_errors, parse_stat, parse_timedatectl
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+
+# The journal keeps what the kernel's buffer has lost; without one, or in a container, it is empty.
+LOGS = (
+    ["journalctl", "--dmesg", "--boot", "--lines=100000", "--output=short-monotonic", "--no-pager", "--quiet"],
+    ["dmesg"],
+)
+CLOCKS = (
+    (["timedatectl", "show", "--property=NTPSynchronized"], parse_timedatectl),
+    (["chronyc", "-c", "tracking"], parse_chronyc),
+)
+NOTHING = {"free_bytes": None, "inodes": None, "inodes_free": None}
+
+
+def why(run):
+    """What kept a tool from an answer, in one line."""
+    return run.evidence or (run.stderr.strip().splitlines() or ["exit code %d, and no words" % run.rc])[-1]
+
+
+def first_answer(module, commands):
+    """Name and output of the first of these that says something; else why none does."""
+    errors = []
+    for command in commands:
+        run = run_tool(module, command, module.params["timeout"])
+        if not run.cause and run.rc == 0 and run.stdout.strip():
+            return command[0], run.stdout, ""
+        errors.append("%s: %s" % (command[0], why(run)))
+    return "", "", "; ".join(errors)
+
+
+def file_system(module, path):
+    # By a tool: a call of our own could not be ended where a file server doesn't answer.
+    run = run_tool(module, ["stat", "--file-system", "--format=%S %a %c %d", "--", path], module.params["timeout"])
+    if path != "/" and "No such file" in run.stderr:
+        return file_system(module, os.path.dirname(path))
+    if run.cause or run.rc != 0:
+        return dict(NOTHING, error=why(run))
+    return dict(parse_stat(run.stdout), error="")
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "gpu_errors": {"type": "bool", "default": True},
+            "clock": {"type": "bool", "default": True},
+            "paths": {"type": "list", "elements": "path", "default": []},
+            "timeout": {"type": "int", "default": 10},
+        },
+        supports_check_mode=True,
+    )
+    module.run_command_environ_update = {"LC_ALL": "C"}
+    relative = [path for path in module.params["paths"] if not os.path.isabs(path)]
+    if relative:
+        module.fail_json(msg="paths: %s is not absolute; give paths that begin with /" % ", ".join(relative))
+    if module.params["timeout"] < 1:
+        module.fail_json(msg="timeout: %d is too short: 1 second or more" % module.params["timeout"])
+
+    kernel_log, gpu_errors = {"source": "", "error": ""}, None
+    clock = {"synchronized": None, "source": "", "error": ""}
+    try:
+        if module.params["gpu_errors"]:
+            kernel_log["source"], text, kernel_log["error"] = first_answer(module, LOGS)
+            gpu_errors = parse_gpu_errors(text) if kernel_log["source"] else None
+        if module.params["clock"]:
+            clock["source"], text, clock["error"] = first_answer(module, [command for command, dummy in CLOCKS])
+            if clock["source"]:
+                clock["synchronized"] = {command[0]: parse for command, parse in CLOCKS}[clock["source"]](text)
+        file_systems = {path: file_system(module, path) for path in module.params["paths"]}
+    except ParseError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, kernel_log=kernel_log, gpu_errors=gpu_errors, clock=clock, file_systems=file_systems)
+
+
+if __name__ == "__main__":
+    main()

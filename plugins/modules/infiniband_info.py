@@ -1,0 +1,486 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: infiniband_info
+short_description: Ask a host for its InfiniBand and RoCE devices
+version_added: "0.2.0"
+description:
+  - Reads devices, ports, GIDs and counters from C(/sys/class/infiniband), for which no tool has to be installed.
+  - Where that can't be read, and in a container, C(ibstat) is asked, or C(ibv_devinfo) where it is missing, and C(ibstatus) and C(ibdev2netdev) for what
+    they know beside it. They have no GIDs, no counters and nothing of the PCI bus.
+  - What can't be read, or is no value, is null, and C(unavailable) of the device or the port has the reason or the words that were there.
+  - A host without devices, or whose driver is not loaded, is a result (RV(available=false), RV(cause), RV(fix)). The task fails only for bad options and
+    for output of a tool that is cut or is something else.
+author:
+  - trainyard maintainers (@trainyard)
+options:
+  sysfs_root:
+    description: Where sysfs is mounted.
+    type: path
+    default: /sys
+  container:
+    description: Name or id of a running container in which the tools are asked, by C(docker exec), in place of the host's sysfs.
+    type: str
+  timeout:
+    description: Seconds after which a tool is killed, 1 or more.
+    type: int
+    default: 30
+  network:
+    description:
+      - CIDR of the fabric's network.
+      - Where a RoCE port has several addresses, C(nccl_gid_index) is the one in it.
+    type: str
+  kernel_modules:
+    description: Names of kernel modules, of which RV(kernel_modules) tells the state.
+    type: list
+    elements: str
+    default: []
+  packages:
+    description: Names of packages, of which RV(packages) tells the version.
+    type: list
+    elements: str
+    default: []
+  files:
+    description: Paths of files, of which RV(files) tells the checksum.
+    type: list
+    elements: str
+    default: []
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+requirements:
+  - C(ibstat) (infiniband-diags) or C(ibv_devinfo) (ibverbs-utils) and C(timeout) of coreutils, where sysfs can't be read and for O(container)
+  - Docker's command line client, for O(container)
+"""
+
+EXAMPLES = r"""
+- name: Ask the host
+  trainyard.gpu.infiniband_info:
+    network: 169.254.0.0/16
+  register: fabric
+
+- name: Say which ports are up
+  ansible.builtin.debug:
+    msg: "{{ item.0.name }} port {{ item.1.port }}: {{ item.1.transport }}, {{ item.1.rate_gb_s }} Gb/s, {{ item.1.netdev }}"
+  loop: "{{ fabric.devices | subelements('ports') | selectattr('1.state', 'eq', 'active') }}"
+
+- name: The training container sees eight devices
+  trainyard.gpu.infiniband_info:
+    container: trainyard-training
+  register: inside
+  failed_when: inside.failed or inside.devices | length != 8
+"""
+
+RETURN = r"""
+available:
+  description: Whether there is at least one device.
+  type: bool
+  returned: success
+  sample: true
+cause:
+  description:
+    - Why RV(available) is false, else null.
+    - V(no_devices) - neither a device nor an adapter is there.
+    - V(driver_not_loaded) - an adapter is on the PCI bus, and no driver has made a device of it.
+    - V(not_installed) - sysfs can't be read, and neither C(ibstat) nor C(ibv_devinfo) is there.
+    - V(tool_failed) - the tool ended with an exit code and described no device.
+    - V(timeout) - no end within O(timeout).
+    - V(container_not_running) - no such container, or it is stopped, paused or restarting.
+    - V(engine_unavailable) - no Docker client, no daemon, or the daemon refused.
+  type: str
+  returned: success
+  sample: driver_not_loaded
+fix:
+  description: What to do about RV(cause), with what shows it; null when RV(available) is true.
+  type: str
+  returned: success
+source:
+  description: V(sysfs), or the names of the tools that have told, joined by C(+).
+  type: str
+  returned: success
+  sample: sysfs
+remarks:
+  description: Errors that a tool told of beside the devices, such as one that it could not describe.
+  type: list
+  elements: str
+  returned: success
+adapters:
+  description: Adapters on the host's PCI bus that can speak InfiniBand or RoCE, whether or not a driver knows them. Empty with O(container).
+  type: list
+  elements: dict
+  returned: success
+  contains:
+    bus_id:
+      description: PCI bus id.
+      type: str
+    vendor_id:
+      description: Vendor, four hexadecimal digits.
+      type: str
+    device_id:
+      description: Device, four hexadecimal digits.
+      type: str
+    driver:
+      description: The driver that has it; empty where none has.
+      type: str
+    infiniband:
+      description: Whether it calls itself an InfiniBand adapter on the bus; one that is set to Ethernet does not.
+      type: bool
+    devices:
+      description: Names of the devices that were made of it.
+      type: list
+      elements: str
+devices:
+  description: The devices, by name.
+  type: list
+  elements: dict
+  returned: success
+  contains:
+    name:
+      description: Its name, as V(mlx5_0), V(mlx5_bond_0) or V(rocep1s0f0).
+      type: str
+    hca_type:
+      description: The vendor's type, such as V(MT4129).
+      type: str
+    firmware:
+      description: Version of the firmware.
+      type: str
+    board_id:
+      description: The board, by which firmware is chosen.
+      type: str
+    node_description:
+      description: What the subnet manager calls it.
+      type: str
+    node_guid:
+      description: GUID of the device, in four groups of four hexadecimal digits.
+      type: str
+      sample: a088:c203:00e3:142a
+    system_image_guid:
+      description: GUID that all devices of one card have in common.
+      type: str
+    bus_id:
+      description: PCI bus id.
+      type: str
+    driver:
+      description: Name of the driver.
+      type: str
+    numa_node:
+      description: NUMA node; null where the firmware doesn't say.
+      type: int
+    pcie_gt_s:
+      description: Speed of its PCIe lanes, in billions of transfers a second.
+      type: float
+    pcie_gt_s_max:
+      description: The highest speed of its PCIe lanes.
+      type: float
+    pcie_width:
+      description: PCIe lanes now.
+      type: int
+    pcie_width_max:
+      description: PCIe lanes that it has.
+      type: int
+    virtual_function:
+      description: Whether it is a virtual function of another (SR-IOV).
+      type: bool
+    physical_function:
+      description: PCI bus id of the function that it is a virtual one of.
+      type: str
+    unavailable:
+      description: For every key above that is null, why.
+      type: dict
+      sample: {numa_node: "-1"}
+    ports:
+      description: Its ports.
+      type: list
+      elements: dict
+      contains:
+        port:
+          description: Number, from 1 on.
+          type: int
+        link_layer:
+          description: V(infiniband) or V(ethernet).
+          type: str
+        transport:
+          description: V(infiniband), V(roce) or V(iwarp).
+          type: str
+        state:
+          description: V(down), V(init) (no subnet manager has set it up), V(armed), V(active), V(active_defer) or V(nop).
+          type: str
+        physical_state:
+          description: V(sleep), V(polling), V(disabled), V(training), V(link_up), V(link_error_recovery) or V(phy_test).
+          type: str
+        rate_gb_s:
+          description: Rate in Gb/s (10^9 bits a second). Of a port that is not active it is the driver's default.
+          type: float
+          sample: 400.0
+        width:
+          description: Lanes of the link.
+          type: int
+          sample: 4
+        speed:
+          description: Name of the lanes' speed, as V(EDR), V(HDR), V(NDR).
+          type: str
+        lid:
+          description: Local id, 0 where a subnet manager has given none.
+          type: int
+        sm_lid:
+          description: Local id of the subnet manager.
+          type: int
+        port_guid:
+          description: GUID of the port.
+          type: str
+        netdev:
+          description: Network interface of the port; of ports that are bonded that of the bond.
+          type: str
+        netdev_state:
+          description: What the kernel says of the interface, V(up) or V(down).
+          type: str
+        bond_members:
+          description: Interfaces of the bond; empty where it is none.
+          type: list
+          elements: str
+        gids:
+          description: The entries of the GID table that are in use.
+          type: list
+          elements: dict
+          contains:
+            index:
+              description: Index.
+              type: int
+            gid:
+              description: The GID, as eight groups of hexadecimal digits.
+              type: str
+            type:
+              description: V(IB), V(RoCE v1) or V(RoCE v2).
+              type: str
+            ndev:
+              description: Network interface that it is of; null on InfiniBand.
+              type: str
+            address:
+              description: The IP address that it stands for; null on InfiniBand.
+              type: str
+        nccl_gid_index:
+          description:
+            - Index for C(NCCL_IB_GID_INDEX) with RoCE v2.
+            - The one of the port's only IPv4 address, or of that in O(network); of IPv6 where there is no IPv4. Null where there are several.
+          type: int
+          sample: 3
+        counters:
+          description:
+            - Since the driver was loaded, or somebody set them back - xmit_bytes, rcv_bytes, xmit_packets, rcv_packets, unicast_xmit_packets,
+              unicast_rcv_packets, multicast_xmit_packets, multicast_rcv_packets.
+            - Bytes are the kernel's C(port_xmit_data) and C(port_rcv_data) times 4.
+            - A counter of 32 bits that has come to its end is null.
+          type: dict
+        errors:
+          description: The port's counters of errors, by the kernel's names, as far as it has them. Some have 8 or 16 bits and stay at their end.
+          type: dict
+          sample: {symbol_error: 0, link_downed: 1}
+        hw_counters:
+          description: The vendor's counters of loss, of retries and of congestion, by their names, as far as the port has them.
+          type: dict
+          sample: {out_of_sequence: 0, np_cnp_sent: 12}
+        unavailable:
+          description: For every key above that is null, why.
+          type: dict
+          sample: {nccl_gid_index: only RoCE has one to choose}
+ofed:
+  description: The vendor's drivers and tools, as C(ofed_info) names them; empty where there are none. Empty with O(container).
+  type: str
+  returned: success
+  sample: MLNX_OFED_LINUX-5.8-3.0.7.0
+kernel_modules:
+  description: For each of O(kernel_modules), V(loaded), V(available) or V(missing).
+  type: dict
+  returned: success
+packages:
+  description: Version by name of those of O(packages) that are installed.
+  type: dict
+  returned: success
+files:
+  description: SHA-256 checksum by path of those of O(files) that are there.
+  type: dict
+  returned: success
+"""
+
+import glob
+import ipaddress
+import os
+import platform
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils import _infiniband
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import ParseError, parse_installed
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+
+# Below a device's folder: files, and links, of which the last part of what they lead to is read.
+FILES = ["hca_type", "fw_ver", "board_id", "node_desc", "node_guid", "sys_image_guid", "node_type", "device/numa_node", "device/current_link_speed",
+         "device/max_link_speed", "device/current_link_width", "device/max_link_width", "device/net/*/dev_port", "device/net/*/dev_id", "device/net/*/parent",
+         "device/net/*/phys_port_name", "ports/*/link_layer", "ports/*/state", "ports/*/phys_state", "ports/*/rate", "ports/*/lid", "ports/*/sm_lid",
+         "ports/*/gids/*", "ports/*/counters/*", "ports/*/counters_ext/*"]
+LINKS = ["device", "device/driver", "device/physfn"]
+NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+
+FIXES = {
+    "no_devices": "there is nothing to do on a host that shall have no InfiniBand or RoCE. Else see whether «lspci» lists the adapter",
+    "driver_not_loaded": "load the driver («modprobe mlx5_ib», for adapters of driver mlx5_core), and see what «dmesg» says of the adapter",
+    "not_installed": "install infiniband-diags or ibverbs-utils there, or let the module read the host's sysfs",
+    "tool_failed": "run it by hand there, and see whether /dev/infiniband is there, too",
+    "timeout": "see what the tool waits for («dmesg | grep mlx»), or raise «timeout»",
+    "container_not_running": "start the container",
+    "engine_unavailable": "install and start Docker on this host, and run the task as root",
+}
+
+
+class Sysfs:
+    """Texts of a device's files, and why those can't be read that are there."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def device(self, name):
+        folder = os.path.join(self.root, "class/infiniband", name)
+        texts, errors = {}, {}
+
+        def take(path, within=folder):
+            try:
+                # Not every driver has its words in UTF-8.
+                with open(os.path.join(within, path), encoding="utf-8", errors="replace") as file:
+                    texts[path] = file.read()
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                errors[path] = error.strerror
+
+        for pattern in FILES + ["ports/*/hw_counters/" + counter for counter in _infiniband.HARDWARE]:
+            for path in glob.glob(os.path.join(folder, pattern)):
+                take(os.path.relpath(path, folder))
+        for path in LINKS:
+            if os.path.islink(os.path.join(folder, path)):
+                texts[path] = os.path.basename(os.path.realpath(os.path.join(folder, path)))
+        # The table has up to 256 places, and what is said of an empty one is an error.
+        for path in [path for path in texts if "/gids/" in path and texts[path].strip() != NO_GID]:
+            for attribute in ("types", "ndevs"):
+                take(path.replace("/gids/", "/gid_attrs/%s/" % attribute))
+        interfaces = {os.path.basename(path) for path in glob.glob(os.path.join(folder, "device/net/*"))}
+        for name in interfaces | {texts[path].strip() for path in texts if "/gid_attrs/ndevs/" in path}:
+            for file in ("operstate", "bonding/slaves"):
+                take("net/%s/%s" % (name, file), within=os.path.join(self.root, "class"))
+        return texts, errors
+
+
+class Tools:
+    """What the tools say, on the host or in a container."""
+
+    def __init__(self, module):
+        self.module = module
+        self.used, self.remarks = [], []
+
+    def ask(self, tool, parse):
+        """Texts by device, and the run, which has a cause where the tool said nothing."""
+        run = run_tool(self.module, [tool], self.module.params["timeout"], container=self.module.params["container"])
+        if run.cause:
+            return {}, run
+        try:
+            found, remarks = parse(run.stdout)
+        except _infiniband.ParseError as error:
+            if not run.rc:
+                self.module.fail_json(msg=str(error), rc=run.rc, stdout=run.stdout, stderr=run.stderr)
+            found, remarks = {}, [str(error)]
+        remarks += [line.strip() for line in run.stderr.splitlines() if line.strip()]
+        self.remarks += remarks
+        self.used.append(tool)
+        if run.rc and not found:
+            return {}, run._replace(cause="tool_failed", evidence=remarks[-1] if remarks else "%s ended with exit code %d" % (tool, run.rc))
+        return found, run
+
+    def devices(self):
+        found, run = self.ask("ibstat", _infiniband.parse_ibstat)
+        if run.cause == "not_installed":
+            found, run = self.ask("ibv_devinfo", _infiniband.parse_ibv_devinfo)
+        if run.cause or not found:
+            return {}, run.cause or "no_devices", run.evidence or "%s lists none" % self.used[-1]
+        for tool, parse in (("ibstatus", _infiniband.parse_ibstatus), ("ibdev2netdev", _infiniband.parse_ibdev2netdev)):
+            for name, texts in self.ask(tool, parse)[0].items():
+                # One that came in between is of the next run's.
+                found.get(name, {}).update(texts)
+        return found, None, None
+
+
+class Host:
+    def __init__(self, module):
+        self.module, self.root = module, module.params["sysfs_root"]
+
+    def say(self, *command):
+        """What a tool prints; empty where it is missing or has nothing to say."""
+        path = self.module.get_bin_path(command[0])
+        return self.module.run_command([path] + list(command[1:]), environ_update={"LC_ALL": "C"})[1] if path else ""
+
+    def kernel_modules(self):
+        names = self.module.params["kernel_modules"]
+        loaded = [name for name in names if os.path.isdir(os.path.join(self.root, "module", name))]
+        folder = "/lib/modules/%s/" % platform.release()
+        return _infiniband.module_states(names, loaded, read_text(folder + "modules.dep"), read_text(folder + "modules.builtin"))
+
+    def packages(self):
+        names = self.module.params["packages"]
+        listed = self.say("dpkg-query", "--show", "--showformat", "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n", *names) if names else ""
+        try:
+            return {name: package["version"] for name, package in parse_installed(listed).items()}
+        except ParseError as error:
+            self.module.fail_json(msg="what this host says of its packages can't be read: %s" % error)
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "sysfs_root": {"type": "path", "default": "/sys"},
+            "container": {"type": "str"},
+            "timeout": {"type": "int", "default": 30},
+            "network": {"type": "str"},
+            "kernel_modules": {"type": "list", "elements": "str", "default": []},
+            "packages": {"type": "list", "elements": "str", "default": []},
+            "files": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    root, container, timeout, network = (module.params[name] for name in ("sysfs_root", "container", "timeout", "network"))
+    if container is not None and (not container.strip() or container.startswith("-")):
+        module.fail_json(msg="container: «%s» is no name" % container)
+    if timeout < 1:
+        module.fail_json(msg="timeout: %d is too short: 1 second or more" % timeout)
+    try:
+        network = ipaddress.ip_network(network) if network else None
+    except ValueError as error:
+        module.fail_json(msg="network: «%s» is no network such as 192.0.2.0/24: %s" % (network, error))
+
+    host, tools = Host(module), Tools(module)
+    adapters = [] if container else fabric_adapters(root)
+    reads_sysfs = not container and os.path.isdir(os.path.join(root, "class")) and os.access(os.path.join(root, "class"), os.R_OK)
+    if reads_sysfs:
+        folder = os.path.join(root, "class/infiniband")
+        names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        devices = [_infiniband.describe_device(name, *Sysfs(root).device(name), network=network) for name in names]
+        cause, evidence = (None, None) if devices else ("driver_not_loaded", ", ".join("adapter {bus_id}".format(**adapter) for adapter in adapters)) \
+            if adapters else ("no_devices", "%s has none, and the PCI bus no adapter" % folder)
+    else:
+        found, cause, evidence = tools.devices()
+        absent = "not said by " + ", ".join(tools.used)
+        devices = [_infiniband.describe_device(name, found[name], absent=absent, network=network) for name in sorted(found)]
+    module.exit_json(
+        changed=False, available=bool(devices), cause=cause, fix="%s. Seen: %s" % (FIXES[cause], evidence) if cause else None,
+        source="sysfs" if reads_sysfs else "+".join(tools.used), remarks=tools.remarks, adapters=adapters, devices=devices,
+        ofed="" if container else host.say("ofed_info", "-s").strip().rstrip(":"), kernel_modules=host.kernel_modules(), packages=host.packages(),
+        files=checksums(module.params["files"]),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: own_name
+short_description: Take a host's own name in /etc/hosts from the loopback to its address
+version_added: "0.2.0"
+description:
+  - Debian and Ubuntu write C(127.0.1.1) and the host's own name into C(/etc/hosts). A rank that looks up its own name then tells the others to call their
+    own loopback.
+  - Such a line is replaced, and kept beside it as a comment, so that V(absent) puts it back exactly. All other lines, and other names of that line, stay.
+  - Where no line has the own name on the loopback, nothing is changed.
+author:
+  - trainyard maintainers (@trainyard)
+options:
+  address:
+    description: Address that the own name leads to. Required for O(state=present).
+    type: str
+  state:
+    description: V(absent) puts back what was there.
+    type: str
+    choices: [present, absent]
+    default: present
+  path:
+    description: The file.
+    type: path
+    default: /etc/hosts
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+notes:
+  - cloud-init writes the file anew at each boot where its C(manage_etc_hosts) is on; the line then belongs into its template.
+"""
+
+EXAMPLES = r"""
+- name: Let the own name lead to the cluster network
+  trainyard.gpu.own_name:
+    address: 10.0.0.11
+"""
+
+RETURN = r"""
+hostname:
+  description: The host's own name.
+  returned: success
+  type: str
+"""
+
+import os
+import socket
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import with_own_name, without_own_name
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "address": {"type": "str"},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "path": {"type": "path", "default": "/etc/hosts"},
+        },
+        supports_check_mode=True,
+        required_if=[("state", "present", ["address"])],
+    )
+    path, hostname = module.params["path"], socket.gethostname()
+    before = read_text(path)
+    after = with_own_name(before, hostname, module.params["address"]) if module.params["state"] == "present" else without_own_name(before)
+    if after != before and not module.check_mode:
+        new = os.path.join(module.tmpdir, "hosts")
+        with open(new, "w", encoding="utf-8") as stream:
+            stream.write(after)
+        # In a container the file is a mount, which can't be replaced.
+        module.atomic_move(new, path, unsafe_writes=True)
+    module.exit_json(changed=after != before, hostname=hostname, diff={"before_header": path, "after_header": path, "before": before, "after": after})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What verify has found, judged and put together: data in, one report out. Reads and writes no file, and knows no clock."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from xml.etree import ElementTree
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding, render
+from ansible_collections.trainyard.gpu.plugins.module_utils._signatures import explain
+
+SCHEMA_VERSION = 1
+NOT_MADE = ("skipped", "not_evaluated")
+# From good to bad: of several findings in one place the last one counts.
+SEVERITY = ("pass", "skipped", "not_evaluated", "warn", "fail")
+TAIL_LINES = 60
+# A bandwidth that differs by less is the same: two runs of one healthy cluster do.
+NOTICEABLE = 0.05
+PEAK = "peak bandwidth, "
+# More than these in one sentence nobody reads.
+NAMED = 3
+HOST_KEYS = ("name", "address", "interface", "fabric_address", "slots", "reachable", "gpus", "rdma_devices")
+REMOVED = "[removed]"
+
+
+class ReportError(ValueError):
+    """What was given makes no report, or a file holds none. The message says what, where, and what is allowed."""
+
+
+# --- nothing secret ---------------------------------------------------------------------------------------------------------
+
+_SECRET_NAME = r"(?:\w*(?:password|passwd|passphrase|secret|token|credentials?|api_?key|access_?key|private_?key)|authorization)"
+_SECRETS = (
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), REMOVED),
+    # user:password@ of a proxy or a mirror. A user alone may be a token.
+    (re.compile(r"\b([a-z][a-z0-9+.-]{0,30}://)[^\s/@'\"]+@", re.IGNORECASE), r"\g<1>%s@" % REMOVED),
+    (re.compile(r"\b(authorization\s*[:=]\s*['\"]?(?:basic|bearer|token)\s+)[^\s'\"]+", re.IGNORECASE), r"\g<1>" + REMOVED),
+    (re.compile(r"\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), r"\g<1>" + REMOVED),
+    (re.compile(r"((?<![\w/])-{0,2}%s['\"]?\s*(?:=|:(?!//))\s*)(?!\[removed\]|(?:basic|bearer|token)\s)(?:'[^']*'|\"[^\"]*\"|[^\s,;&'\"]+)"
+                % _SECRET_NAME.replace("_?", "[_-]?"), re.IGNORECASE), r"\g<1>" + REMOVED),
+    (re.compile(r"((?<![\w-])--%s\s+)(?!-)\S+" % _SECRET_NAME.replace("_?", "[_-]?"), re.IGNORECASE), r"\g<1>" + REMOVED),
+    (re.compile(r"(\"auth\"\s*:\s*\")[^\"]+"), r"\g<1>" + REMOVED),
+    # Tokens that are known by their form: of GitHub, GitLab, Hugging Face, NVIDIA, Weights & Biases, AWS, Slack, OpenAI, and JSON Web Tokens.
+    (re.compile(r"\b(?:gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{15,}|hf_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
+                r"|xox[abprs]-[\w-]{10,}|sk-[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"), REMOVED),
+)
+
+
+def redact(value):
+    """The same without passwords and tokens, wherever in it they are, and of text that can be written."""
+    if isinstance(value, str):
+        return _redact_text(value)
+    if isinstance(value, dict):
+        return {redact(str(key)): REMOVED if isinstance(inner, str) and inner and re.fullmatch(_SECRET_NAME, str(key), re.IGNORECASE) else redact(inner)
+                for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redact(inner) for inner in value]
+    return value
+
+
+@functools.lru_cache(maxsize=4096)
+def _redact_text(text):
+    # Bytes that are no UTF-8 come as characters that no file can hold.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    for pattern, instead in _SECRETS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------------
+
+
+def names_in(text, hosts):
+    """The hosts that a finding is about: one, several («a, b»), or all of them where it names none."""
+    names = [host["name"] for host in hosts]
+    told = [name for name in text.split(", ") if name in names]
+    return told or names
+
+
+def applies(check, host, hosts):
+    """Whether the check could be made on this host at all."""
+    return {
+        "": True,
+        "gpus": bool(host.get("gpus")),
+        "rdma": bool(host.get("rdma_devices")),
+        "peers": len(hosts) > 1,
+    }[check.get("needs", "")]
+
+
+def required_ids(required, published):
+    """The ids that C(required) names, where it is None those that the published list requires."""
+    known = [check["id"] for check in published]
+    if required is None:
+        return [check["id"] for check in published if check["required"]]
+    unknown = [name for name in required if name not in known]
+    if unknown:
+        raise ReportError("required names %s, which verify doesn't know. Allowed: %s" % (", ".join(unknown), ", ".join(known)))
+    return list(required)
+
+
+def complete(findings, hosts, published, required):
+    """The findings, and one for each required check that was not made where it applies: what is missing must not pass for good."""
+    made = {(entry["id"], name) for entry in findings for name in names_in(entry["host"], hosts)}
+    missing = []
+    for check in published:
+        if check["id"] not in required:
+            continue
+        silent = [host for host in hosts if applies(check, host, hosts) and (check["id"], host["name"]) not in made]
+        if check["stage"] == "cluster":
+            # One finding is enough, whichever hosts it names.
+            silent = silent if silent and not any(entry["id"] == check["id"] for entry in findings) else []
+            silent = [{"name": ", ".join(host["name"] for host in silent)}] if silent else []
+        for host in silent:
+            away = "the host did not answer" if host.get("reachable") is False else "it was not made"
+            missing.append(finding(check["id"], host["name"], "not_evaluated", expected=check["checked"], found=away, source="verify",
+                                   fix="Bring the host back and run verify.yml again." if away.startswith("the host") else "Run verify.yml for all hosts."))
+    return list(findings) + missing
+
+
+def not_made(findings, hosts, published, required):
+    """The findings that say of a required check, on a host where it applies, that it was not made."""
+    checks = {check["id"]: check for check in published}
+    by_name = {host["name"]: host for host in hosts}
+    return [entry for entry in findings if entry["verdict"] in NOT_MADE and entry["id"] in required
+            and any(applies(checks[entry["id"]], by_name[name], hosts) for name in names_in(entry["host"], hosts))]
+
+
+def judge(findings, hosts, published, required, fail_on="block"):
+    """The verdict over all findings, and why it is no better."""
+    reasons = []
+    counts = {verdict: sum(entry["verdict"] == verdict for entry in findings) for verdict in SEVERITY}
+    lacking = not_made(findings, hosts, published, required)
+    if counts["fail"]:
+        reasons.append("%s failed" % _number(counts["fail"], "check"))
+    if lacking:
+        ids = list(dict.fromkeys(entry["id"] for entry in lacking))
+        text = "%s that %s required %s not made" % (_number(len(ids), "check"), *(("is", "was") if len(ids) == 1 else ("are", "were")))
+        reasons.append(text + (": %s" % ", ".join(ids) if len(ids) <= NAMED else ""))
+    if counts["warn"]:
+        reasons.append(_number(counts["warn"], "warning") + (", and verify_fail_on is warn" if fail_on == "warn" else ""))
+    if not counts["pass"] + counts["warn"] + counts["fail"]:
+        reasons.append("nothing was checked")
+    if counts["fail"] or lacking or (counts["warn"] and fail_on == "warn") or "nothing was checked" in reasons:
+        return "fail", reasons
+    return ("warn" if counts["warn"] else "pass"), reasons
+
+
+def _number(count, what):
+    return "%d %s%s" % (count, what, "" if count == 1 else "s")
+
+
+# --- the report -------------------------------------------------------------------------------------------------------------
+
+
+def make(cluster, generated, checks, hosts, published, versions=None, bandwidth=None, blame=(), suspect=(), logs=(), seconds=0.0, required=None,
+         fail_on="block", before=None):
+    """Return the report. C(generated) is a time as text; C(before) is the report to compare with, or None."""
+    hosts = [{key: host[key] for key in HOST_KEYS if key in host} for host in hosts]
+    strangers = [name for name in suspect if name not in [host["name"] for host in hosts]]
+    if strangers:
+        raise ReportError("suspect names %s, which is no host of the cluster: %s" % (", ".join(strangers), ", ".join(host["name"] for host in hosts)))
+    required = required_ids(required, published)
+    checks = complete(redact(checks), hosts, published, required)
+    verdict, reasons = judge(checks, hosts, published, required, fail_on)
+    logs = [dict(log, tail=plain(log["tail"])) for log in redact(logs)]
+    report = redact({
+        "schema_version": SCHEMA_VERSION,
+        "cluster": cluster,
+        "generated": generated,
+        "verdict": verdict,
+        "reasons": reasons,
+        "required": required,
+        "checks": checks,
+        "hosts": hosts,
+        "versions": versions or {},
+        "bandwidth": dict({"collective": None, "note": "", "runs": []}, **(bandwidth or {})),
+        "blame": list(blame),
+        "suspect": list(suspect),
+        "seconds": round(float(seconds), 1),
+        "explanations": explanations(checks, logs),
+        "logs": [{"host": log["host"], "name": log["name"], "tail": "\n".join(log["tail"].splitlines()[-TAIL_LINES:])} for log in logs],
+    })
+    report["compared_with"] = before["generated"] if before else None
+    report["changes"] = changes(before, report) if before else []
+    return report
+
+
+def plain(text):
+    """A log without colours and other control characters; of a line that was written over with carriage returns, all of it."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", text)
+
+
+def explanations(checks, logs):
+    """What the errors in logs and in bad findings mean. Lines that are not known here are told of logs only: a finding is shown anyway."""
+    told = [dict(meaning, host=log["host"]) for log in logs for meaning in explain(log["tail"])]
+    told += [dict(meaning, host=entry["host"]) for entry in checks if entry["verdict"] in ("fail", "warn") for meaning in explain(entry["found"])
+             if meaning["signature"]]
+    first = {}
+    for meaning in told:
+        first.setdefault((meaning["signature"] or meaning["line"], meaning["host"]), meaning)
+    return list(first.values())
+
+
+def changes(before, now):
+    """What differs between two reports of one cluster: what, host, before and now, as text."""
+    found = []
+
+    def note(what, host, old, new):
+        if old != new:
+            found.append({"what": what, "host": host, "before": old, "now": new})
+
+    note("verdict", "", before["verdict"], now["verdict"])
+    old, new = ({(entry["id"], entry["host"]): entry["verdict"] for entry in sorted(report["checks"], key=lambda entry: SEVERITY.index(entry["verdict"]))}
+                for report in (before, now))
+    for check_id, host in list(new) + [key for key in old if key not in new]:
+        note(check_id, host, old.get((check_id, host), "not there"), new.get((check_id, host), "not there"))
+    for key in ("address", "interface", "fabric_address", "slots", "gpus", "rdma_devices"):
+        old, new = ({host["name"]: host.get(key) for host in report["hosts"]} for report in (before, now))
+        for name in new:
+            note(key, name, _text(old.get(name)), _text(new[name]))
+    for name in list(now["versions"]) + [name for name in before["versions"] if name not in now["versions"]]:
+        old, new = before["versions"].get(name, {}), now["versions"].get(name, {})
+        for component in list(new) + [component for component in old if component not in new]:
+            note(component, name, _text(old.get(component)), _text(new.get(component)))
+    old, new = ({run["id"]: run for run in report["bandwidth"]["runs"]} for report in (before, now))
+    # Of another collective it is another number. Pairs and groups are measured only where the whole falls short.
+    for run_id in [run_id for run_id in new if not between(run_id)] if before["bandwidth"]["collective"] == now["bandwidth"]["collective"] else ():
+        values = [run["max_busbw_gb_s"] for run in (old.get(run_id), new[run_id]) if run and run["max_busbw_gb_s"]]
+        if len(values) == 2 and abs(values[1] / values[0] - 1) > NOTICEABLE:
+            name = "cluster" if run_id == "cluster" else " ".join(run_id.split(":", 1))
+            note(PEAK + name, ", ".join(new[run_id]["hosts"]), "%.3g GB/s" % values[0],
+                 "%.3g GB/s (%+.0f %%)" % (values[1], 100 * (values[1] / values[0] - 1)))
+    return found
+
+
+def between(run_id):
+    """Whether a run was made to find who is at fault."""
+    return run_id.startswith(("pair:", "group:"))
+
+
+def _text(value):
+    return "not there" if value in (None, "") else str(value)
+
+
+# --- as text, JUnit and inventory ----------------------------------------------------------------------------------------------
+
+
+def summary(report, published):
+    """The report for a terminal: the verdict, who is at fault, what is wrong and what to do."""
+    lines = ["Verdict: %s.%s" % (report["verdict"], " %s." % "; ".join(report["reasons"]) if report["reasons"] else "")]
+    for entry in report["blame"]:
+        lines.append("At fault: %s %s: %s" % (entry["kind"], ", ".join(entry["names"]), entry["evidence"]))
+    if report["suspect"]:
+        lines.append("Suspect: %s" % ", ".join(report["suspect"]))
+    lines.append(render(report["checks"], (("fail", "FAIL"), ("warn", "WARN"))))
+    # One host that is down has made none of its checks: that is one line, not twenty.
+    reasons = {}
+    for entry in not_made(report["checks"], report["hosts"], published, report["required"]):
+        reasons.setdefault((entry["host"], entry["found"], entry["fix"]), []).append(entry["id"])
+    lines += ["NOT MADE, and required: %s: %s\n  found: %s\n  fix: %s" % (host, ", ".join(dict.fromkeys(ids)), found, fix)
+              for (host, found, fix), ids in reasons.items()]
+    for meaning in merged(report["explanations"]):
+        if meaning["signature"]:
+            lines.append("MEANS: %s: «%s»\n  cause: %s\n  fix: %s" % (", ".join(meaning["hosts"]), meaning["line"], meaning["cause"], meaning["fix"]))
+    return "\n".join(line for line in lines if line)
+
+
+def merged(meanings):
+    """Explanations, those of several hosts once, with C(hosts) in place of C(host)."""
+    found = {}
+    for meaning in meanings:
+        entry = found.setdefault(meaning["signature"] or meaning["line"], dict(meaning, hosts=[]))
+        entry["hosts"] += [meaning["host"]] if meaning["host"] not in entry["hosts"] else []
+    return list(found.values())
+
+
+def junit(report, published):
+    """The report as JUnit XML: a suite for each host or group of hosts, a case for each finding. What fails the verdict is a failure or an error here."""
+    titles = {check["id"]: check["title"] for check in published}
+    lacking = not_made(report["checks"], report["hosts"], published, report["required"])
+    warnings_fail = report["verdict"] == "fail" and any("verify_fail_on is warn" in reason for reason in report["reasons"])
+    root = ElementTree.Element("testsuites", name="trainyard.gpu.verify " + _xml(report["cluster"]))
+    suites = {}
+    for entry in report["checks"]:
+        suites.setdefault(entry["host"], []).append(entry)
+    for host, entries in suites.items():
+        suite = ElementTree.SubElement(root, "testsuite", name=_xml(host), timestamp=report["generated"].rstrip("Z"))
+        counts = {"failures": 0, "errors": 0, "skipped": 0}
+        for entry in entries:
+            case = ElementTree.SubElement(suite, "testcase", classname=_xml(host), name=_xml(entry["id"]), time="%.1f" % entry["seconds"])
+            text = _xml("\n".join("%s: %s" % (label, entry[label]) for label in ("expected", "found", "source", "fix") if entry[label]))
+            message = _xml(entry["found"] or titles.get(entry["id"], entry["id"]))
+            if entry["verdict"] == "fail" or (entry["verdict"] == "warn" and warnings_fail):
+                kind, counts["failures"] = "failure", counts["failures"] + 1
+            elif entry in lacking:
+                kind, counts["errors"] = "error", counts["errors"] + 1
+            elif entry["verdict"] in NOT_MADE:
+                kind, counts["skipped"] = "skipped", counts["skipped"] + 1
+            elif entry["verdict"] == "warn":
+                ElementTree.SubElement(case, "system-out").text = "warning\n" + text
+                continue
+            else:
+                continue
+            node = ElementTree.SubElement(case, kind, message=message)
+            if kind != "skipped":
+                node.set("type", entry["verdict"])
+                node.text = text
+        suite.attrib.update({name: str(count) for name, count in counts.items()}, tests=str(len(entries)),
+                            time="%.1f" % sum(entry["seconds"] for entry in entries))
+    for name in ("tests", "failures", "errors", "skipped"):
+        root.set(name, str(sum(int(suite.get(name)) for suite in root)))
+    root.set("time", "%.1f" % report["seconds"])
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n%s\n' % ElementTree.tostring(root, encoding="unicode")
+
+
+def _xml(text):
+    """XML has no way to say these characters."""
+    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+
+
+def suspect_inventory(report):
+    """Group suspect, as a second inventory for -i. It is there, and empty, where nobody is suspect, so that a command line can always name it."""
+    hosts = "".join("\n    '%s':" % name.replace("'", "''") for name in report["suspect"]) or " {}"
+    return ("---\n# Written by trainyard.gpu.verify, %s. Leave these hosts out of a run, with this file after your own inventory:\n"
+            "#   ansible-playbook ... -i INVENTORY -i THIS_FILE --limit 'cluster:!suspect'\nsuspect:\n  hosts:%s\n" % (report["generated"], hosts))

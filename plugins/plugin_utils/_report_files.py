@@ -1,0 +1,195 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Reports as files on the controller: one folder for each, a whole one or none; and those of earlier runs, which are the site's history."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import ReportError
+
+SCHEMA = os.path.join(os.path.dirname(__file__), "report.schema.json")
+REPORT = "report.json"
+SUSPECT = "suspect.yml"
+# Names that ansible-core passes over in a folder of inventories.
+NOT_READ = re.compile(r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.pyc|\.pyo|\.swp|\.bak|~|\.rpm|\.md|\.txt|\.rst|\.orig|\.cfg|\.retry)$")
+_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int, "number": (int, float)}
+
+
+# --- shape --------------------------------------------------------------------------------------------------------------------
+
+
+def load_schema():
+    with open(SCHEMA, encoding="utf-8") as opened:
+        return json.load(opened)
+
+
+def problem_of(value, schema, root=None, where=""):
+    """What keeps the value from being what the schema says; '' if nothing does. The few words of JSON Schema that report.schema.json uses."""
+    root = root or schema
+    if "$ref" in schema:
+        problem = problem_of(value, root["$defs"][schema["$ref"].rsplit("/", 1)[1]], root, where)
+        if problem:
+            return problem
+    if "anyOf" in schema:
+        problems = [problem_of(value, inner, root, where) for inner in schema["anyOf"]]
+        return "" if "" in problems else problems[0]
+    where = where or "the report"
+    types = schema.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    if types and not any(_is(value, name) for name in types):
+        return "%s is %s, and must be of type %s" % (where, _show(value), " or ".join(types))
+    allowed = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    # True is 1 in Python, and is not in JSON.
+    if allowed is not None and not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed):
+        return "%s is %s. Allowed: %s" % (where, _show(value), ", ".join(json.dumps(choice) for choice in allowed))
+    if isinstance(value, str) and (len(value) < schema.get("minLength", 0) or not re.search(schema.get("pattern", ""), value)):
+        return "%s is %s, and must %s" % (where, _show(value), "match %s" % schema["pattern"] if "pattern" in schema else "not be empty")
+    if _is(value, "number") and not value >= schema.get("minimum", value):
+        return "%s is %s, and must be %s at least" % (where, _show(value), schema["minimum"])
+    if isinstance(value, list):
+        if len(value) < schema.get("minItems", 0):
+            return "%s has %d entries, and must have %d at least" % (where, len(value), schema["minItems"])
+        problems = (problem_of(inner, schema.get("items", {}), root, "%s[%d]" % (where, number)) for number, inner in enumerate(value))
+        return next((problem for problem in problems if problem), "")
+    if isinstance(value, dict):
+        missing = [name for name in schema.get("required", ()) if name not in value]
+        if missing:
+            return "%s lacks %s" % (where, ", ".join(missing))
+        for name, inner in value.items():
+            rule = schema.get("properties", {}).get(name, schema.get("additionalProperties", {}))
+            if rule is False:
+                return "%s has %s, which is not known there. Allowed: %s" % (where, name, ", ".join(schema["properties"]))
+            problem = problem_of(inner, rule, root, name if where == "the report" else "%s.%s" % (where, name))
+            if problem:
+                return problem
+    return ""
+
+
+def _is(value, name):
+    if isinstance(value, bool):
+        return name == "boolean"
+    if name == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _TYPES[name])
+
+
+def _show(value):
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# --- earlier reports ------------------------------------------------------------------------------------------------------------
+
+
+def read(path, schema):
+    """The report in a file, or in the folder of one."""
+    file = os.path.join(path, REPORT) if os.path.isdir(path) else path
+    try:
+        with open(file, encoding="utf-8") as opened:
+            report = json.load(opened)
+    except FileNotFoundError as error:
+        raise ReportError("%s: there is no report. Name a folder that verify.yml has written, or its %s." % (path, REPORT)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReportError("%s cannot be read: %s" % (file, getattr(error, "strerror", None) or error)) from error
+    except (ValueError, RecursionError) as error:
+        raise ReportError("%s is no report: it is not JSON (%s)." % (file, error)) from error
+    version = report.get("schema_version") if isinstance(report, dict) else None
+    if version is not None and version != schema["properties"]["schema_version"]["const"]:
+        raise ReportError("%s is a report of schema version %s; this version of the collection reads %d." % (
+            file, _show(version), schema["properties"]["schema_version"]["const"]))
+    problem = problem_of(report, schema)
+    if problem:
+        raise ReportError("%s is no report that verify.yml has written: %s." % (file, problem))
+    return report
+
+
+def difference(report, cluster, names):
+    """Why a report is of another cluster; '' where it is of this one."""
+    if report["cluster"] != cluster:
+        return "it is of cluster %s, and this is %s" % (report["cluster"], cluster)
+    theirs = [host["name"] for host in report["hosts"]]
+    if sorted(theirs) != sorted(names):
+        return "its hosts are %s, and these are %s" % (", ".join(theirs), ", ".join(names))
+    return ""
+
+
+def history(folder, schema, cluster, names, limit):
+    """The last reports of this cluster, newest first, and what was passed over with the reason."""
+    reports, passed_over = [], []
+    for path in folders(folder):
+        if len(reports) == limit:
+            break
+        try:
+            report = read(path, schema)
+        except ReportError as error:
+            passed_over.append(str(error))
+            continue
+        if not difference(report, cluster, names):
+            reports.append(report)
+    return reports, passed_over
+
+
+def folders(folder):
+    """The folders of reports, newest first: their names are times."""
+    try:
+        names = sorted(os.listdir(folder), reverse=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ReportError("%s cannot be read: %s" % (folder, error.strerror)) from error
+    return [os.path.join(folder, name) for name in names if not name.startswith(".") and os.path.isfile(os.path.join(folder, name, REPORT))]
+
+
+# --- the new one ----------------------------------------------------------------------------------------------------------------
+
+
+def read_as_inventory(folder, sources):
+    """The inventory source because of which Ansible would take what is in this folder for inventories, or ''."""
+    folder = os.path.realpath(folder)
+    for source in sources:
+        root = os.path.realpath(source)
+        if os.path.isdir(root) and os.path.commonpath([root, folder]) == root:
+            parts = [] if folder == root else os.path.relpath(folder, root).split(os.sep)
+            if not any(NOT_READ.search(part) for part in parts):
+                return source
+    return ""
+
+
+def write(folder, generated, files):
+    """Write the files of one report, by name, into a folder named after its time. Returns its path. It is there whole or not at all."""
+    os.makedirs(folder, mode=0o750, exist_ok=True)
+    name = generated.replace(":", "-")
+    part = os.path.join(folder, ".%s.%d" % (name, os.getpid()))
+    os.mkdir(part, 0o750)
+    try:
+        for file, text in files.items():
+            _write(os.path.join(part, file), text)
+        # Of two in one second each keeps its own.
+        for number in range(1, 100):
+            path = os.path.join(folder, name if number == 1 else "%s.%02d" % (name, number))
+            if not os.path.exists(path):
+                os.rename(part, path)
+                return path
+        raise ReportError("%s: a hundred reports of one second" % folder)
+    finally:
+        if os.path.isdir(part):
+            shutil.rmtree(part)
+
+
+def replace(path, text):
+    """Write a file in place of the one that is there."""
+    part = "%s.%d.part" % (path, os.getpid())
+    _write(part, text)
+    os.replace(part, path)
+
+
+def _write(path, text):
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w", encoding="utf-8") as opened:
+        opened.write(text)

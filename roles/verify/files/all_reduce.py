@@ -1,0 +1,361 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Measures PyTorch's all-reduce over the hosts of a job: each alone, all together, and, where they fall short, who is to blame.
+
+One job for all of it, as starting one takes longer than a measurement: every rank waits for what rank 0 has measured next, and the ranks that it names do so in
+a process group of their own. Ranks meet in torchrun's store, never in a group of all, so that a pair that can't connect stops nobody else.
+With GPUs it is NCCL's all-reduce with a rank for each GPU; without, Gloo's, with two ranks on a host: two of them make it work alone, one takes part in
+what goes over the network. The plan is in TRAINYARD_BANDWIDTH (JSON in base64, as it passes through several shells); the answer is bandwidth.json in
+TRAINYARD_JOB_DIR, written anew after each round.
+Python 3.6: old training images have nothing newer. _bandwidth.py and _blame.py, the collection's own, lie beside this file.
+"""
+
+import base64
+import datetime
+import glob
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import _bandwidth
+import _blame
+
+try:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+except ImportError as error:
+    raise SystemExit("Bandwidth is measured with PyTorch, which the training image lacks (%s)." % error)
+
+# A message of this many elements repeats the values by which sums are checked: no float32 sum of them is rounded.
+PATTERN = 7
+# What one row takes at least, and the most iterations between two looks at the clock.
+ROW_SECONDS = 0.25
+BLOCK = 100
+# What the rows of one run may take: on a slow network the largest messages are left out.
+RUN_SECONDS = 5
+# Who takes longer to find its group, or hangs in a collective, has failed; between two of its own steps a rank waits for many of others.
+CONNECT_SECONDS = 5
+TIMEOUT = datetime.timedelta(seconds=30)
+STORE_TIMEOUT = datetime.timedelta(seconds=600)
+
+
+# --- what the machine tells ---
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read().strip()
+    except OSError:
+        # The kernel answers for an interface that is down, or that has no speed, with an error.
+        return ""
+
+
+def output(*command):
+    try:
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20, check=False, universal_newlines=True).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def interface_card(name, sysfs="/sys"):
+    folder = os.path.join(sysfs, "class/net", name)
+    device = os.path.join(folder, "device")
+    # Neither a card nor on top of one: the speed of a virtual interface is a number that its driver has made up.
+    real = os.path.exists(device) or glob.glob(os.path.join(folder, "lower_*"))
+    return _bandwidth.card(name, read(os.path.join(folder, "speed")) if real else "", False,
+                           read(os.path.join(device, "current_link_speed")), read(os.path.join(device, "current_link_width")))
+
+
+def rdma_cards(wanted, sysfs="/sys"):
+    """Cards with an active port, of those that NCCL_IB_HCA leaves (names with or without a port; = before them for the whole name, ^ to leave out)."""
+    cards = []
+    names = [entry.split(":")[0] for entry in wanted.lstrip("=^").split(",") if entry]
+    for port in sorted(glob.glob(os.path.join(sysfs, "class/infiniband/*/ports/*"))):
+        name = port.split("/")[-3]
+        taken = not names or any(name == entry or (not wanted.startswith(("=", "^=")) and name.startswith(entry)) for entry in names)
+        if read(os.path.join(port, "state")).endswith("ACTIVE") and taken != (wanted.startswith("^") and bool(names)):
+            device = os.path.join(sysfs, "class/infiniband", name, "device")
+            cards.append(_bandwidth.card(name, read(os.path.join(port, "rate")), True,
+                                         read(os.path.join(device, "current_link_speed")), read(os.path.join(device, "current_link_width"))))
+    return cards
+
+
+def facts(with_gpus):
+    """What can limit this host: its cards, and its GPUs."""
+    interface = os.environ.get("NCCL_SOCKET_IFNAME" if with_gpus else "GLOO_SOCKET_IFNAME", "").lstrip("=").split(",")[0]
+    cards = rdma_cards(os.environ.get("NCCL_IB_HCA", "")) if with_gpus and os.environ.get("NCCL_IB_DISABLE", "0") == "0" else []
+    gpus = _bandwidth.gpus(output("nvidia-smi", "nvlink", "--status"),
+                           output("nvidia-smi", "--query-gpu=pcie.link.gen.max,pcie.link.width.current", "--format=csv,noheader")) if with_gpus else []
+    return {"cards": cards or ([interface_card(interface)] if interface else []), "gpus": gpus, "interface": interface}
+
+
+# --- the collective ---
+
+def pattern(count, addend, device):
+    return (torch.arange(count, device=device) % PATTERN + addend).to(torch.float32)
+
+
+def slowest(seconds, device):
+    """Seconds of the slowest rank, so that all ranks go on alike."""
+    longest = torch.tensor([seconds], dtype=torch.float64, device=device)
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+    return longest.item()
+
+
+def since(begun, device):
+    """Seconds since then by the slowest rank's clock, after what was queued is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return slowest(time.perf_counter() - begun, device)
+
+
+def all_reduce_rows(place, ranks, sizes, device):
+    """A row for each size; the larger ones are left out when they would take too long."""
+    rows = []
+    run_begun = time.perf_counter()
+    for size in sizes:
+        count = size // 4
+        buffer = pattern(count, place + 1, device)
+        # Proves the sum, warms up, and tells how many may fit.
+        begun = time.perf_counter()
+        dist.all_reduce(buffer)
+        block = int(ROW_SECONDS / since(begun, device))
+        expected = pattern(count, 0, device) * ranks + ranks * (ranks + 1) / 2.0
+        wrong = torch.tensor([(buffer != expected).sum().item()], dtype=torch.float64, device=device)
+        dist.all_reduce(wrong)
+        buffer.zero_()
+        done, spent = 0, 0.0
+        begun = time.perf_counter()
+        # For all of that time, whatever the first one took: a CPU that is held back runs at full speed for a part of each tenth of a second.
+        while spent < ROW_SECONDS:
+            block = max(1, min(BLOCK, block))
+            for _iteration in range(block):
+                dist.all_reduce(buffer)
+            done += block
+            spent = since(begun, device)
+            block = int((ROW_SECONDS - spent) * done / spent)
+        rows.append(_bandwidth.row(size, spent / done, ranks, int(wrong.item())))
+        if since(run_begun, device) + ROW_SECONDS + 8 * spent / done > RUN_SECONDS:
+            break
+    return rows
+
+
+class Rank(object):
+    def __init__(self, plan):
+        self.plan = plan
+        self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        torch.set_num_threads(1)
+        self.backend = "nccl" if self.device.type == "cuda" else "gloo"
+        self.store, self.rank, self.world = next(rendezvous("env://"))
+        self.store.set_timeout(STORE_TIMEOUT)
+        with socket.socket(socket.AF_INET6 if ":" in os.environ["MASTER_ADDR"] else socket.AF_INET, socket.SOCK_DGRAM) as way:
+            # The address on the network that the ranks meet on. Nothing is sent.
+            way.connect((os.environ["MASTER_ADDR"], 9))
+            self.address = way.getsockname()[0]
+        places = [(host["name"], slot) for host in plan["hosts"] for slot in range(host["slots"])]
+        self.host_of = [name for name, _slot in places]
+        self.ranks_of = {host["name"]: [rank for rank, (name, _slot) in enumerate(places) if name == host["name"]] for host in plan["hosts"]}
+
+    def put(self, key, value):
+        self.store.set(key, json.dumps(value))
+
+    def get(self, key):
+        return json.loads(self.store.get(key).decode())
+
+    def closed_ways(self, number, ranks):
+        """Connections of the group that don't come up. Gloo tries each for minutes, and doesn't say which."""
+        with socket.socket(socket.AF_INET6 if ":" in self.address else socket.AF_INET) as listener:
+            listener.bind((self.address, 0))
+            listener.listen(len(ranks))
+            self.put("way/%d/%d" % (number, self.rank), listener.getsockname()[:2])
+            closed = []
+            for peer in ranks[ranks.index(self.rank) + 1:]:
+                try:
+                    socket.create_connection(tuple(self.get("way/%d/%d" % (number, peer))), CONNECT_SECONDS).close()
+                except OSError as error:
+                    closed.append("%s cannot connect to %s: %s" % (self.host_of[self.rank], self.host_of[peer], error))
+            self.put("closed/%d/%d" % (number, self.rank), closed)
+            return [each for rank in ranks for each in self.get("closed/%d/%d" % (number, rank))]
+
+    def measure(self, number, group):
+        """This rank's part in step `number`, and its answer."""
+        answer = {"rows": [], "error": ""}
+        begun = time.perf_counter()
+        try:
+            closed = self.closed_ways(number, group["ranks"])
+            if closed:
+                raise RuntimeError(closed[0])
+            # A store of its own: what a group that failed has left must not be found by the next.
+            store = dist.PrefixStore("group/%d/%d" % (number, group["ranks"][0]), self.store)
+            dist.init_process_group(self.backend, store=store, rank=group["ranks"].index(self.rank), world_size=len(group["ranks"]), timeout=TIMEOUT)
+            answer["rows"] = all_reduce_rows(group["ranks"].index(self.rank), len(group["ranks"]), group["sizes"], self.device)
+        except (RuntimeError, ValueError, OSError) as error:
+            answer["error"] = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        answer["seconds"] = round(time.perf_counter() - begun, 2)
+        self.put("answer/%d/%d" % (number, self.rank), answer)
+
+    def take_part(self, number):
+        """Do what step `number` asks of this rank. False at the end."""
+        groups = self.get("step/%d" % number)
+        for group in groups:
+            if self.rank in group["ranks"]:
+                self.measure(number, group)
+        return bool(groups)
+
+    def follow(self):
+        number = 0
+        while self.take_part(number):
+            number += 1
+        # Rank 0's host may hold the store: it leaves last.
+        self.put("left/%d" % self.rank, True)
+
+
+class Conductor(Rank):
+    """Rank 0: says what is measured, judges it, writes it down."""
+
+    def __init__(self, plan):
+        super(Conductor, self).__init__(plan)
+        self.number = 0
+        self.begun = time.perf_counter()
+        self.runs = {}
+        self.facts = {}
+        self.earlier = plan["history"].get(self.backend, {})
+        self.hosts = [host["name"] for host in plan["hosts"]]
+        self.path = os.path.join(os.environ["TRAINYARD_JOB_DIR"], "bandwidth.json")
+
+    def ask(self, wanted):
+        """Measure groups side by side: {name: (ranks, sizes)} to {name: answer}."""
+        groups = [{"ranks": ranks, "sizes": sizes} for ranks, sizes in wanted.values()]
+        self.put("step/%d" % self.number, groups)
+        self.take_part(self.number)
+        found = {}
+        for name, (ranks, _sizes) in wanted.items():
+            # Of all of them: who is still at it can't take part in the next step.
+            answers = [self.get("answer/%d/%d" % (self.number, rank)) for rank in ranks]
+            found[name] = dict(answers[0], error=next((answer["error"] for answer in answers if answer["error"]), ""))
+        self.number += 1
+        return found
+
+    def ranks(self, hosts):
+        """All ranks of a host alone and with GPUs; elsewhere one, as two would only share the host's CPU and card."""
+        count = None if len(hosts) == 1 or self.backend == "nccl" else 1
+        return [rank for host in hosts for rank in self.ranks_of[host][:count]]
+
+    def measure_groups(self, groups, sizes):
+        """Groups of hosts, side by side, each into self.runs: the better one of two measurements counts. Returns their judged bandwidth."""
+        answers = self.ask({self.name(group): (self.ranks(group), sizes) for group in groups})
+        found = {}
+        for group in groups:
+            name, answer = self.name(group), answers[self.name(group)]
+            run = {"id": name, "hosts": list(group), "ranks": len(self.ranks(group)), "rows": answer["rows"], "seconds": answer["seconds"],
+                   "errors": [answer["error"]] if answer["error"] else [], "transports": []}
+            if len(group) > 1:
+                cards = sorted({card["name"] for host in group for card in self.facts[host]["cards"]}) or ["an unknown interface"]
+                run["transports"] = ["%s over %s" % ("NCCL" if self.backend == "nccl" else "TCP", ", ".join(cards))]
+            busbw = _bandwidth.judged_busbw(run["rows"])
+            former = self.runs.get(name)
+            if former is None or (busbw or 0) >= (_bandwidth.judged_busbw(former["rows"]) or 0):
+                # One size measured again replaces that row of the curve.
+                kept = [row for row in former["rows"] if row["size_bytes"] not in sizes] if former else []
+                self.runs[name] = dict(run, rows=sorted(kept + run["rows"], key=lambda row: row["size_bytes"]))
+            found[group] = None if run["errors"] else busbw
+            print("%-40s %s" % (name, answer["error"] or "%.3f GB/s" % (busbw or 0)), flush=True)
+        self.write({"blame": [], "suspect": [], "note": "the job did not come to its end", "rounds": 0})
+        return found
+
+    def name(self, group):
+        group = list(group)
+        if len(group) == 1:
+            return "host:%s" % group[0]
+        if group == self.hosts:
+            return "cluster"
+        return "%s:%s" % ("pair" if len(group) == 2 else "group", ",".join(group))
+
+    def bound(self, run, alone):
+        asked = self.plan["asked"]
+        hosts = [dict(self.facts[host], name=host) for host in run["hosts"]]
+        if len(hosts) > 1:
+            earlier = self.earlier.get("cluster") if run["id"] == "cluster" else None
+            return _bandwidth.expected(hosts, self.backend, asked, earlier)
+        peers = [value for host, value in alone.items() if host != run["hosts"][0]]
+        # Of two hosts the other; of many the usual one.
+        return _bandwidth.expected(hosts, self.backend, asked, self.earlier.get(run["id"]), sorted(peers)[len(peers) // 2] if peers else None)
+
+    def judged(self):
+        alone = {run["hosts"][0]: _bandwidth.judged_busbw(run["rows"]) or 0.0 for run in self.runs.values() if len(run["hosts"]) == 1}
+        return [dict(run, **_bandwidth.verdict(run, self.bound(run, alone))) for run in self.runs.values()]
+
+    def write(self, verdict):
+        found = {"collective": self.backend, "runs": self.judged(), "facts": self.facts, "blame": verdict["blame"], "suspect": verdict["suspect"],
+                 "note": verdict["note"], "rounds": verdict["rounds"], "seconds": round(time.perf_counter() - self.begun, 2)}
+        with open(self.path + ".new", "w", encoding="utf-8") as stream:
+            json.dump(found, stream, indent=1, sort_keys=True)
+        os.rename(self.path + ".new", self.path)
+        return found
+
+    def lead(self):
+        self.facts = {host: self.get("facts/%s" % host) for host in self.hosts}
+        at_once = self.plan["at_once"]
+        sizes = _bandwidth.sizes(int(self.plan["largest"][self.backend]))
+        alone = [(host,) for host in self.hosts if len(self.ranks_of[host]) > 1]
+        while alone:
+            now, alone = alone[:at_once or None], alone[at_once:] if at_once else []
+            self.measure_groups(now, sizes)
+        verdict = {"blame": [], "suspect": [], "note": "", "rounds": 0}
+        if len(self.hosts) > 1:
+            self.measure_groups([tuple(self.hosts)], sizes)
+        runs = {run["id"]: run for run in self.judged()}
+        required = runs["cluster"]["expected"]["required_gb_s"] if "cluster" in runs else None
+        slow_alone = any(run["expected"]["bound"] == "peers" and not run["passed"] for run in runs.values())
+        if required and (not runs["cluster"]["passed"] or slow_alone):
+            verdict = self.search(required, {run["hosts"][0]: run["judged_busbw_gb_s"] or 0.0 for run in runs.values() if len(run["hosts"]) == 1}, sizes[-2:-1])
+        found = self.write(verdict)
+        for entry in verdict["blame"]:
+            print("%s %s: %s" % (entry["kind"], ", ".join(entry["names"]), entry["evidence"]), flush=True)
+        self.end()
+        return found
+
+    def search(self, required, alone, sizes):
+        search = _blame.search(self.hosts, required, alone, self.plan["at_once"], self.plan["asked"]["peer_fraction"])
+        answers = None
+        while True:
+            try:
+                groups = search.send(answers)
+            except StopIteration as done:
+                return done.value
+            answers = self.measure_groups(groups, sizes)
+
+    def end(self):
+        self.put("step/%d" % self.number, [])
+        for rank in range(1, self.world):
+            self.get("left/%d" % rank)
+
+
+def main():
+    plan = json.loads(base64.b64decode(os.environ["TRAINYARD_BANDWIDTH"]).decode())
+    agent = (Conductor if os.environ["RANK"] == "0" else Rank)(plan)
+    host = next(name for name, ranks in agent.ranks_of.items() if agent.rank in ranks)
+    if agent.ranks_of[host][0] == agent.rank:
+        agent.put("facts/%s" % host, facts(agent.backend == "nccl"))
+    if agent.rank:
+        agent.follow()
+        return
+    found = agent.lead()
+    if "TRAINYARD_RANK_REPORT" in os.environ:
+        whole = [run["judged_busbw_gb_s"] for run in found["runs"] if run["id"] == "cluster"]
+        with open(os.environ["TRAINYARD_RANK_REPORT"], "w", encoding="utf-8") as stream:
+            json.dump({"metrics": {"busbw_gb_s": whole[0] if whole else None}}, stream)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

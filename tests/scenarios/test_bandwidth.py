@@ -1,0 +1,138 @@
+"""Bandwidth on four hosts of a lab: one link is slowed, then one network card, then one host's CPU. Each is found and named, and nobody is when it is gone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from whole_cluster import WholeCluster
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.scenario]
+
+# One at a time, as the hosts share this machine's cores. Whole and healthy they do some tenths of a GB/s together; what is slowed here, about a hundredth.
+ASKED = {"verify_bandwidth_at_once": 1, "verify_bandwidth_min_gb_s": 0.03, "verify_bandwidth_peer_fraction": 0.4, "verify_bandwidth_drop_percent": 100}
+RATE = "100mbit burst 64kb latency 200ms"
+# PyTorch without Horovod, which nothing here needs and which takes minutes to compile.
+NO_HOROVOD = {"training_image_requires": {"frameworks": [], "controllers": [], "tensor_operations": []}}
+
+
+class FourHosts(WholeCluster):
+    def __init__(self):
+        super().__init__("bandwidth", "172.30.74.0/24")
+        self.hosts = ["bandwidth-%s" % letter for letter in "abcd"]
+        self.address = {host: "172.30.74.%d" % number for number, host in enumerate(self.hosts, 11)}
+
+    def measured(self):
+        """Run role verify's bandwidth part. Returns what it has found, and the seconds that the whole run has taken."""
+        found = self.state / "found.json"
+        found.unlink(missing_ok=True)
+        names = ("verify_bandwidth_checks", "verify_bandwidth", "verify_blame", "verify_suspect")
+        content = "{{ {%s} | to_json }}" % ", ".join("'%s': %s" % (name, name) for name in names)
+        tasks = [{"ansible.builtin.include_role": {"name": "trainyard.gpu.verify", "tasks_from": "bandwidth"}},
+                 {"ansible.builtin.copy": {"content": content, "dest": str(found), "mode": "0644"},
+                  "delegate_to": "localhost", "become": False, "run_once": True, "changed_when": False}]
+        play = {"hosts": "cluster", "gather_facts": False, "become": True, "any_errors_fatal": True, "tasks": tasks,
+                "vars": {"verify_report_dir": str(self.state / "reports")}}
+        path = self.state / "bandwidth.yml"
+        path.write_text(json.dumps([play]), encoding="utf-8")
+        run = self.playbook(str(path), "--extra-vars", ASKED)
+        assert run.code == 0
+        answer = json.loads(found.read_text(encoding="utf-8"))
+        print(json.dumps({"seconds": run.seconds, "checks": answer["verify_bandwidth_checks"], "blame": answer["verify_blame"]}, indent=1))
+        return answer, run
+
+
+@pytest.fixture(name="cluster", scope="module")
+def fixture_cluster():
+    cluster = FourHosts()
+    cluster.lab("down", "--keep")
+    cluster.lab("up", "--hosts", "4", "--inventory", str(cluster.inventory))
+    assert cluster.site("--extra-vars", NO_HOROVOD).code == 0
+    yield cluster
+    cluster.lab("down", "--keep")
+
+
+@pytest.fixture(name="slow")
+def fixture_slow(cluster):
+    """Traffic of a host, or of a host to another one, through a narrow bucket; away again at the end."""
+    slowed = []
+
+    def slow(host, to=None):
+        slowed.append(host)
+        commands = ["tc qdisc add dev eth0 root tbf rate " + RATE]
+        if to:
+            commands = ["tc qdisc add dev eth0 root handle 1: htb default 10"]
+            commands += ["tc class add dev eth0 parent 1: classid 1:%d htb rate 10gbit burst 1mb quantum 60000" % number for number in (4, 10)]
+            commands += ["tc qdisc add dev eth0 parent 1:4 tbf rate " + RATE,
+                         "tc filter add dev eth0 parent 1: protocol ip u32 match ip dst %s/32 flowid 1:4" % cluster.address[to]]
+        cluster.on(host, " && ".join(commands))
+
+    yield slow
+    for host in slowed:
+        cluster.on(host, "tc qdisc del dev eth0 root")
+
+
+def verdicts(answer):
+    return {(check["id"], check["host"]): check["verdict"] for check in answer["verify_bandwidth_checks"]}
+
+
+def good(cluster):
+    return dict({("bandwidth-host", host): "pass" for host in cluster.hosts}, **{("bandwidth-cluster", ", ".join(cluster.hosts)): "pass"})
+
+
+def blamed(answer):
+    return [(entry["kind"], entry["names"]) for entry in answer["verify_blame"]]
+
+
+def test_good(cluster):
+    answer, run = cluster.measured()
+    assert verdicts(answer) == good(cluster) and answer["verify_suspect"] == []
+    bandwidth = answer["verify_bandwidth"]
+    assert bandwidth["collective"] == "gloo" and [each["id"] for each in bandwidth["runs"]][-1] == "cluster"
+    rows = bandwidth["runs"][-1]["rows"]
+    assert [row["size_bytes"] for row in rows] == [65536, 262144, 1048576, 4194304, 16777216] and {row["in_place"]["wrong"] for row in rows} == {0}
+    # It measures; what it leaves on the share is its own.
+    assert run.changed == {}
+
+
+def test_one_link(cluster, slow):
+    slow("bandwidth-b", to="bandwidth-c")
+    slow("bandwidth-c", to="bandwidth-b")
+    answer, _run = cluster.measured()
+    assert blamed(answer) == [("link", ["bandwidth-b", "bandwidth-c"])] and answer["verify_suspect"] == ["bandwidth-c"]
+    assert verdicts(answer) == dict(good(cluster), **{("bandwidth-cluster", ", ".join(cluster.hosts)): "fail"})
+
+
+def test_one_card(cluster, slow):
+    slow("bandwidth-d")
+    answer, _run = cluster.measured()
+    assert blamed(answer) == [("host", ["bandwidth-d"])] and answer["verify_suspect"] == ["bandwidth-d"]
+    assert "network card" in answer["verify_blame"][0]["evidence"]
+
+
+def test_one_cpu(cluster):
+    limit = "docker update --cpu-period 100000 --cpu-quota %s " + cluster.container
+    cluster.on("bandwidth-c", limit % "20000")
+    try:
+        answer, _run = cluster.measured()
+    finally:
+        cluster.on("bandwidth-c", limit % "-1")
+    assert blamed(answer) == [("host", ["bandwidth-c"])]
+    assert verdicts(answer)["bandwidth-host", "bandwidth-c"] == "fail" and "alone" in answer["verify_blame"][0]["evidence"]
+
+
+def test_good_again(cluster):
+    answer, _run = cluster.measured()
+    assert verdicts(answer) == good(cluster) and answer["verify_blame"] == []
+
+
+def test_job_that_cannot_run(cluster):
+    """As with an image that lacks PyTorch: the reason is a finding, and the play goes on to it."""
+    torchrun = cluster.inside("bandwidth-b", "command -v torchrun").out.strip()
+    cluster.inside("bandwidth-b", "mv %s %s.away" % (torchrun, torchrun))
+    try:
+        answer, _run = cluster.measured()
+    finally:
+        cluster.inside("bandwidth-b", "mv %s.away %s" % (torchrun, torchrun))
+    assert set(verdicts(answer).values()) == {"skipped"} and answer["verify_blame"] == []
+    assert "bandwidth-b" in answer["verify_bandwidth_checks"][0]["found"]

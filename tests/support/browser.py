@@ -1,0 +1,108 @@
+"""Chromium without a window: what a page measures when a person opens it, and how it looks."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+# Told by the page itself. What may be wider than the window stands in a box that scrolls, and is looked at only up to that box.
+MEASURE = r"""
+<script>
+addEventListener("load", () => {
+  document.querySelectorAll("details").forEach(node => node.open = true);
+  const inBox = node => node.parentElement.closest(".scroll, pre");
+  const all = [...document.body.querySelectorAll("*")].filter(node => node.getClientRects().length);
+  const words = node => [...node.childNodes].filter(child => child.nodeType === 3).map(child => child.data.trim()).join("");
+  const numbers = text => text.match(/[\d.]+/g).map(Number);
+  const linear = value => value <= 10 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4;
+  const luminance = ([red, green, blue]) => 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
+  const behind = node => {
+    for (; node; node = node.parentElement) {
+      const colour = getComputedStyle(node).backgroundColor;
+      if (!/, 0\)$|transparent/.test(colour)) return numbers(colour);
+    }
+    return [255, 255, 255];
+  };
+  const contrast = node => {
+    const style = getComputedStyle(node);
+    const [one, other] = [luminance(numbers(node.ownerSVGElement ? style.fill : style.color)), luminance(behind(node))].sort((a, b) => b - a);
+    return (one + 0.05) / (other + 0.05);
+  };
+  const name = node => node.tagName.toLowerCase() + "." + (node.getAttribute("class") || "") + ": " + node.textContent.trim().slice(0, 40);
+  const box = node => [node.getBoundingClientRect().width, node.viewBox.baseVal.width];
+  const scale = node => node.ownerSVGElement ? box(node.ownerSVGElement).reduce((drawn, meant) => drawn / meant) : 1;
+  const texts = all.filter(node => words(node) && !node.matches(".said"));
+  const scaled = node => parseFloat(getComputedStyle(node).fontSize) * scale(node);
+  const told = {
+    title: document.title,
+    width: innerWidth,
+    scrollWidth: document.documentElement.scrollWidth,
+    height: document.documentElement.scrollHeight,
+    sticksOut: all.filter(node => !inBox(node) && node.getBoundingClientRect().right > innerWidth + 1).map(name),
+    faint: texts.filter(node => contrast(node) < 4.5).map(node => name(node) + " " + contrast(node).toFixed(2)),
+    small: texts.filter(node => scaled(node) < 8.5).map(node => name(node) + " " + scaled(node).toFixed(1)),
+    headings: [...document.querySelectorAll("h1, h2")].map(node => node.textContent.trim()),
+    background: behind(document.body),
+    verdict: {text: document.querySelector(".verdict strong").textContent, bottom: document.querySelector(".verdict").getBoundingClientRect().bottom},
+    resources: performance.getEntriesByType("resource").map(entry => entry.name),
+    curves: [...document.querySelectorAll("figure svg")].map(node => node.querySelectorAll("path").length),
+    unnamed: [...document.querySelectorAll("svg, table")].filter(node => !node.closest("[aria-label], [aria-labelledby]")).map(name),
+    headless: [...document.querySelectorAll("table")].filter(node => !node.querySelector("th[scope=col]")).map(name),
+  };
+  const carrier = document.createElement("script");
+  carrier.type = "application/json";
+  carrier.id = "measured";
+  carrier.textContent = JSON.stringify(told).replace(/</g, "\\u003c");
+  top.document.body.append(carrier);
+});
+</script>
+"""
+
+
+# A window is 500 pixels wide at least, a frame in it as wide as a telephone.
+FRAME = """<!doctype html><style>:root { color-scheme: light dark } body { margin: 0 } iframe { display: block; border: 0; width: %dpx; height: %dpx }</style>
+<iframe srcdoc="%s"></iframe>"""
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    found = next((path for path in map(shutil.which, NAMES) if path), None)
+    if not found and os.geteuid() == 0 and shutil.which("apt-get"):
+        for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-qq", "-y", "--no-install-recommends", "-o", "Dpkg::Use-Pty=0", "chromium"]):
+            subprocess.run(command, check=True, env=dict(os.environ, DEBIAN_FRONTEND="noninteractive"), stdout=subprocess.DEVNULL)
+        found = shutil.which("chromium")
+    if not found:
+        pytest.fail("The page is looked at in Chromium, which is not on this machine. Install package chromium, or run the tests as root once.", pytrace=False)
+    home = tmp_path_factory.mktemp("browser")
+
+    def look(page, width, height=900, dark=False, measured=True):
+        """page: HTML. Returns what it measures, the screenshot, what the console says, and the document as the browser has it."""
+        copy, picture = home / "page.html", home / "page.png"
+        if measured:
+            # The page lets no script run, the measuring one neither.
+            page = re.sub(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", "", page).replace("</body>", MEASURE + "</body>")
+            page = FRAME % (width, height, html.escape(page))
+        copy.write_text(page, encoding="utf-8")
+        done = subprocess.run(
+            [found, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
+             "--force-device-scale-factor=1", "--user-data-dir=%s" % (home / "profile"), "--enable-logging=stderr", "--blink-settings=preferredColorScheme=%d" % (0 if dark else 1),
+             "--window-size=%d,%d" % (max(width, 500), height), "--screenshot=%s" % picture, "--dump-dom", copy.as_uri()],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        match = re.search(r'<script type="application/json" id="measured">(.*?)</script>', done.stdout, re.DOTALL)
+        with Image.open(picture) as opened:
+            pixels = opened.convert("RGB").crop((0, 0, width, height))
+        return SimpleNamespace(measured=SimpleNamespace(**json.loads(match.group(1))) if match else None, pixels=pixels, dom=done.stdout,
+                               console=[line for line in done.stderr.splitlines() if ":CONSOLE" in line])
+
+    return look

@@ -1,0 +1,77 @@
+"""host_health_info, run as Ansible runs it, on a PATH of scripts."""
+
+from __future__ import annotations
+
+import pytest
+from scripted_tools import run_module, scripts
+
+XID = "[ 1234.5] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+
+
+@pytest.fixture(name="script")
+def fixture_script(tmp_path, monkeypatch):
+    return scripts(tmp_path, monkeypatch)
+
+
+def run(**arguments):
+    return run_module("host_health_info", arguments, check=True)
+
+
+def test_a_host_that_can_tell_everything(script, tmp_path):
+    script("journalctl", f'case "$*" in *--dmesg*--boot*--output=short-monotonic*) echo "{XID}"; esac')
+    script("timedatectl", "echo NTPSynchronized=yes")
+    script("stat", 'exec /usr/bin/stat "$@"')
+    told = run(paths=[str(tmp_path), f"{tmp_path}/not/there/yet"])
+    assert told["changed"] is False and told["kernel_log"] == {"source": "journalctl", "error": ""}
+    assert [(error["device"], error["code"]) for error in told["gpu_errors"]] == [("0000:3b:00", 79)]
+    assert told["clock"] == {"synchronized": True, "source": "timedatectl", "error": ""}
+    there, later = told["file_systems"].values()
+    assert there["free_bytes"] > 0 and there["inodes_free"] <= there["inodes"] == later["inodes"] and there["error"] == later["error"] == ""
+
+
+def test_a_journal_without_the_kernel_s_lines(script):
+    """As in a container, or where journald isn't run."""
+    script("journalctl", "exit 0")
+    script("dmesg", "echo '[    0.000000] Linux version 6.1.0'")
+    told = run(clock=False)
+    assert (told["kernel_log"], told["gpu_errors"]) == ({"source": "dmesg", "error": ""}, [])
+
+
+def test_a_log_that_nobody_can_read_is_not_an_empty_one(script):
+    script("dmesg", "echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1")
+    told = run(clock=False)
+    assert told["gpu_errors"] is None and told["kernel_log"]["source"] == ""
+    assert "journalctl is not on the PATH" in told["kernel_log"]["error"] and "Operation not permitted" in told["kernel_log"]["error"]
+
+
+def test_a_clock_that_chrony_keeps(script):
+    script("timedatectl", "echo 'Failed to connect to bus: Host is down' >&2; exit 1")
+    script("chronyc", '[ "$*" = "-c tracking" ] && echo "7F7F0101,,0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,1.0,1.0,0.0,Not synchronised"')
+    told = run(gpu_errors=False)
+    assert told["clock"] == {"synchronized": False, "source": "chronyc", "error": ""}
+    assert (told["gpu_errors"], told["kernel_log"]) == (None, {"source": "", "error": ""})
+
+
+def test_a_clock_that_nobody_tells_of(script):
+    assert run(gpu_errors=False)["clock"]["synchronized"] is None
+    script("timedatectl", "echo 'Failed to connect to bus: Host is down' >&2; exit 1")
+    clock = run(gpu_errors=False)["clock"]
+    assert clock["synchronized"] is None and "Host is down" in clock["error"] and "chronyc is not on the PATH" in clock["error"]
+
+
+def test_a_file_server_that_does_not_answer(script):
+    script("stat", "exec sleep 20")
+    told = run(gpu_errors=False, clock=False, paths=["/data1/share"], timeout=1)
+    assert told["file_systems"]["/data1/share"] == {"free_bytes": None, "inodes": None, "inodes_free": None, "error": "no end after 1 s"}
+
+
+@pytest.mark.parametrize("arguments, said", [({"paths": ["share"]}, "share is not absolute"), ({"timeout": 0}, "0 is too short")])
+def test_bad_options(arguments, said, script):
+    told = run(**arguments)
+    assert told["failed"] and said in told["msg"]
+
+
+def test_garbage_is_a_failure(script):
+    script("timedatectl", "echo perhaps")
+    told = run(gpu_errors=False)
+    assert told["failed"] and "perhaps" in told["msg"]

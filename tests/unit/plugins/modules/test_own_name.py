@@ -1,0 +1,47 @@
+"""own_name, run as Ansible runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+OTHERS = "127.0.0.1 localhost\n10.0.0.12 server-b\n"
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path):
+    def run(check=False, **arguments):
+        arguments.update(_ansible_check_mode=check, _ansible_diff=True, _ansible_remote_tmp=str(tmp_path), path=str(tmp_path / "hosts"))
+        done = subprocess.run([sys.executable, str(ROOT / "plugins/modules/own_name.py")], input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
+                              capture_output=True, text=True, check=False, env=dict(os.environ, PYTHONPATH=str(ROOT / ".dev")))
+        return json.loads(done.stdout)
+    return run
+
+
+def test_there_and_back(run, tmp_path):
+    hosts, own = tmp_path / "hosts", socket.gethostname()
+    text = OTHERS + "127.0.1.1 %s\n" % own
+    hosts.write_text(text)
+    hosts.chmod(0o640)
+    told = run(check=True, address="10.0.0.11")
+    assert told["changed"] and told["diff"]["before"] == text and "10.0.0.11 %s" % own in told["diff"]["after"] and hosts.read_text() == text
+    assert run(address="10.0.0.11")["changed"] and hosts.read_text() == told["diff"]["after"]
+    assert run(address="10.0.0.11")["changed"] is False
+    assert run(state="absent")["changed"] and hosts.read_text() == text and hosts.stat().st_mode & 0o777 == 0o640
+    assert run(state="absent")["changed"] is False
+
+
+def test_nothing_to_do(run, tmp_path):
+    (tmp_path / "hosts").write_text(OTHERS)
+    assert run(address="10.0.0.11")["changed"] is False and (tmp_path / "hosts").read_text() == OTHERS
+
+
+def test_without_an_address(run):
+    assert "address" in run()["msg"]
