@@ -45,6 +45,8 @@ class CallbackModule(CallbackBase):
         self.playbook = None
         self.check = False
         self.tasks = 0
+        # When each task began, and its name: it ended when the next one began.
+        self.begun = []
         self.runs = {}
         self.changed = {}
         self.failed = {}
@@ -57,9 +59,10 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_task_start(self, task, is_conditional):
         self.tasks += 1
+        self.begun.append((time.monotonic(), task.get_name().strip()))
 
     def v2_playbook_on_handler_task_start(self, task):
-        self.tasks += 1
+        self.v2_playbook_on_task_start(task, False)
 
     def v2_runner_on_ok(self, result):
         self._count(result)
@@ -88,13 +91,16 @@ class CallbackModule(CallbackBase):
             self.runs.setdefault(host, []).extend([task.get_name().strip()] * max(1, int(result._result.get("attempts") or 1)))
 
     def v2_playbook_on_stats(self, stats):
-        seconds = round(time.monotonic() - self.started, 1)
+        now = time.monotonic()
+        seconds = round(now - self.started, 1)
+        ends = [begun for begun, _name in self.begun[1:]] + [now]
+        slowest = sorted(((round(end - begun, 2), name) for (begun, name), end in zip(self.begun, ends)), reverse=True)[:12]
         counts = ", ".join("%s %d" % (host, len(names)) for host, names in sorted(self.runs.items()))
         self._display.display("module runs: %s (%d tasks, %.1f s)" % (counts or "none", self.tasks, seconds))
         path = os.environ.get("TRAINYARD_RUNS")
         if path:
             record = {
-                "playbook": self.playbook, "check": self.check, "seconds": seconds, "tasks": self.tasks,
+                "playbook": self.playbook, "check": self.check, "seconds": seconds, "tasks": self.tasks, "slowest": slowest,
                 "runs": self.runs, "changed": self.changed, "failed": self.failed,
                 "recap": {host: stats.summarize(host) for host in sorted(stats.processed)},
             }

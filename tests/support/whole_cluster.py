@@ -83,7 +83,8 @@ class WholeCluster:
         changed = {host: tasks for entry in records for host, tasks in entry["changed"].items() if tasks}
         runs = {host: len(tasks) for entry in records for host, tasks in entry["runs"].items()}
         count = sum(entry["tasks"] for entry in records)
-        return SimpleNamespace(code=process.returncode, text="".join(text), seconds=seconds, changed=changed, runs=runs, tasks=count)
+        slowest = [pair for entry in records for pair in entry["slowest"]]
+        return SimpleNamespace(code=process.returncode, text="".join(text), seconds=seconds, changed=changed, runs=runs, tasks=count, slowest=slowest)
 
     def site(self, *arguments):
         return self.playbook("site.yml", *arguments)
