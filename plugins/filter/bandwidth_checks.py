@@ -10,9 +10,10 @@ short_description: What was measured between hosts, as checks
 version_added: "0.2.0"
 description:
   - Puts the answer of role C(verify)'s bandwidth job into checks C(bandwidth-host), one for each host, and C(bandwidth-cluster), which names who is to blame.
+  - What was seen while the job worked becomes C(gpus-busy) and C(fabric-counters), one for each host, and C(nccl-transport).
   - A check whose measurement is not there is C(skipped), with what the job said at its end.
   - A cluster whose bandwidth was measured, but of which nothing tells what it should be, is a warning.
-positional: hosts, tail
+positional: hosts, tail, gpus
 options:
   _input:
     description: What the job has left; empty where it left nothing.
@@ -28,6 +29,10 @@ options:
     type: list
     elements: str
     default: []
+  gpus:
+    description: By host, how many GPUs its training container was given. Hosts that are not in it have none.
+    type: dict
+    default: {}
 author:
   - trainyard maintainers (@trainyard)
 """
@@ -44,6 +49,7 @@ _value:
 """
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
+from ansible_collections.trainyard.gpu.plugins.module_utils._watched import fabric_counters, gpus_busy, nccl_transport
 
 SOURCE = {"gloo": "PyTorch's all-reduce by Gloo", "nccl": "PyTorch's all-reduce by NCCL"}
 SAID = "trainyard: failed: "
@@ -61,13 +67,52 @@ def _required(bound):
     return "%.3g GB/s or more (%s: %s)" % (bound["required_gb_s"], bound["bound"], bound["from"])
 
 
-def bandwidth_checks(answer, hosts, tail=None):
+def _unseen(answer, hosts, tail):
+    """Why nobody has watched the ranks at work."""
+    if not answer.get("runs"):
+        return _reason(tail)
+    if any(run["errors"] for run in answer["runs"] if run["id"] == "cluster" or len(hosts) < 2):
+        return "the measurement before it has failed"
+    return "one rank has nothing to exchange" if len(hosts) < 2 else "the job broke off"
+
+
+def _watched_checks(answer, hosts, tail, gpus):
+    """What was seen while all worked together. A check that can't be made says why."""
+    collective, watched, name = answer.get("collective"), answer.get("watched") or {}, ", ".join(hosts)
+    reason = watched.get("error") or _unseen(answer, hosts, tail)
+
+    def skipped(check_id, host, found):
+        return finding(check_id, host, "skipped", found=found, source=SOURCE.get(collective, "PyTorch's all-reduce"))
+
+    seen = watched.get("hosts") or {}
+    checks = []
+    for host in hosts:
+        if not gpus.get(host) and collective != "nccl":
+            checks.append(skipped("gpus-busy", host, "the training container was given no GPU"))
+        elif collective == "gloo":
+            checks.append(finding("gpus-busy", host, "fail", expected="%d GPUs in use" % gpus[host], found="the job ran on the CPU: PyTorch sees no GPU",
+                                  source=SOURCE["gloo"], fix="take an image whose PyTorch is built for CUDA, and see check toolkit-container"))
+        else:
+            checks.append(gpus_busy(watched, host) if host in seen else skipped("gpus-busy", host, "not seen: %s" % reason))
+    if len(hosts) > 1:
+        checks += [fabric_counters(watched, answer["facts"], host, collective) if host in seen
+                   else skipped("fabric-counters", host, "not read: %s" % reason) for host in hosts]
+    if collective == "gloo":
+        return checks + [skipped("nccl-transport", name, "the job ran without NCCL, as it has no GPUs")]
+    return checks + [nccl_transport(watched, answer["facts"], hosts) if set(hosts) <= set(seen) else skipped("nccl-transport", name, "not seen: %s" % reason)]
+
+
+def bandwidth_checks(answer, hosts, tail=None, gpus=None):
+    return _measured_checks(answer, hosts, tail or []) + _watched_checks(answer, hosts, tail or [], gpus or {})
+
+
+def _measured_checks(answer, hosts, tail):
     runs = {run["id"]: run for run in answer.get("runs", [])}
     source = SOURCE.get(answer.get("collective"), "PyTorch's all-reduce")
     blamed = {host: entry["evidence"] for entry in answer.get("blame", []) if entry["kind"] == "host" for host in entry["names"]}
 
     def missing(check_id, host):
-        return finding(check_id, host, "skipped", source=source, found="not measured: %s" % _reason(tail or []),
+        return finding(check_id, host, "skipped", source=source, found="not measured: %s" % _reason(tail),
                        fix="look at the job's log, .trainyard/jobs/verify-bandwidth/job.log on the share")
 
     checks = []

@@ -19,7 +19,8 @@ compared with what the slowest part of the way can carry. What that is:
 import re
 import statistics
 
-__all__ = ["ParseError", "card", "expected", "gpus", "history", "judged_busbw", "row", "sizes", "verdict"]
+__all__ = ["COUNTER_FILES", "ParseError", "card", "counted", "expected", "gpus", "history", "judged_busbw", "must_move", "row", "sizes", "utilization", "verdict",
+           "watched_size"]
 
 RDMA_SHARE = 0.96
 TCP_SHARE = 0.94
@@ -30,6 +31,15 @@ GLOO = 1.0
 LANES = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
 #: The same by generation, as nvidia-smi tells it.
 GENERATIONS = dict(enumerate(sorted(LANES.values()), 1))
+#: What counts the bytes that were sent, and those received: of an interface, of an adapter's port (64 bits, former kernels'; in four octets). First found counts.
+_COUNTERS = tuple((("statistics/%s_bytes" % ethernet, 1), ("counters_ext/port_%s_data_64" % port, 4), ("counters/port_%s_data" % port, 4))
+                  for ethernet, port in (("tx", "xmit"), ("rx", "rcv")))
+# A port that lacks this one counts with 32 bits, and stays at their end.
+_WIDE = "counters/unicast_xmit_packets"
+#: Where they are below an interface's or a port's folder in sysfs.
+COUNTER_FILES = tuple(path for names in _COUNTERS for path, _factor in names) + (_WIDE,)
+#: Gloo's ring sends a message in pieces of at most 1 MiB, two of them for each rank or more.
+GLOO_PIECE = 1 << 20
 
 
 class ParseError(ValueError):
@@ -182,3 +192,39 @@ def verdict(run, bound):
     figures = [_busbw(entry) for entry in run["rows"]]
     return {"expected": bound, "judged_busbw_gb_s": busbw, "passed": not reasons, "reasons": reasons,
             "avg_busbw_gb_s": round(sum(figures) / len(figures), 4) if figures else None, "max_busbw_gb_s": max(figures) if figures else None}
+
+
+def watched_size(largest, collective, ranks):
+    """The largest message, not above C(largest), of which it is known what its all-reduce moves.
+
+    Of more than two pieces for each rank, former versions of Gloo send some for nothing.
+    """
+    return min(largest, 2 * ranks * GLOO_PIECE) if collective == "gloo" else largest
+
+
+def must_move(size_bytes, iterations, ranks):
+    """Bytes that a ring over C(ranks) sends out of each host, and as many into it: it enters and leaves a host once, however many ranks are there."""
+    return 2.0 * (ranks - 1) / ranks * size_bytes * iterations
+
+
+def counted(texts):
+    """Bytes that an interface or port has sent, and received; None where it doesn't tell. C(texts) has those of P(COUNTER_FILES) that there are."""
+    found = []
+    for names in _COUNTERS:
+        there = [(texts[path].strip(), factor) for path, factor in names if texts.get(path, "").strip().isdigit()]
+        if there and there[0] == (str(0xffffffff), 4) and not texts.get(_WIDE, "").strip():
+            there = []
+        found.append(int(there[0][0]) * there[0][1] if there else None)
+    return found
+
+
+def utilization(text):
+    """Percent of each GPU, None where it doesn't tell, of C(nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits)."""
+    found = []
+    for line in text.splitlines():
+        match = re.match(r"\s*(?:(\d{1,3})(?: %)?|\[[^\]]+\])\s*$", line)
+        if line.strip() and not match:
+            raise ParseError("not the utilization of a GPU: %r" % line)
+        if match:
+            found.append(int(match.group(1)) if match.group(1) else None)
+    return found

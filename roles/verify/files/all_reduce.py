@@ -6,12 +6,14 @@
 One job for all of it, as starting one takes longer than a measurement: every rank waits for what rank 0 has measured next, and the ranks that it names do so in
 a process group of their own. Ranks meet in torchrun's store, never in a group of all, so that a pair that can't connect stops nobody else.
 With GPUs it is NCCL's all-reduce with a rank for each GPU; without, Gloo's, with two ranks on a host: two of them make it work alone, one takes part in
-what goes over the network. The plan is in TRAINYARD_BANDWIDTH (JSON in base64, as it passes through several shells); the answer is bandwidth.json in
+what goes over the network. Then all work once more, watched: the fabric's counters, the GPUs and what NCCL says of its connections tell whether the data went
+the way they should. The plan is in TRAINYARD_BANDWIDTH (JSON in base64, as it passes through several shells); the answer is bandwidth.json in
 TRAINYARD_JOB_DIR, written anew after each round.
 Python 3.6: old training images have nothing newer. _bandwidth.py and _blame.py, the collection's own, lie beside this file.
 """
 
 import base64
+import contextlib
 import datetime
 import glob
 import json
@@ -19,6 +21,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
 import _bandwidth
@@ -40,6 +44,15 @@ BLOCK = 100
 RUN_SECONDS = 5
 # Who takes longer to find its group, or hangs in a collective, has failed; between two of its own steps a rank waits for many of others.
 CONNECT_SECONDS = 5
+# How long ranks are watched at least and, where nvidia-smi takes its time, at most. It tells of the last second or less.
+WATCH_SECONDS = {"gloo": 0.5, "nccl": 2.5}
+WATCH_MOST = 20
+# Some network cards' drivers bring their counters up to date once a second.
+SETTLE_SECONDS = 1.5
+# The algorithm of which it is known what it moves; the other protocols send flags besides the data.
+RING = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+# NCCL's kinds of connections are few, its channels many.
+CONNECTIONS = 200
 TIMEOUT = datetime.timedelta(seconds=30)
 STORE_TIMEOUT = datetime.timedelta(seconds=600)
 
@@ -94,7 +107,56 @@ def facts(with_gpus):
     return {"cards": cards or ([interface_card(interface)] if interface else []), "gpus": gpus, "interface": interface}
 
 
+def counters(cards, sysfs="/sys"):
+    """Bytes that the cards have sent and received together; None where one of them doesn't tell."""
+    sums = [0, 0]
+    for name, rdma in sorted({(card["name"], card["rdma"]) for card in cards}):
+        for folder in glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*")) if rdma else [os.path.join(sysfs, "class/net", name)]:
+            counted = _bandwidth.counted({path: read(os.path.join(folder, path)) for path in _bandwidth.COUNTER_FILES})
+            if None in counted:
+                return None
+            sums = [former + more for former, more in zip(sums, counted)]
+    return sums if cards else None
+
+
+def settled(cards):
+    """The counters when they stand still. A virtual interface's do, as its kernel counts."""
+    if any(card["line"] for card in cards):
+        time.sleep(SETTLE_SECONDS)
+    return counters(cards)
+
+
+class Look(threading.Thread):
+    """How busy the host's GPUs are a second from now."""
+
+    def __init__(self):
+        super(Look, self).__init__(daemon=True)
+        self.gpus = []
+
+    def run(self):
+        time.sleep(1)
+        try:
+            self.gpus = _bandwidth.utilization(output("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"))
+        except _bandwidth.ParseError as error:
+            print("nvidia-smi: %s" % error, flush=True)
+
+
 # --- the collective ---
+
+@contextlib.contextmanager
+def environment(changes):
+    """NCCL reads these when it makes a communicator."""
+    former = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
 
 def pattern(count, addend, device):
     return (torch.arange(count, device=device) % PATTERN + addend).to(torch.float32)
@@ -153,6 +215,14 @@ class Rank(object):
             torch.cuda.set_device(self.device)
         torch.set_num_threads(1)
         self.backend = "nccl" if self.device.type == "cuda" else "gloo"
+        # Those of the host, on the first of its ranks.
+        self.cards = None
+        self.log = None
+        if self.backend == "nccl":
+            # What NCCL says of its connections, which would be thousands of lines on the operator's terminal.
+            self.log = tempfile.NamedTemporaryFile(prefix="trainyard-nccl-")
+            os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=self.log.name)
+            os.environ.pop("NCCL_DEBUG_SUBSYS", None)
         self.store, self.rank, self.world = next(rendezvous("env://"))
         self.store.set_timeout(STORE_TIMEOUT)
         with socket.socket(socket.AF_INET6 if ":" in os.environ["MASTER_ADDR"] else socket.AF_INET, socket.SOCK_DGRAM) as way:
@@ -184,20 +254,61 @@ class Rank(object):
             self.put("closed/%d/%d" % (number, self.rank), closed)
             return [each for rank in ranks for each in self.get("closed/%d/%d" % (number, rank))]
 
+    def said(self, since_byte):
+        """Lines of NCCL's log from there on."""
+        with open(self.log.name, encoding="utf-8", errors="replace") as stream:
+            stream.seek(since_byte)
+            return stream.read().splitlines()
+
+    def watch(self, size):
+        """What is to be seen while this rank and the others work: the host's counters and GPUs, which the first of its ranks looks at."""
+        cards = self.cards or []
+        buffer = torch.zeros(size // 4, dtype=torch.float32, device=self.device)
+        # Connects, and nobody begins before all have looked.
+        dist.all_reduce(buffer)
+        since(time.perf_counter(), self.device)
+        before = settled(cards)
+        since(time.perf_counter(), self.device)
+        look = Look() if self.backend == "nccl" and self.cards is not None else None
+        if look:
+            look.start()
+        done, spent, block = 0, 0.0, 1
+        begun = time.perf_counter()
+        while spent < WATCH_SECONDS[self.backend] or (
+                self.backend == "nccl" and spent < WATCH_MOST and slowest(float(bool(look and look.is_alive())), self.device)):
+            for _iteration in range(block):
+                dist.all_reduce(buffer)
+            done += block
+            spent = since(begun, self.device)
+            block = max(1, min(BLOCK, int(ROW_SECONDS * done / spent)))
+        after = settled(cards)
+        grown = [now - then for now, then in zip(after, before)] if before and after else [None, None]
+        return {"iterations": done, "first": self.cards is not None, "sent_bytes": grown[0], "received_bytes": grown[1],
+                "gpus": look.gpus if look else []}
+
     def measure(self, number, group):
         """This rank's part in step `number`, and its answer."""
         answer = {"rows": [], "error": ""}
         begun = time.perf_counter()
+        logged = os.path.getsize(self.log.name) if self.log else 0
         try:
             closed = self.closed_ways(number, group["ranks"])
             if closed:
                 raise RuntimeError(closed[0])
             # A store of its own: what a group that failed has left must not be found by the next.
             store = dist.PrefixStore("group/%d/%d" % (number, group["ranks"][0]), self.store)
-            dist.init_process_group(self.backend, store=store, rank=group["ranks"].index(self.rank), world_size=len(group["ranks"]), timeout=TIMEOUT)
-            answer["rows"] = all_reduce_rows(group["ranks"].index(self.rank), len(group["ranks"]), group["sizes"], self.device)
+            with environment(RING if group["watch"] else {}):
+                dist.init_process_group(self.backend, store=store, rank=group["ranks"].index(self.rank), world_size=len(group["ranks"]), timeout=TIMEOUT)
+                if group["watch"]:
+                    answer["watched"] = self.watch(group["sizes"][0])
+                    answer["watched"]["via"] = sorted({line[line.index(" via "):].rstrip() for line in self.said(logged) if " via " in line}
+                                                      if self.log else [])[:CONNECTIONS]
+                else:
+                    answer["rows"] = all_reduce_rows(group["ranks"].index(self.rank), len(group["ranks"]), group["sizes"], self.device)
         except (RuntimeError, ValueError, OSError) as error:
             answer["error"] = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            if self.log:
+                print("\n".join([line for line in self.said(logged) if "NCCL WARN" in line][-10:]), flush=True)
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -228,21 +339,23 @@ class Conductor(Rank):
         self.number = 0
         self.begun = time.perf_counter()
         self.runs = {}
+        self.watched = {}
         self.facts = {}
         self.earlier = plan["history"].get(self.backend, {})
         self.hosts = [host["name"] for host in plan["hosts"]]
         self.path = os.path.join(os.environ["TRAINYARD_JOB_DIR"], "bandwidth.json")
 
-    def ask(self, wanted):
-        """Measure groups side by side: {name: (ranks, sizes)} to {name: answer}."""
-        groups = [{"ranks": ranks, "sizes": sizes} for ranks, sizes in wanted.values()]
+    def ask(self, wanted, watch=False):
+        """Measure groups side by side: {name: (ranks, sizes)} to {name: answer}. Watched, they have one size."""
+        groups = [{"ranks": ranks, "sizes": sizes, "watch": watch} for ranks, sizes in wanted.values()]
         self.put("step/%d" % self.number, groups)
         self.take_part(self.number)
         found = {}
         for name, (ranks, _sizes) in wanted.items():
             # Of all of them: who is still at it can't take part in the next step.
             answers = [self.get("answer/%d/%d" % (self.number, rank)) for rank in ranks]
-            found[name] = dict(answers[0], error=next((answer["error"] for answer in answers if answer["error"]), ""))
+            found[name] = dict(answers[0], error=next((answer["error"] for answer in answers if answer["error"]), ""),
+                               watched=[answer.get("watched") for answer in answers])
         self.number += 1
         return found
 
@@ -273,6 +386,25 @@ class Conductor(Rank):
         self.write({"blame": [], "suspect": [], "note": "the job did not come to its end", "rounds": 0})
         return found
 
+    def watch_all(self):
+        """All work once more, as much as they could before, and are watched."""
+        name = self.name(self.hosts)
+        run = self.runs.get(name)
+        if run is None or run["errors"] or not run["rows"] or (len(self.hosts) < 2 and self.backend == "gloo"):
+            return
+        ranks = self.ranks(self.hosts)
+        size = _bandwidth.watched_size(max(row["size_bytes"] for row in run["rows"]), self.backend, len(ranks))
+        answer = self.ask({name: (ranks, [size])}, watch=True)[name]
+        self.watched = {"ranks": len(ranks), "size_bytes": size, "iterations": 0, "error": answer["error"], "hosts": {}}
+        for rank, seen in zip(ranks, answer["watched"] if not answer["error"] else []):
+            host = self.watched["hosts"].setdefault(self.host_of[rank], {"ranks": 0, "via": []})
+            host["ranks"] += 1
+            host["via"] = sorted(set(host["via"] + seen["via"]))
+            self.watched["iterations"] = seen["iterations"]
+            if seen["first"]:
+                host.update({key: seen[key] for key in ("sent_bytes", "received_bytes", "gpus")})
+        print("%-40s %s" % ("watched", answer["error"] or "%d x %d bytes" % (self.watched["iterations"], size)), flush=True)
+
     def name(self, group):
         group = list(group)
         if len(group) == 1:
@@ -296,8 +428,8 @@ class Conductor(Rank):
         return [dict(run, **_bandwidth.verdict(run, self.bound(run, alone))) for run in self.runs.values()]
 
     def write(self, verdict):
-        found = {"collective": self.backend, "runs": self.judged(), "facts": self.facts, "blame": verdict["blame"], "suspect": verdict["suspect"],
-                 "note": verdict["note"], "rounds": verdict["rounds"], "seconds": round(time.perf_counter() - self.begun, 2)}
+        found = {"collective": self.backend, "runs": self.judged(), "watched": self.watched, "facts": self.facts, "blame": verdict["blame"],
+                 "suspect": verdict["suspect"], "note": verdict["note"], "rounds": verdict["rounds"], "seconds": round(time.perf_counter() - self.begun, 2)}
         with open(self.path + ".new", "w", encoding="utf-8") as stream:
             json.dump(found, stream, indent=1, sort_keys=True)
         os.rename(self.path + ".new", self.path)
@@ -314,6 +446,7 @@ class Conductor(Rank):
         verdict = {"blame": [], "suspect": [], "note": "", "rounds": 0}
         if len(self.hosts) > 1:
             self.measure_groups([tuple(self.hosts)], sizes)
+        self.watch_all()
         runs = {run["id"]: run for run in self.judged()}
         required = runs["cluster"]["expected"]["required_gb_s"] if "cluster" in runs else None
         slow_alone = any(run["expected"]["bound"] == "peers" and not run["passed"] for run in runs.values())
@@ -346,7 +479,9 @@ def main():
     agent = (Conductor if os.environ["RANK"] == "0" else Rank)(plan)
     host = next(name for name, ranks in agent.ranks_of.items() if agent.rank in ranks)
     if agent.ranks_of[host][0] == agent.rank:
-        agent.put("facts/%s" % host, facts(agent.backend == "nccl"))
+        told = facts(agent.backend == "nccl")
+        agent.cards = told["cards"]
+        agent.put("facts/%s" % host, told)
     if agent.rank:
         agent.follow()
         return

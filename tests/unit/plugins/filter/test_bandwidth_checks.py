@@ -5,23 +5,40 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.filter.bandwidth_checks import bandwidth_checks
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 
 HOSTS = ["node-a", "node-b"]
 
 
 def run(run_id, hosts, busbw=1.0, required=0.5, passed=True, reasons=()):
-    return {"id": run_id, "hosts": hosts, "judged_busbw_gb_s": busbw, "passed": passed, "reasons": list(reasons), "seconds": 1.5,
+    return {"id": run_id, "hosts": hosts, "judged_busbw_gb_s": busbw, "passed": passed, "reasons": list(reasons), "errors": [], "seconds": 1.5,
             "expected": {"required_gb_s": required, "bound": "nic" if required else None, "from": "node-a: eth0 10 Gb/s by TCP", "busbw_gb_s": required}}
 
 
+def measured(*arguments):
+    """The checks of what was measured, without those of what was seen besides."""
+    return [check for check in bandwidth_checks(*arguments) if check["id"].startswith("bandwidth-")]
+
+
+def seen(*arguments):
+    checks = [check for check in bandwidth_checks(*arguments) if not check["id"].startswith("bandwidth-")]
+    return [(check["id"], check["host"], check["verdict"], check["found"]) for check in checks]
+
+
+# 100 times 4 MiB between two ranks: each sends as much.
+WATCHED = {"ranks": 2, "size_bytes": 4 << 20, "iterations": 100, "error": "",
+           "hosts": {name: {"ranks": 1, "via": [], "gpus": [], "sent_bytes": 427 << 20, "received_bytes": 426 << 20} for name in HOSTS}}
+
+
 def answer(cluster=None, **changes):
-    given = {"collective": "gloo", "blame": [], "suspect": [], "note": "",
+    given = {"collective": "gloo", "blame": [], "suspect": [], "note": "", "watched": WATCHED,
+             "facts": {name: {"cards": [_bandwidth.card("eth0", "")], "gpus": [], "interface": "eth0"} for name in HOSTS},
              "runs": [run("host:%s" % name, [name]) for name in HOSTS] + [cluster or run("cluster", HOSTS)]}
     return dict(given, **changes)
 
 
 def test_good():
-    checks = bandwidth_checks(answer(), HOSTS)
+    checks = measured(answer(), HOSTS)
     assert [(check["id"], check["host"], check["verdict"], check["found"]) for check in checks] == [
         ("bandwidth-host", "node-a", "pass", "1 GB/s"), ("bandwidth-host", "node-b", "pass", "1 GB/s"), ("bandwidth-cluster", "node-a, node-b", "pass", "1 GB/s")]
     assert checks[2]["expected"] == "0.5 GB/s or more (nic: node-a: eth0 10 Gb/s by TCP)" and checks[2]["seconds"] == 1.5
@@ -36,17 +53,17 @@ SHORT = run("cluster", HOSTS, 0.1, passed=False, reasons=["0.1 GB/s, required ar
     ([{"kind": "link", "names": HOSTS, "evidence": "slow"}], "link node-a - node-b: slow", "look at the way between node-a and node-b; until then leave out: node-b"),
 ])
 def test_who_is_to_blame(blame, found, fix):
-    check = bandwidth_checks(answer(SHORT, blame=blame, suspect=["node-b"]), HOSTS)[-1]
+    check = measured(answer(SHORT, blame=blame, suspect=["node-b"]), HOSTS)[-1]
     assert (check["verdict"], check["found"], check["fix"]) == ("fail", "0.1 GB/s, required are 0.5 (nic: x). " + found, fix)
 
 
 def test_nobody_is_to_blame():
-    check = bandwidth_checks(answer(SHORT, note="they fall short only together"), HOSTS)[-1]
+    check = measured(answer(SHORT, note="they fall short only together"), HOSTS)[-1]
     assert check["found"].endswith(". they fall short only together") and check["fix"].startswith("look at what all hosts share")
 
 
 def test_nothing_says_what_it_should_be():
-    check = bandwidth_checks(answer(run("cluster", HOSTS, required=None)), HOSTS)[-1]
+    check = measured(answer(run("cluster", HOSTS, required=None)), HOSTS)[-1]
     assert check["verdict"] == "warn" and "verify_bandwidth_min_gb_s" in check["fix"]
 
 
@@ -56,15 +73,58 @@ def test_nothing_says_what_it_should_be():
     ([], "the job left no answer"),
 ])
 def test_job_that_left_nothing(tail, reason):
-    checks = bandwidth_checks({}, HOSTS, tail)
+    checks = measured({}, HOSTS, tail)
     assert [check["verdict"] for check in checks] == ["skipped"] * 3
     assert {check["found"] for check in checks} == {"not measured: " + reason}
+    assert {found[2:] for found in seen({}, HOSTS, tail, dict.fromkeys(HOSTS, 1))} == {("skipped", prefix + reason) for prefix in ("not seen: ", "not read: ")}
 
 
 def test_job_that_broke_off():
-    checks = bandwidth_checks(answer(runs=[run("host:node-a", ["node-a"])]), HOSTS, ["broken"])
+    checks = measured(answer(runs=[run("host:node-a", ["node-a"])]), HOSTS, ["broken"])
     assert [check["verdict"] for check in checks] == ["pass", "skipped", "skipped"]
 
 
 def test_one_host_has_no_network_to_measure():
-    assert [check["id"] for check in bandwidth_checks(answer(), HOSTS[:1])] == ["bandwidth-host"]
+    assert [check["id"] for check in measured(answer(), HOSTS[:1])] == ["bandwidth-host"]
+
+
+def test_what_was_seen_besides():
+    assert seen(answer(), HOSTS) == [
+        ("gpus-busy", "node-a", "skipped", "the training container was given no GPU"),
+        ("gpus-busy", "node-b", "skipped", "the training container was given no GPU"),
+        ("fabric-counters", "node-a", "pass", "sent 0.448 GB (+7 %); received 0.447 GB (+6 %)"),
+        ("fabric-counters", "node-b", "pass", "sent 0.448 GB (+7 %); received 0.447 GB (+6 %)"),
+        ("nccl-transport", "node-a, node-b", "skipped", "the job ran without NCCL, as it has no GPUs")]
+
+
+def test_one_host_has_no_fabric():
+    alone = answer(runs=[run("host:node-a", ["node-a"])], watched={}, collective="nccl")
+    assert seen(alone, HOSTS[:1]) == [("gpus-busy", "node-a", "skipped", "not seen: one rank has nothing to exchange"),
+                                      ("nccl-transport", "node-a", "skipped", "not seen: one rank has nothing to exchange")]
+
+
+def test_gpus_that_pytorch_does_not_see():
+    found = seen(answer(), HOSTS, [], {"node-b": 8})
+    assert found[0][2] == "skipped" and found[1] == ("gpus-busy", "node-b", "fail", "the job ran on the CPU: PyTorch sees no GPU")
+
+
+@pytest.mark.parametrize("changes, reason", [
+    ({"watched": dict(WATCHED, hosts={}, error="Connection reset by peer")}, "Connection reset by peer"),
+    ({"watched": {}}, "the job broke off"),
+    ({"watched": {}, "runs": [dict(run("cluster", HOSTS, None, passed=False, reasons=["no way"]), errors=["no way"])]}, "the measurement before it has failed"),
+])
+def test_ranks_that_were_not_watched(changes, reason):
+    found = [entry for entry in seen(answer(**changes), HOSTS) if entry[0] == "fabric-counters"]
+    assert found == [("fabric-counters", name, "skipped", "not read: " + reason) for name in HOSTS]
+
+
+def test_with_gpus():
+    hosts = {name: {"ranks": 2, "via": [" via NET/IB/0/GDRDMA", " via P2P/CUMEM/read"], "gpus": [99, 97], "sent_bytes": 630 << 20, "received_bytes": 630 << 20}
+             for name in HOSTS}
+    cards = [_bandwidth.card("mlx5_0", "200 Gb/sec (4X HDR)", True)]
+    facts = {name: {"cards": cards, "gpus": [{"nvlink": 300.0, "pcie": 0.0}] * 2, "interface": ""} for name in HOSTS}
+    found = seen(answer(collective="nccl", watched=dict(WATCHED, ranks=4, hosts=hosts), facts=facts), HOSTS, [], dict.fromkeys(HOSTS, 2))
+    assert [entry[:3] for entry in found] == [("gpus-busy", "node-a", "pass"), ("gpus-busy", "node-b", "pass"), ("fabric-counters", "node-a", "pass"),
+                                              ("fabric-counters", "node-b", "pass"), ("nccl-transport", "node-a, node-b", "pass")]
+    assert found[0][3] == "2: GPU 0 99 %, GPU 1 97 %" and found[2][3] == "sent 0.661 GB (+5 %); received 0.661 GB (+5 %)"
+    assert found[4][3] == "NET/IB, P2P/CUMEM"

@@ -193,3 +193,37 @@ def test_bad_runs():
         found = _bandwidth.verdict(given_run, bound)
         assert (found["passed"], found["reasons"]) == (False, [reason])
         json.dumps(found)
+
+
+def test_size_of_which_it_is_known_what_moves():
+    # Four pieces of 1 MiB for two ranks; NCCL's ring has no such limit.
+    assert _bandwidth.watched_size(1 << 24, "gloo", 2) == 4 << 20 and _bandwidth.watched_size(1 << 24, "gloo", 64) == 1 << 24
+    assert _bandwidth.watched_size(1 << 16, "gloo", 2) == 1 << 16 and _bandwidth.watched_size(1 << 30, "nccl", 2) == 1 << 30
+
+
+@pytest.mark.parametrize("ranks, moved", [(2, 1.0), (4, 1.5), (16, 1.875)])
+def test_what_a_ring_must_move(ranks, moved):
+    assert _bandwidth.must_move(1 << 20, 10, ranks) == moved * 10 * (1 << 20)
+
+
+@pytest.mark.parametrize("texts, counted", [
+    ({"statistics/tx_bytes": "12\n", "statistics/rx_bytes": "34\n"}, [12, 34]),
+    # In four octets; former kernels have the wide ones elsewhere.
+    ({"counters/port_xmit_data": "100\n", "counters/port_rcv_data": "200\n"}, [400, 800]),
+    ({"counters_ext/port_xmit_data_64": "5000000000", "counters/port_xmit_data": "4294967295", "counters/port_rcv_data": "1"}, [20000000000, 4]),
+    # At the end of 32 bits it stays, unless the port counts with 64.
+    ({"counters/port_xmit_data": "4294967295", "counters/port_rcv_data": "7"}, [None, 28]),
+    ({"counters/port_xmit_data": "4294967295", "counters/port_rcv_data": "7", "counters/unicast_xmit_packets": "0"}, [4 * 4294967295, 28]),
+    ({"counters/port_xmit_data": "N/A (no PMA)", "counters/port_rcv_data": ""}, [None, None]),
+    ({}, [None, None]),
+])
+def test_counters(texts, counted):
+    assert _bandwidth.counted(texts) == counted
+    assert set(texts) <= set(_bandwidth.COUNTER_FILES)
+
+
+def test_utilization():
+    assert _bandwidth.utilization("99\n 0 %\n[N/A]\n[Not Supported]\n\n100\n") == [99, 0, None, None, 100]
+    assert _bandwidth.utilization("") == []
+    with pytest.raises(_bandwidth.ParseError, match="No devices were found"):
+        _bandwidth.utilization("No devices were found\n")

@@ -47,11 +47,18 @@ def fixture_measure(agent, tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINYARD_JOB_DIR", str(tmp_path))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
 
-    def measured(busbw, given=None, cards=("",)):
+    def measured(busbw, given=None, cards=("",), error=""):
         conductor = agent.Conductor(given or plan())
         asked = []
 
-        def answer(wanted):
+        def watched(ranks, sizes):
+            seen = [{"iterations": 7, "first": rank % 2 == 0, "sent_bytes": 8 + rank, "received_bytes": 9 + rank, "gpus": [], "via": ["via %d" % rank]}
+                    for rank in ranks]
+            return {"error": error, "watched": [None] * len(ranks) if error else seen, "sizes": sizes}
+
+        def answer(wanted, watch=False):
+            if watch:
+                return {name: watched(ranks, sizes) for name, (ranks, sizes) in wanted.items()}
             asked.append({name: (ranks, sizes) for name, (ranks, sizes) in wanted.items()})
             answers = {}
             for name, (ranks, sizes) in wanted.items():
@@ -183,3 +190,138 @@ def test_rdma_cards(agent, tmp_path, wanted, taken):
 def test_facts_of_a_host_without_gpus(agent, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-card")
     assert agent.facts(False) == {"cards": [{"name": "no-such-card", "rdma": False, "line": 0.0, "pcie": 0.0}], "gpus": [], "interface": "no-such-card"}
+
+
+def test_all_are_watched_at_work(measure):
+    found, _asked = measure(lambda hosts: 1.0)
+    # Of the largest size Gloo would send some pieces for nothing.
+    seen = found["watched"].pop("hosts")
+    assert found["watched"] == {"ranks": 4, "size_bytes": 8 << 20, "iterations": 7, "error": ""}
+    assert seen == {name: {"ranks": 1, "via": ["via %d" % rank], "sent_bytes": 8 + rank, "received_bytes": 9 + rank, "gpus": []}
+                    for name, rank in zip(HOSTS, (0, 2, 4, 6))}
+
+
+def test_several_ranks_of_a_host_are_watched(measure, monkeypatch, agent):
+    monkeypatch.setattr(agent.Conductor, "ranks", lambda self, hosts: [rank for host in hosts for rank in self.ranks_of[host]])
+    found, _asked = measure(lambda hosts: 1.0)
+    assert found["watched"]["hosts"]["node-b"] == {"ranks": 2, "via": ["via 2", "via 3"], "sent_bytes": 10, "received_bytes": 11, "gpus": []}
+
+
+def test_who_could_not_be_watched(measure):
+    found, _asked = measure(lambda hosts: 1.0, error="Connection reset by peer")
+    assert (found["watched"]["error"], found["watched"]["hosts"]) == ("Connection reset by peer", {}) and runs(found)["cluster"]["passed"]
+
+
+def test_a_cluster_that_could_not_be_measured_is_not_watched(measure):
+    found, _asked = measure(lambda hosts: 0 if len(hosts) == 4 else 1.0)
+    assert found["watched"] == {}
+
+
+@pytest.fixture(name="worker")
+def fixture_worker(agent, monkeypatch):
+    """A rank whose all-reduce takes a tenth of a second and, when it is the host's first, moves what counters then show."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    state = {"time": 0.0, "done": 0, "order": []}
+
+    def all_reduce(buffer, op=None):
+        state["time"] += 0.1
+        state["done"] += 1
+
+    agent.torch.zeros = lambda count, dtype, device: [0] * 1
+    agent.torch.float32 = None
+    agent.dist.all_reduce = all_reduce
+    monkeypatch.setattr(agent, "since", lambda begun, device: state["order"].append(("barrier", state["done"])) or state["time"] - begun)
+    monkeypatch.setattr(agent, "slowest", lambda seconds, device: seconds)
+    monkeypatch.setattr(agent.time, "perf_counter", lambda: state["time"])
+
+    def settled(cards):
+        state["order"].append(("look", state["done"]))
+        return [1000 * state["done"], 3000 * state["done"]] if cards else None
+
+    monkeypatch.setattr(agent, "settled", settled)
+    rank = agent.Rank(plan())
+    rank.state = state
+    return rank
+
+
+def test_watching(worker):
+    worker.cards = [{"name": "eth0"}]
+    seen = worker.watch(1 << 20)
+    # The one that connects is not counted, and nobody begins before all have looked, nor looks before all are done.
+    assert seen == {"iterations": 5, "first": True, "sent_bytes": 5000, "received_bytes": 15000, "gpus": []}
+    assert worker.state["order"][:3] == [("barrier", 1), ("look", 1), ("barrier", 1)] and worker.state["order"][-2:] == [("barrier", 6), ("look", 6)]
+
+
+def test_watching_where_nothing_counts(worker):
+    seen = worker.watch(1 << 20)
+    assert (seen["first"], seen["sent_bytes"], seen["received_bytes"]) == (False, None, None)
+
+
+@pytest.mark.parametrize("told, gpus", [("98\n97\n", [98, 97]), ("Failed to initialize NVML\n", []), ("", [])])
+def test_looking_at_gpus(agent, worker, monkeypatch, capsys, told, gpus):
+    monkeypatch.setattr(agent.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(agent, "output", lambda *command: told if "--query-gpu=utilization.gpu" in command else None)
+    worker.backend, worker.cards = "nccl", [{"name": "mlx5_0"}]
+    seen = worker.watch(1 << 30)
+    assert seen["iterations"] >= 25 and seen["gpus"] == gpus
+    assert ("Failed to initialize NVML" in capsys.readouterr().out) == ("NVML" in told)
+
+
+def test_the_ring_is_for_those_who_are_watched(agent, worker, monkeypatch, tmp_path):
+    """Also that NCCL's log is read from where the group begins, and its warnings are shown where it fails."""
+    worker.log = SimpleNamespace(name=str(tmp_path / "nccl.log"))
+    log = tmp_path / "nccl.log"
+    log.write_text("Channel 00 : 0 -> 1 via NET/Socket/0\n", encoding="utf-8")
+    answers, tuned = {}, []
+
+    def begin(backend, **options):
+        tuned.append((agent.os.environ.get("NCCL_ALGO"), agent.os.environ.get("NCCL_PROTO")))
+        with log.open("a", encoding="utf-8") as stream:
+            stream.write("a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\na:1:2 [0] NCCL WARN out of luck\n" * 2)
+        if len(tuned) == 3:
+            raise RuntimeError("NCCL error")
+
+    agent.dist.init_process_group, agent.dist.is_initialized = begin, lambda: False
+    agent.dist.PrefixStore = lambda *arguments: None
+    worker.closed_ways, worker.put = lambda number, ranks: [], answers.__setitem__
+    monkeypatch.setattr(agent, "all_reduce_rows", lambda *arguments: ["row"])
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    for number, watch in enumerate((True, False, True)):
+        worker.measure(number, {"ranks": [0, 1], "sizes": [1 << 20], "watch": watch})
+    assert tuned == [("Ring", "Simple"), ("Tree", None), ("Ring", "Simple")] and agent.os.environ["NCCL_ALGO"] == "Tree"
+    assert "NCCL_PROTO" not in agent.os.environ
+    assert answers["answer/0/0"]["watched"]["via"] == [" via NET/IB/0"] and "watched" not in answers["answer/1/0"]
+    assert answers["answer/2/0"]["error"] == "NCCL error"
+
+
+def test_warnings_of_nccl_are_shown(agent, worker, capsys, tmp_path):
+    worker.log = SimpleNamespace(name=str(tmp_path / "nccl.log"))
+    (tmp_path / "nccl.log").write_text("an earlier group's NCCL WARN\n", encoding="utf-8")
+
+    def fail(number, ranks):
+        with open(worker.log.name, "a", encoding="utf-8") as stream:
+            stream.write("NCCL INFO x\nNCCL WARN socket closed\n")
+        raise RuntimeError("NCCL error")
+
+    worker.closed_ways, worker.put = fail, lambda key, value: None
+    agent.dist.is_initialized = lambda: False
+    worker.measure(0, {"ranks": [0, 1], "sizes": [1 << 20], "watch": False})
+    assert capsys.readouterr().out == "NCCL WARN socket closed\n"
+
+
+def test_counters_from_sysfs(agent, tmp_path):
+    port = "class/infiniband/mlx5_0/ports/%d/counters/port_%s_data"
+    sysfs = tree(tmp_path, {"class/net/eth0/statistics/tx_bytes": "5", "class/net/eth0/statistics/rx_bytes": "6", "class/net/bare/mtu": "1500",
+                            port % (1, "xmit"): "10", port % (1, "rcv"): "20", port % (2, "xmit"): "1", port % (2, "rcv"): "2"})
+    assert agent.counters([{"name": "eth0", "rdma": False}], sysfs) == [5, 6]
+    # Each card once, with all of its ports.
+    assert agent.counters([{"name": "mlx5_0", "rdma": True}] * 2, sysfs) == [44, 88]
+    assert agent.counters([{"name": "mlx5_0", "rdma": True}, {"name": "bare", "rdma": False}], sysfs) is None
+    assert agent.counters([], sysfs) is None
+
+
+def test_counters_of_real_cards_take_a_moment(agent, monkeypatch):
+    slept = []
+    monkeypatch.setattr(agent.time, "sleep", slept.append)
+    monkeypatch.setattr(agent, "counters", lambda cards: cards)
+    assert agent.settled([{"line": 0.0}]) and slept == [] and agent.settled([{"line": 0.0}, {"line": 25.0}]) and slept == [agent.SETTLE_SECONDS]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 
 ROLE = Path(__file__).parents[4] / "roles/verify"
 
@@ -22,3 +25,72 @@ def test_every_published_check_can_be_overruled():
 def test_every_rule_is_in_the_readme():
     readme = (ROLE / "README.md").read_text(encoding="utf-8")
     assert [rule["id"] for rule in load("rules.yml")["host_rules"] if "`%s`" % rule["id"] not in readme] == []
+
+
+def trusted(value):
+    """Templates wherever in it they are."""
+    if isinstance(value, str):
+        return trust_as_template(value)
+    if isinstance(value, dict):
+        return {key: trusted(inner) for key, inner in value.items()}
+    return [trusted(inner) for inner in value] if isinstance(value, list) else value
+
+
+def decided(name, **given):
+    variables = trusted(yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8")))
+    variables.update({"inventory_hostname": "a", "ansible_play_hosts": ["a", "b"], "ansible_play_hosts_all": ["a", "b"], "hostvars": {"a": {}, "b": {}},
+                      "cluster_head": "a", "cluster_share_path": "/data1/share", "training_container_name": "trainyard-training", "verify_checks": []})
+    variables.update(given)
+    return Templar(DataLoader(), variables).template(variables["__verify_" + name])
+
+
+OF_JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters", "nccl-transport"]
+
+
+@pytest.mark.parametrize("measures, hosts, unmeasured", [
+    (True, ["a", "b"], []), (True, ["a"], ["bandwidth-cluster", "fabric-counters"]), (False, ["a", "b"], OF_JOBS)])
+def test_what_this_run_makes_can_be_required(measures, hosts, unmeasured):
+    assert decided("unmeasured", __verify_may_measure=measures, ansible_play_hosts_all=hosts) == unmeasured
+
+
+def test_checks_of_the_job():
+    assert decided("of_jobs") == OF_JOBS and {check["id"] for check in load("checks.yml")["checks"]} >= set(OF_JOBS)
+
+
+def test_gpus_of_the_container():
+    hosts = {"a": {"__verify_container_gpus": {"gpu_count": 8}}, "b": {"__verify_container_gpus": {"skipped": True}}, "c": {}}
+    assert decided("bandwidth_gpus", hostvars=hosts, __verify_bandwidth_names=["a", "b", "c"]) == {"a": 8, "b": 0, "c": 0}
+
+
+def a_check(check_id, host="a", verdict="fail"):
+    return {"id": check_id, "host": host, "verdict": verdict}
+
+
+@pytest.mark.parametrize("checks, job, host, logs", [
+    ([a_check("ssh-mesh", verdict="pass"), a_check("gpu-xid", verdict="warn")], [], "a", []),
+    ([a_check("ssh-mesh"), a_check("memlock")], [], "a", [("a", "training container and Docker")]),
+    ([a_check("shared-storage", "a, b")], [], "b", [("b", "kernel")]),
+    ([a_check("ssh-mesh", "b")], [], "a", []),
+    # The job's log is on the head, and one for all.
+    ([], [a_check("fabric-counters", "b")], "a", [("a", "bandwidth job")]),
+    ([], [a_check("fabric-counters", "b")], "b", []),
+    ([], [a_check("bandwidth-host", "a", "skipped")], "a", [("a", "bandwidth job")]),
+    # That there are no GPUs is no failure.
+    ([], [a_check("gpus-busy", "a", "skipped"), a_check("bandwidth-cluster", "a, b", "warn")], "a", []),
+])
+def test_logs_that_matter(checks, job, host, logs):
+    found = decided("logs", verify_checks=checks, verify_bandwidth_checks=job, inventory_hostname=host)
+    assert [(log["host"], log["name"]) for log in found] == logs
+    assert "--unit=trainyard-training.service" in found[0]["argv"] if logs and "container" in logs[0][1] else True
+
+
+def test_every_check_that_a_log_belongs_to_is_published():
+    published = {check["id"] for check in load("checks.yml")["checks"]}
+    sources = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))["__verify_log_sources"]
+    assert [check for source in sources for check in source["checks"] if check not in published] == []
+
+
+def test_tails_of_the_logs_that_could_be_read():
+    read = {"rc": 0, "stdout": "bind: Address already in use", "item": {"host": "a", "name": "kernel", "argv": []}}
+    hosts = {"a": {"__verify_log": {"results": [read, dict(read, rc=1), dict(read, stdout="  "), {"failed": True, "item": read["item"]}]}}, "b": {}}
+    assert decided("log_tails", hostvars=hosts) == [{"host": "a", "name": "kernel", "tail": "bind: Address already in use"}]

@@ -1,0 +1,110 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What role verify's bandwidth job has seen of its hosts while it worked, judged: counters of the fabric, use of the GPUs, NCCL's connections.
+
+Pure. C(watched) is what files/all_reduce.py has left of that: ranks, size_bytes, iterations, error, and by host ranks, sent_bytes, received_bytes, gpus
+(percent), via (what NCCL's log has after « via », each once). C(facts) are the hosts' cards and GPUs, as P(_bandwidth) has them.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import transports
+from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import GLOO_PIECE, must_move
+from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
+
+__all__ = ["fabric_counters", "gpus_busy", "nccl_transport"]
+
+#: By how much counters may differ from what the job must have moved. Headers and acknowledgements of TCP are 7 % at most.
+TOLERANCE = 0.2
+#: Fewer bytes than these may be anyone's.
+LEAST_BYTES = 4 << 20
+#: Below it, the headers of Gloo's pieces count.
+LEAST_PIECE = GLOO_PIECE >> 8
+#: Percent from which on a GPU is in use: its kernels follow each other without a pause.
+BUSY = 50
+COUNTERS = "counters of the fabric's cards in sysfs"
+LOG = "NCCL's log (NCCL_DEBUG=INFO)"
+SMI = "nvidia-smi while the job ran"
+
+
+def _gb(value):
+    return "%.3g GB" % (value / 1e9)
+
+
+def _cards(facts, host):
+    return ", ".join(dict.fromkeys(card["name"] for card in facts[host]["cards"])) or "an unknown interface"
+
+
+def fabric_counters(watched, facts, host, collective):
+    """Whether the host's fabric has carried the job's data, in both directions."""
+    must = must_move(watched["size_bytes"], watched["iterations"], watched["ranks"])
+    seen = watched["hosts"][host]
+    cards = _cards(facts, host)
+    expected = "%s each way over %s, within %d %%" % (_gb(must), cards, TOLERANCE * 100)
+
+    def told(verdict, found, fix=""):
+        return finding("fabric-counters", host, verdict, expected=expected, found=found, source=COUNTERS, fix=fix)
+
+    moved = {"sent": seen["sent_bytes"], "received": seen["received_bytes"]}
+    if None in moved.values():
+        return told("skipped", "%s has no counters that can be read" % cards)
+    if must < LEAST_BYTES or (collective == "gloo" and watched["size_bytes"] < LEAST_PIECE * 2 * watched["ranks"]):
+        return told("skipped", "the job moved too little to be told from other traffic: %d bytes in messages of %d" % (must, watched["size_bytes"]))
+    found = "; ".join("%s %s (%+.0f %%)" % (way, _gb(value), 100 * (value / must - 1)) for way, value in moved.items())
+    if min(moved.values()) < (1 - TOLERANCE) * must:
+        return told("fail", found, "the job's data went another way: look at %s's routes and addresses on the fabric network, at cluster_fabric_network, "
+                                   "and at NCCL_SOCKET_IFNAME, NCCL_IB_HCA and NCCL_IB_DISABLE in the image" % host)
+    if max(moved.values()) > (1 + TOLERANCE) * must:
+        return told("warn", found, "see what else sends over %s at the same time, and whether packets are lost and sent again; then run verify again" % cards)
+    return told("pass", found)
+
+
+def gpus_busy(watched, host):
+    """Whether as many of the host's GPUs were in use as the job had ranks there."""
+    seen = watched["hosts"][host]
+    expected = "%d GPUs in use (%d %% or more)" % (seen["ranks"], BUSY)
+    known = [percent for percent in seen["gpus"] if percent is not None]
+    busy = [percent for percent in known if percent >= BUSY]
+    each = ("GPU %d %s" % (number, "?" if percent is None else "%d %%" % percent) for number, percent in enumerate(seen["gpus"]))
+    found = "%d: %s" % (len(busy), ", ".join(each))
+    if len(busy) >= seen["ranks"]:
+        return finding("gpus-busy", host, "pass", expected=expected, found=found, source=SMI)
+    # In MIG mode it tells of none.
+    if len(known) < seen["ranks"]:
+        return finding("gpus-busy", host, "skipped", expected=expected, found="nvidia-smi tells the use of %d GPUs only" % len(known), source=SMI)
+    return finding("gpus-busy", host, "fail", expected=expected, found=found, source=SMI,
+                   fix="see which GPUs the ranks have taken (CUDA_VISIBLE_DEVICES in the image, training_container_gpus), and whether each answers nvidia-smi")
+
+
+def nccl_transport(watched, facts, hosts):
+    """Whether NCCL connects its ranks by the best that the hardware has: RDMA between hosts, NVLink on a host."""
+    seen = transports("\n".join(via for host in hosts for via in watched["hosts"][host]["via"]))
+    between = [name for name in seen if name.startswith("NET/")]
+    # By NVLink switches that reach over several hosts.
+    shared = any(name == "P2P/MNNVL" for name in seen)
+    over_rdma = all(facts[host]["cards"] and all(card["rdma"] for card in facts[host]["cards"]) for host in hosts)
+    has_nvlink = all(facts[host]["gpus"] and all(gpu["nvlink"] for gpu in facts[host]["gpus"]) for host in hosts)
+    wanted = []
+    if len(hosts) > 1:
+        wanted.append("between hosts %s" % ("RDMA (%s)" % ", ".join(dict.fromkeys(_cards(facts, host) for host in hosts)) if over_rdma
+                                            else "the network, by TCP as not all have RDMA devices"))
+    if any(watched["hosts"][host]["ranks"] > 1 for host in hosts):
+        wanted.append("on a host %s" % ("NVLink (P2P)" if has_nvlink else "P2P or shared memory"))
+
+    def told(verdict, found=", ".join(seen), fix=""):
+        return finding("nccl-transport", ", ".join(hosts), verdict, expected="; ".join(wanted), found=found, source=LOG, fix=fix)
+
+    if not seen:
+        return told("skipped", "NCCL's log names no connection")
+    if len(hosts) > 1 and not between and not shared:
+        return told("fail", "%s; none between hosts" % ", ".join(seen), "look into the job's log: the ranks of each host may have worked without the others")
+    if over_rdma and any("socket" in name.lower() for name in between):
+        return told("fail", fix="NCCL has RDMA devices and takes sockets: see that /dev/infiniband and libibverbs are in the container, that memory may be "
+                                "locked without limit, and that NCCL_IB_DISABLE and NCCL_NET are not set in the image")
+    if has_nvlink and any(name.startswith("SHM/") for name in seen):
+        return told("warn", fix="some GPUs have NVLink and go through the host's memory: see nvidia-smi topo -m, and NCCL_P2P_DISABLE and NCCL_P2P_LEVEL "
+                                "in the image")
+    return told("pass")
