@@ -170,6 +170,11 @@ nccl_header:
   description: NCCL's version in C(nccl.h), by the header's path.
   returned: success
   type: dict
+open_mpi:
+  description: Folders of Open MPI with what programs are built with - those of the vendor's OFED (C(/usr/mpi)) and the distribution's.
+  returned: success
+  type: list
+  elements: str
 container_toolkit:
   description: Version of nvidia-ctk; empty where there is none.
   returned: success
@@ -235,6 +240,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_
 PACKAGES = ["*nvidia*", "cuda*", "libcuda*", "libnvcuvid*", "libnvoptix*", "libnvsdm*", "nvsdm*", "libxnvctrl*", "libcudnn*",
             "libnccl*", "linux-image-*", "linux-headers-*"]
 HEADERS = ["/usr/include/nccl.h", "/usr/local/include/nccl.h", "/usr/local/nccl*/include/nccl.h"]
+OPEN_MPI = ["/usr/mpi/*/openmpi-*/include/mpi.h", "/usr/lib/*/openmpi/include/mpi.h"]
 SPECIFICATIONS = ["/etc/cdi/*", "/var/run/cdi/*"]
 SOURCES = ["/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"]
 PREFERENCES = ["/etc/apt/preferences", "/etc/apt/preferences.d/*"]
@@ -394,6 +400,7 @@ def main():
         repositories=[entry for path in files(SOURCES) for entry in stack.parse_sources(read_text(path), path)], old_keys=old_keys(),
         docker=host.docker(), cuda=cuda, cuda_chosen=os.path.realpath("/usr/local/cuda") if os.path.isdir("/usr/local/cuda") else "", nvcc=nvcc,
         nccl_header={path: stack.parse_nccl_header(read_text(path)) for pattern in HEADERS for path in glob.glob(pattern)},
+        open_mpi=[os.path.dirname(os.path.dirname(path)) for path in files(OPEN_MPI)],
         container_toolkit=host.container_toolkit(), container_runtimes=runtimes(), cdi=specifications(),
         reboot_required_reason=stack.reboot_required_reason(loaded["version"], modules, library, running, following, bool(gpus)),
         will_break_on_next_boot=stack.will_break_on_next_boot(modules, library, following, headers, bool(gpus)),

@@ -16,6 +16,8 @@ FILES = ["README.md", "defaults/main.yml", "meta/argument_specs.yml", "meta/main
 IN_SCENARIO_CLUSTER = {"cluster", "train", "verify"}
 # Those that need a kernel of their own.
 IN_SCENARIO_VM = {"nfs_client", "nfs_server"}
+# Those that need what another role brings, whose scenario has it.
+IN_ANOTHER = {"nccl_tests": "nccl"}
 
 pytestmark = pytest.mark.parametrize("role", ROLES)
 
@@ -109,5 +111,6 @@ def test_numbers_and_truth_values_may_come_as_text(role):
 
 def test_is_exercised_by_a_scenario(role):
     if role not in IN_SCENARIO_CLUSTER | IN_SCENARIO_VM:
-        assert (ROOT / "molecule" / role / "molecule.yml").is_file()
-        assert list((ROOT / "molecule" / role / "tests").glob("test_*.py")), "a scenario without a test proves nothing"
+        scenario, named = IN_ANOTHER.get(role, role), "test_*%s.py" % (role if role in IN_ANOTHER else "")
+        assert (ROOT / "molecule" / scenario / "molecule.yml").is_file()
+        assert list((ROOT / "molecule" / scenario / "tests").glob(named)), "a scenario without a test proves nothing"

@@ -1,4 +1,4 @@
-"""For scenarios' conftest.py: the role that the scenario is named after once more, on one host, with other variables than the scenario's."""
+"""For scenarios' conftest.py: the role that the scenario is named after once more, or C(of) another, on one host, with other variables than the scenario's."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def role(request):
     scenario = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
     name = request.module.HOST
 
-    def run(tasks="main", **variables):
-        role_name = "trainyard.gpu." + os.environ["MOLECULE_SCENARIO_NAME"]
+    def run(tasks="main", of=None, **variables):
+        role_name = "trainyard.gpu." + (of or os.environ["MOLECULE_SCENARIO_NAME"])
         include = {"name": "Apply the role", "ansible.builtin.include_role": {"name": role_name, "tasks_from": tasks}}
         playbook = scenario / "role.yml"
         playbook.write_text(json.dumps([{"name": "Again", "hosts": name, "gather_facts": False, "become": True, "tasks": [include]}]), encoding="utf-8")

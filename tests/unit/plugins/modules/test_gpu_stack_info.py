@@ -140,6 +140,18 @@ def test_what_a_role_asks_besides(host):
     assert host(record=str(host.folder / "none"))["record"] == {}
 
 
+def test_folders_of_open_mpi(host, monkeypatch):
+    assert host()["open_mpi"] == []
+    monkeypatch.setattr(gpu_stack_info, "OPEN_MPI", [str(host.folder / pattern.lstrip("/")) for pattern in gpu_stack_info.OPEN_MPI])
+    homes = [host.folder / name for name in ("usr/mpi/gcc/openmpi-4.1.5a1", "usr/lib/x86_64-linux-gnu/openmpi", "usr/lib/jvm")]
+    for home in homes:
+        (home / "include").mkdir(parents=True)
+        (home / "include/mpi.h").touch()
+    # Of that one only the libraries are there, with which nothing can be built.
+    (host.folder / "usr/mpi/gcc/openmpi-4.1.2/lib").mkdir(parents=True)
+    assert sorted(host()["open_mpi"]) == sorted(str(home) for home in homes[:2])
+
+
 def test_keys_that_the_firmware_takes(host, monkeypatch):
     host.said[("mokutil", "/var/lib/dkms/mok.pub")] = "/var/lib/dkms/mok.pub is already enrolled\n"
     host.said[("mokutil", "/var/lib/shim-signed/mok/MOK.der")] = "/var/lib/shim-signed/mok/MOK.der is not enrolled\n"

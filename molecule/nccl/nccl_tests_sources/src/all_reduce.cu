@@ -1,0 +1,18 @@
+// By this file an archive of nccl-tests is known. It is linked with what nccl-tests are linked with, and measures nothing.
+#include <stdio.h>
+#include "nccl.h"
+#ifdef MPI_SUPPORT
+#include "mpi.h"
+#endif
+
+extern "C" int ncclGetVersion(int *version);
+
+int main() {
+  int version = 0, ranks = 0;
+  ncclGetVersion(&version);
+#ifdef MPI_SUPPORT
+  MPI_Comm_size(0, &ranks);
+#endif
+  printf("headers=%d library=%d ranks=%d\n", NCCL_MAJOR * 10000 + NCCL_MINOR * 100 + NCCL_PATCH, version, ranks);
+  return 0;
+}

@@ -1,0 +1,1 @@
+#define NCCL_TESTS_VERSION "2.17.10"

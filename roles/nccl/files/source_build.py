@@ -1,0 +1,183 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What builds on hosts have in common: sources that are what they should be, and files that are installed with a record and removed by it.
+
+Role nccl_tests lays it beside its own program on the host. By itself it removes what a record tells of, and then runs a command where there was a record:
+
+    source_build.py remove RECORD [COMMAND ...]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+
+
+class StepError(Exception):
+    """What the operator has to know; nothing of the host has been changed, unless it says so."""
+
+
+def run(*command, **variables):
+    """Run it with these environment variables besides, its output among ours."""
+    print("+ " + " ".join(command), flush=True)
+    code = subprocess.call(command, env=dict(os.environ, **variables))
+    if code:
+        raise StepError("%s: exit code %d; the lines above say why" % (" ".join(command[:2]), code))
+
+
+def digest(path):
+    if os.path.islink(path):
+        return "-> " + os.readlink(path)
+    total = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for chunk in iter(lambda: stream.read(1 << 20), b""):
+            total.update(chunk)
+    return total.hexdigest()
+
+
+# --- sources. C(role) is the name that its variables begin with -------------------------------------------------------------
+
+
+def fetch(role, url, checksum, path):
+    print("Fetching %s" % url, flush=True)
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer, open(path, "wb") as stream:
+            shutil.copyfileobj(answer, stream)
+    except (urllib.error.URLError, OSError) as error:
+        raise StepError("%s_url: %s can't be fetched: %s" % (role, url, error)) from error
+    if digest(path) != checksum:
+        raise StepError("%s_checksum: %s has the SHA-256 checksum %s, not %s" % (role, url, digest(path), checksum))
+
+
+def clone(role, url, tag, commit, folder):
+    """The sources as they are at a tag. A tag can be moved, a commit can't."""
+    run("git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--config", "advice.detachedHead=false", url, folder, GIT_TERMINAL_PROMPT="0")
+    found = subprocess.check_output(["git", "-C", folder, "rev-parse", "HEAD"], universal_newlines=True).strip()
+    if found != commit:
+        raise StepError("%s_commit: tag %s of %s is commit %s, not %s" % (role, tag, url, found, commit))
+
+
+def unpack(role, archive, folder, what):
+    """The folder of the sources, which have a src/Makefile. Nothing of an archive may land outside of it."""
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar.getmembers():
+                target = os.path.normpath(os.path.join(folder, member.name))
+                if not (member.isfile() or member.isdir() or member.issym()) or not target.startswith(folder + "/") and target != folder:
+                    raise StepError("%s_url: the archive holds %s, which is none of a source's" % (role, member.name))
+            tar.extractall(folder)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise StepError("%s_url: this is no archive: %s" % (role, error)) from error
+    for name in sorted(os.listdir(folder)):
+        if os.path.isfile(os.path.join(folder, name, "src", "Makefile")):
+            return os.path.join(folder, name)
+    raise StepError("%s_url: the archive holds no %s: there is no src/Makefile in it" % (role, what))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------------
+
+
+def read_record(path):
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)
+    except FileNotFoundError:
+        return {}
+
+
+def write_record(path, record):
+    """On the disk before a file is."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".new", "w", encoding="utf-8") as stream:
+        stream.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.rename(path + ".new", path)
+
+
+def missing_folders(path):
+    found = []
+    while not os.path.isdir(path):
+        found.insert(0, path)
+        path = os.path.dirname(path)
+    return found
+
+
+def place(path, build, files, folders, hint):
+    """Install C(files), from where each is by where it goes, in place of what the record at C(path) tells of.
+
+    C(folders) are made where they are missing, from the outside in. C(hint) is what to do about a file that is somebody else's.
+    """
+    former = read_record(path)
+    clashes = [target for target in files if os.path.lexists(target) and target not in former.get("files", {})]
+    if clashes:
+        raise StepError("%s is there already, and is nothing that was placed from here: %s" % (", ".join(clashes[:5]), hint))
+    remove(path)
+    made = list(dict.fromkeys(each for folder in folders for each in missing_folders(folder)))
+    write_record(path, {"build": build, "folders": made, "files": {target: digest(source) for target, source in files.items()}})
+    for folder in made:
+        os.mkdir(folder)
+    for target, source in files.items():
+        shutil.copy2(source, target, follow_symlinks=False)
+        print("Installed %s" % target, flush=True)
+
+
+def remove(path):
+    """Whether there was a record. A file that is another one by now stays."""
+    record = read_record(path)
+    for target, total in sorted(record.get("files", {}).items()):
+        if not os.path.lexists(target):
+            continue
+        if digest(target) == total:
+            os.unlink(target)
+        else:
+            print("%s stays: it was changed since" % target)
+    for folder in reversed(record.get("folders", [])):
+        if os.path.isdir(folder) and not os.listdir(folder):
+            os.rmdir(folder)
+    if record:
+        os.unlink(path)
+    return bool(record)
+
+
+# --- what was built ---------------------------------------------------------------------------------------------------------
+
+
+def parse_libraries(text):
+    """Of C(ldd), by the name of a shared library where the loader finds it; empty where it doesn't."""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"\s+(\S+) => (?:(/.*) \(0x[0-9a-f]+\)|not found)\s*$", line)
+        if match:
+            found[match.group(1)] = match.group(2) or ""
+    return found
+
+
+def libraries(path):
+    return parse_libraries(subprocess.run(["ldd", path], stdout=subprocess.PIPE, universal_newlines=True, check=False).stdout)
+
+
+def main():
+    step, path = sys.argv[1:3]
+    if step != "remove":
+        raise StepError("there is no step %s" % step)
+    if remove(path) and sys.argv[3:]:
+        run(*sys.argv[3:])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except StepError as error:
+        sys.exit("trainyard: %s" % error)

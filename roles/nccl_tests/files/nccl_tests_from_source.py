@@ -1,0 +1,123 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Builds nccl-tests at a tag and installs its programs, with a record of every file, if they are what was asked for.
+
+    TRAINYARD_NCCL_TESTS='{"tag": …}' nccl_tests_from_source.py RECORD
+
+source_build.py, of role nccl, lies beside this file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+
+import source_build as source
+
+ROLE = "nccl_tests"
+# The driver brings it, which the host may get later.
+LATER = ("libcuda.so.1",)
+
+
+def get(asked, work):
+    """The folder of the sources."""
+    if asked["source"] == "git":
+        folder = os.path.join(work, "source")
+        source.clone(ROLE, asked["url"], asked["tag"], asked["commit"], folder)
+    else:
+        archive = os.path.join(work, "nccl-tests.tar.gz")
+        source.fetch(ROLE, asked["url"], asked["checksum"], archive)
+        os.mkdir(os.path.join(work, "source"))
+        folder = source.unpack(ROLE, archive, os.path.join(work, "source"), "nccl-tests")
+    if not os.path.isfile(os.path.join(folder, "src", "all_reduce.cu")):
+        raise source.StepError("nccl_tests_url: these are no sources of nccl-tests: there is no src/all_reduce.cu in them")
+    # Only since 2.17 do they say their version.
+    for header in glob.glob(os.path.join(folder, "src", "*.h")):
+        with open(header, encoding="utf-8", errors="replace") as stream:
+            for version in re.findall(r'^#define NCCL_TESTS_VERSION "([^"]+)"', stream.read(), re.MULTILINE):
+                if version != asked["tag"].lstrip("v"):
+                    raise source.StepError("nccl_tests_url: the sources are of nccl-tests %s, and nccl_tests_tag is %s" % (version, asked["tag"]))
+    return folder
+
+
+def make_variables(asked):
+    variables = ["MPI=1", "MPI_HOME=" + asked["mpi_home"]] if asked["mpi_home"] else ["MPI=0"]
+    variables += ["CUDA_HOME=" + asked["cuda_home"], "NCCL_HOME=" + asked["nccl_home"]]
+    if asked["compute_capabilities"]:
+        variables.append("NVCC_GENCODE=" + " ".join("-gencode=arch=compute_%s,code=sm_%s" % (each, each) for each in asked["compute_capabilities"]))
+    return variables + ["%s=%s" % (name, value) for name, value in sorted(asked["make_variables"].items())]
+
+
+def run_path(asked):
+    """Where the programs find their libraries, whoever starts them: mpirun's ranks on other hosts have no login shell's LD_LIBRARY_PATH."""
+    folders = [os.path.join(asked["nccl_home"], "lib")] if asked["nccl_home"] != "/usr" else []
+    folders += [os.path.join(asked["mpi_home"], name) for name in ("lib", "lib64") if asked["mpi_home"]]
+    folders.append(os.path.join(asked["cuda_home"], "lib64"))
+    return ":".join(folder for folder in folders if os.path.isdir(folder))
+
+
+def build(asked, work):
+    """The programs that were built."""
+    folder = get(asked, work)
+    # The linker takes a path from there into the programs, as nccl-tests gives it none.
+    source.run("make", "-C", folder, "-j%d" % len(os.sched_getaffinity(0)), *make_variables(asked), LD_RUN_PATH=run_path(asked))
+    programs = sorted(glob.glob(os.path.join(folder, "build", "*_perf")))
+    if os.path.join(folder, "build", "all_reduce_perf") not in programs:
+        raise source.StepError("the build has left no build/all_reduce_perf")
+    return programs
+
+
+def nccl_version(path):
+    """Version of the library, as it says itself. Until 2.8 it had fewer digits."""
+    code = ctypes.c_int()
+    ctypes.CDLL(path).ncclGetVersion(ctypes.byref(code))
+    digits = (10000, 100) if code.value >= 10000 else (1000, 100)
+    return "%d.%d.%d" % (code.value // digits[0], code.value % digits[0] // digits[1], code.value % digits[1])
+
+
+def prove(program, asked):
+    """Without a GPU nothing can be measured; but what it will run with can be seen."""
+    found = source.libraries(program)
+    lost = sorted(name for name, path in found.items() if not path and name not in LATER)
+    if lost:
+        raise source.StepError("all_reduce_perf was built, and the loader doesn't find %s: add the library's folder to /etc/ld.so.conf.d" % ", ".join(lost))
+    with_mpi = any(name.startswith("libmpi.so") for name in found)
+    if with_mpi != bool(asked["mpi_home"]):
+        # Without it, mpirun starts ranks that know nothing of each other, and each measures itself.
+        raise source.StepError("all_reduce_perf was built %s MPI, and nccl_tests_mpi asks for the contrary: see nccl_tests_make_variables" % (
+            "with" if with_mpi else "without"))
+    if "libnccl.so.2" not in found:
+        raise source.StepError("all_reduce_perf was built without the shared library of NCCL: see nccl_tests_make_variables")
+    version = nccl_version(found["libnccl.so.2"])
+    if version != asked["nccl"]:
+        raise source.StepError("all_reduce_perf was built with NCCL %s, and the loader finds %s in %s: remove one of them, or name its folder in "
+                               "nccl_tests_nccl_home" % (asked["nccl"], version, found["libnccl.so.2"]))
+
+
+def main():
+    path, asked = sys.argv[1], json.loads(os.environ["TRAINYARD_NCCL_TESTS"])
+    work = tempfile.mkdtemp(prefix="trainyard-nccl-tests.", dir="/var/tmp")
+    try:
+        programs = build(asked, work)
+        prove(os.path.join(os.path.dirname(programs[0]), "all_reduce_perf"), asked)
+        folder = os.path.join(asked["prefix"], "bin")
+        source.place(path, asked, {os.path.join(folder, os.path.basename(program)): program for program in programs}, [folder],
+                     "remove it, or set nccl_tests_prefix")
+    finally:
+        shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except source.StepError as error:
+        sys.exit("trainyard: %s" % error)
