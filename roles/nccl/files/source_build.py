@@ -5,7 +5,7 @@
 
 """What builds on hosts have in common: sources that are what they should be, and files that are installed with a record and removed by it.
 
-Role nccl_tests lays it beside its own program on the host. By itself it removes what a record tells of, and then runs a command where there was a record:
+Roles nccl and nccl_tests lay it beside their own programs on the host. By itself it removes what a record tells of, and then runs a command if there was one:
 
     source_build.py remove RECORD [COMMAND ...]
 """

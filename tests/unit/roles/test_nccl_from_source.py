@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import runpy
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parents[3] / "roles/nccl/files/nccl_from_source.py"
+PROGRAMS = Path(__file__).parents[3] / "roles/nccl/files"
 MAKEFILE = """
 src.build:
 \tmkdir -p build/lib/pkgconfig build/include
@@ -38,23 +38,30 @@ def archive(path, top="nccl-2.21.5-1", makefile=MAKEFILE, also=()):
 
 @pytest.fixture(name="host")
 def fixture_host(tmp_path, monkeypatch):
-    names = runpy.run_path(str(PROGRAM))
-    space = names["main"].__globals__
-    monkeypatch.setitem(space, "LOADER", str(tmp_path / "ld.so.conf.d/trainyard-nccl.conf"))
+    monkeypatch.syspath_prepend(str(PROGRAMS))
+    for name in ("source_build", "nccl_from_source"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import nccl_from_source
+    source = nccl_from_source.source
+    monkeypatch.setattr(nccl_from_source, "LOADER", str(tmp_path / "ld.so.conf.d/trainyard-nccl.conf"))
     (tmp_path / "ld.so.conf.d").mkdir()
     (tmp_path / "prefix/include").mkdir(parents=True)
-    real, called = names["run"], []
-    monkeypatch.setitem(space, "run", lambda *command: called.append(command) if command[0] == "ldconfig" else real(*command))
+    real, called = source.run, []
+    monkeypatch.setattr(source, "run", lambda *command: called.append(command) if command[0] == "ldconfig" else real(*command))
     record = tmp_path / "placed.d/nccl.json"
     asked = {"version": "2.21.5", "url": (tmp_path / "nccl.tar.gz").as_uri(), "checksum": archive(tmp_path / "nccl.tar.gz"), "cuda_home": "/usr/local/cuda",
              "prefix": str(tmp_path / "prefix"), "compute_capabilities": ["90"]}
 
     def run(step, **changed):
+        if step == "remove":
+            # In place of ldconfig, a command that leaves a trace.
+            subprocess.run([sys.executable, "-B", str(PROGRAMS / "source_build.py"), "remove", str(record), "touch", str(tmp_path / "ldconfig")], check=True)
+            return
         monkeypatch.setenv("TRAINYARD_NCCL", json.dumps(dict(asked, **changed)))
-        monkeypatch.setattr(sys, "argv", ["nccl_from_source", step, str(record)])
-        names["main"]()
+        monkeypatch.setattr(sys, "argv", ["nccl_from_source", str(record)])
+        nccl_from_source.main()
 
-    run.folder, run.record, run.called, run.error = tmp_path, record, called, names["StepError"]
+    run.folder, run.record, run.called, run.error = tmp_path, record, called, source.StepError
     return run
 
 
@@ -77,7 +84,10 @@ def test_built_installed_and_removed(host):
     assert installed(host) == [] and not host.record.exists() and not list((host.folder / "ld.so.conf.d").iterdir())
     # The folder that was there stays, the one that came goes.
     assert (host.folder / "prefix/include").is_dir() and not (host.folder / "prefix/lib").exists()
+    # The loader is told, once.
+    (host.folder / "ldconfig").unlink()
     host("remove")
+    assert not (host.folder / "ldconfig").exists()
 
 
 def test_what_was_changed_since_stays(host):
