@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -42,9 +41,7 @@ def build(asked, work):
     header = os.path.join(staging, "include", "nccl.h")
     if not os.path.exists(header):
         raise source.StepError("the build has left no include/nccl.h")
-    with open(header, encoding="utf-8") as stream:
-        found = dict(re.findall(r"^#define NCCL_(MAJOR|MINOR|PATCH) (\d+)", stream.read(), re.MULTILINE))
-    version = ".".join(found.get(part, "") for part in ("MAJOR", "MINOR", "PATCH"))
+    version = source.header_version(header)
     if version != asked["version"]:
         raise source.StepError("nccl_url: the archive is of NCCL %s, and nccl_version is %s" % (version, asked["version"]))
     return staging

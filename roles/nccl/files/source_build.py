@@ -5,12 +5,11 @@
 
 """What builds on hosts have in common: sources that are what they should be, and files that are installed with a record and removed by it.
 
-Roles nccl and nccl_tests lay it beside their own programs on the host. By itself it removes what a record tells of, and then runs a command if there was one:
+Roles nccl and nccl_tests lay it beside their own programs on the host, role training_image in its build. Python 3.6: old images have nothing newer.
+By itself it removes what a record tells of, and then runs a command if there was one:
 
     source_build.py remove RECORD [COMMAND ...]
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -152,6 +151,13 @@ def remove(path):
 
 
 # --- what was built ---------------------------------------------------------------------------------------------------------
+
+
+def header_version(path):
+    """Version of NCCL in its header."""
+    with open(path, encoding="utf-8") as stream:
+        found = dict(re.findall(r"^#define NCCL_(MAJOR|MINOR|PATCH) (\d+)", stream.read(), re.MULTILINE))
+    return ".".join(found.get(part, "") for part in ("MAJOR", "MINOR", "PATCH"))
 
 
 def parse_libraries(text):

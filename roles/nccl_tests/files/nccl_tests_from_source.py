@@ -7,10 +7,8 @@
 
     TRAINYARD_NCCL_TESTS='{"tag": …}' nccl_tests_from_source.py RECORD
 
-source_build.py, of role nccl, lies beside this file.
+source_build.py, of role nccl, lies beside this file. Python 3.6, as role training_image takes it into its build.
 """
-
-from __future__ import annotations
 
 import ctypes
 import glob
