@@ -116,6 +116,16 @@ def test_the_record_tells_whose_a_file_is(host):
     assert installed(host) == ["bin/sendrecv_perf"]
 
 
+def test_another_build_takes_the_place_of_the_former(host):
+    host.run()
+    # A tag without one of the programs, and another folder.
+    host.run(checksum=archive(host.folder / "nccl-tests.tar.gz", makefile=MAKEFILE.replace("cp build/all_reduce_perf build/sendrecv_perf", "true")))
+    assert installed(host) == ["bin/all_reduce_perf"]
+    (host.folder / "other").mkdir()
+    host.run(checksum=archive(host.folder / "nccl-tests.tar.gz"), prefix=str(host.folder / "other"))
+    assert installed(host) == [] and (host.folder / "other/bin/sendrecv_perf").exists()
+
+
 @pytest.mark.parametrize("linked, version, changed, message", [
     ({"libmpi.so.40": "/usr/lib/libmpi.so.40"}, "2.21.5", {}, "built with MPI, and nccl_tests_mpi asks for the contrary"),
     # As it happens where MPI=1 didn't reach the compiler: each rank would measure itself.
