@@ -20,8 +20,14 @@ DROP_IN = "/etc/modprobe.d/trainyard-nvidia-driver.conf"
 DEVICE = "pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00"
 GPU = (ROOT / "molecule/nvidia_driver/gpu.sh").read_text(encoding="utf-8")
 # For a GPU udev loads the driver. The real module is loaded here as well, and ends as it finds none; one that came as far as that counts as loaded.
+# The persistence daemon tries at the same time, and whoever is second is told that the module is busy.
 LOADED = """
-modprobe nvidia 2>&1 | grep 'No such device'
+attempts=0
+until modprobe nvidia 2>&1 | grep 'No such device'; do
+    attempts=$((attempts + 1))
+    [ $attempts -lt 10 ]
+    sleep 2
+done
 mount -t tmpfs driver /proc/driver
 mkdir /proc/driver/nvidia
 echo "NVRM version: NVIDIA UNIX x86_64 Kernel Module  $(modinfo --field version nvidia-current)  Tue Mar  5 22:23:56 UTC 2024" > /proc/driver/nvidia/version

@@ -92,6 +92,8 @@ class GrownHost(VirtualCluster):
         images.make_virtual(root, system["disk"])
         shutil.rmtree(root)
         ByGrub(*self.lab_options).up(system)
+        for name in services:
+            self.run("systemctl is-active --quiet {0} || {{ journalctl --unit {0} --no-pager; exit 1; }}".format(name))
 
     def remove(self):
         self.lab("down", "--keep")
