@@ -17,7 +17,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._findings import fin
 
 __all__ = ["fabric_counters", "gpus_busy", "nccl_transport"]
 
-#: By how much counters may differ from what the job must have moved. Headers and acknowledgements of TCP are 7 % at most.
+#: By how much counters may differ from what the job must have moved. Headers and acknowledgements of TCP are 8 % at most.
 TOLERANCE = 0.2
 #: Fewer bytes than these may be anyone's.
 LEAST_BYTES = 4 << 20
