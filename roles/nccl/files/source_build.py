@@ -67,13 +67,18 @@ def clone(role, url, tag, commit, folder):
         raise StepError("%s_commit: tag %s of %s is commit %s, not %s" % (role, tag, url, found, commit))
 
 
+def leaves(folder, member):
+    """Whether a member of an archive is to land outside of the folder, or is a link that leads there."""
+    places = [member.name] + ([os.path.join(os.path.dirname(member.name), member.linkname)] if member.issym() else [])
+    return any(os.path.commonpath([folder, os.path.normpath(os.path.join(folder, place))]) != folder for place in places)
+
+
 def unpack(role, archive, folder, what):
     """The folder of the sources, which have a src/Makefile. Nothing of an archive may land outside of it."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar.getmembers():
-                target = os.path.normpath(os.path.join(folder, member.name))
-                if not (member.isfile() or member.isdir() or member.issym()) or not target.startswith(folder + "/") and target != folder:
+                if not (member.isfile() or member.isdir() or member.issym()) or leaves(folder, member):
                     raise StepError("%s_url: the archive holds %s, which is none of a source's" % (role, member.name))
             tar.extractall(folder)
     except (tarfile.TarError, EOFError, OSError) as error:

@@ -119,6 +119,27 @@ def test_builds_that_fail_leave_nothing(host, also, makefile, changed, message):
     assert installed(host) == [] and not host.record.exists()
 
 
+@pytest.mark.parametrize("target, is_refused", [("/etc", True), ("../../../etc", True), ("..", False), ("src/Makefile", False), ("../nccl-2.21.5-1/src", False)])
+def test_a_link_in_the_archive_leads_nowhere_else(host, target, is_refused):
+    path = host.folder / "nccl.tar.gz"
+    archive(path)
+    with tarfile.open(path) as whole:
+        members = [(member, whole.extractfile(member).read()) for member in whole.getmembers()]
+    link = tarfile.TarInfo("nccl-2.21.5-1/link")
+    link.type, link.linkname = tarfile.SYMTYPE, target
+    with tarfile.open(path, "w:gz") as tar:
+        tar.addfile(link)
+        for member, content in members:
+            tar.addfile(member, io.BytesIO(content))
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+    if is_refused:
+        with pytest.raises(host.error, match="none of a source's"):
+            host("install", checksum=checksum)
+    else:
+        host("install", checksum=checksum)
+    assert (installed(host) == []) == is_refused
+
+
 def test_an_archive_of_something_else(host):
     path = host.folder / "nccl.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
