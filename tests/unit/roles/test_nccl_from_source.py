@@ -119,7 +119,7 @@ def test_builds_that_fail_leave_nothing(host, also, makefile, changed, message):
     assert installed(host) == [] and not host.record.exists()
 
 
-@pytest.mark.parametrize("target, is_refused", [("/etc", True), ("../../../etc", True), ("..", False), ("src/Makefile", False), ("../nccl-2.21.5-1/src", False)])
+@pytest.mark.parametrize("target, is_refused", [("/etc", True), ("../../../etc", True), ("src/Makefile", False), ("../nccl-2.21.5-1/src", False)])
 def test_a_link_in_the_archive_leads_nowhere_else(host, target, is_refused):
     path = host.folder / "nccl.tar.gz"
     archive(path)
