@@ -19,8 +19,8 @@ compared with what the slowest part of the way can carry. What that is:
 import re
 import statistics
 
-__all__ = ["COUNTER_FILES", "ParseError", "card", "counted", "expected", "gpus", "history", "judged_busbw", "must_move", "row", "sizes", "utilization", "verdict",
-           "watched_size"]
+__all__ = ["COUNTER_FILES", "ParseError", "card", "counted", "expected", "gpus", "history", "judged_busbw", "must_move", "row", "sizes", "utilization",
+           "verdict", "watched_size"]
 
 RDMA_SHARE = 0.96
 TCP_SHARE = 0.94
@@ -31,7 +31,8 @@ GLOO = 1.0
 LANES = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
 #: The same by generation, as nvidia-smi tells it.
 GENERATIONS = dict(enumerate(sorted(LANES.values()), 1))
-#: What counts the bytes that were sent, and those received: of an interface, of an adapter's port (64 bits, former kernels'; in four octets). First found counts.
+#: What counts the bytes that were sent, and those received: of an interface, of an adapter's port (64 bits, former kernels'; in four octets).
+#: The first that is found counts.
 _COUNTERS = tuple((("statistics/%s_bytes" % ethernet, 1), ("counters_ext/port_%s_data_64" % port, 4), ("counters/port_%s_data" % port, 4))
                   for ethernet, port in (("tx", "xmit"), ("rx", "rcv")))
 # A port that lacks this one counts with 32 bits, and stays at their end.
