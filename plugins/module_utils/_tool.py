@@ -39,6 +39,25 @@ class Run(NamedTuple):
     evidence: str = ""
 
 
+def tool_options(timeout, executable=None):
+    """The options that doc fragment C(tool) describes, with a module's own defaults."""
+    options = {"container": {"type": "str"}, "timeout": {"type": "int", "default": timeout}}
+    return dict(options, executable={"type": "str", "default": executable}) if executable else options
+
+
+def check_names(module, *options):
+    """A name that begins with a dash would be an option to docker and ssh."""
+    for option in options:
+        name = module.params[option]
+        if name is not None and (not name.strip() or name.startswith("-")):
+            module.fail_json(msg=f"{option}: «{name}» is no name")
+
+
+def check_timeout(module):
+    if module.params["timeout"] < 1:
+        module.fail_json(msg=f"timeout: {module.params['timeout']} is too short: 1 second or more")
+
+
 def run_tool(module, command, timeout, container=None, image=None, ssh_host=None, ssh_port=None):
     """Run C(command) for at most C(timeout) seconds. With C(ssh_host), the container logs in there and runs it."""
     if not (container or image):

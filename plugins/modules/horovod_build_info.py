@@ -20,12 +20,7 @@ author:
   - trainyard maintainers (@trainyard)
 options:
   executable:
-    description: Name on the PATH, or path, of horovodrun, where it is run.
-    type: str
     default: horovodrun
-  container:
-    description: Name or id of a running container in which it is run, by C(docker exec).
-    type: str
   image:
     description:
       - Image on this host in which it is run, in a container without network that is removed at once.
@@ -41,10 +36,6 @@ options:
     type: int
     default: 12345
   timeout:
-    description:
-      - Seconds after which the command is killed, 1 or more.
-      - Importing a framework from a cold disk takes the longest part of it.
-    type: int
     default: 60
   requires:
     description: Parts that must be ticked. Those that aren't are returned in RV(missing).
@@ -81,10 +72,10 @@ options:
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
-requirements:
-  - C(timeout) of coreutils
-  - Docker's command line client, for O(container) and O(image)
+  - trainyard.gpu.tool
+  - trainyard.gpu.tool.executable
 notes:
+  - Importing a framework from a cold disk takes the longest part of O(timeout).
   - Horovod ticks a framework when its Python package can be imported, even where the native library is missing. Such a build
     has no controller ticked, so require a controller as well as a framework.
   - A tick also says nothing of the Python packages that Horovod itself needs beside the framework; O(import_required) does.
@@ -224,7 +215,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
     split_imports,
     why_no_table,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, check_timeout, run_tool, tool_options
 
 FIXES = {
     "not_installed": "install Horovod {place}, or name its horovodrun in «executable»",
@@ -244,12 +235,10 @@ def main() -> None:
     parts = {section: {"type": "list", "elements": "str", "choices": keys, "default": []} for section, keys in KEYS.items()}
     module = AnsibleModule(
         argument_spec={
-            "executable": {"type": "str", "default": "horovodrun"},
-            "container": {"type": "str"},
+            **tool_options(60, "horovodrun"),
             "image": {"type": "str"},
             "ssh_host": {"type": "str"},
             "ssh_port": {"type": "int", "default": 12345},
-            "timeout": {"type": "int", "default": 60},
             "requires": {"type": "dict", "default": {}, "options": parts},
             "import_required": {"type": "bool", "default": False},
         },
@@ -259,14 +248,10 @@ def main() -> None:
     )
     params = dict(module.params)
     executable, timeout, requires, import_required = (params.pop(name) for name in ("executable", "timeout", "requires", "import_required"))
-    for name in ("container", "image", "ssh_host"):
-        # A name that begins with a dash would be an option to docker and ssh.
-        if params[name] is not None and (not params[name].strip() or params[name].startswith("-")):
-            module.fail_json(msg=f"{name}: «{params[name]}» is no name")
+    check_names(module, "container", "image", "ssh_host")
     if not 1 <= params["ssh_port"] <= 65535:
         module.fail_json(msg=f"ssh_port: {params['ssh_port']} is no port: 1 to 65535")
-    if timeout < 1:
-        module.fail_json(msg=f"timeout: {timeout} is too short: 1 second or more")
+    check_timeout(module)
 
     frameworks = (requires.get("frameworks") or []) if import_required else []
     run = run_tool(module, check_build_command(executable, frameworks), timeout, **params)

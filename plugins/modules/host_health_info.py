@@ -135,7 +135,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import ParseError, parse_chronyc, parse_gpu_errors, parse_stat, parse_timedatectl
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_timeout, run_tool
 
 # The journal keeps what the kernel's buffer has lost; without one, or in a container, it is empty.
 LOGS = (
@@ -189,8 +189,7 @@ def main():
     relative = [path for path in module.params["paths"] if not os.path.isabs(path)]
     if relative:
         module.fail_json(msg="paths: %s is not absolute; give paths that begin with /" % ", ".join(relative))
-    if module.params["timeout"] < 1:
-        module.fail_json(msg="timeout: %d is too short: 1 second or more" % module.params["timeout"])
+    check_timeout(module)
 
     kernel_log, gpu_errors = {"source": "", "error": ""}, None
     clock = {"synchronized": None, "source": "", "error": ""}

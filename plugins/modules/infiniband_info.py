@@ -26,10 +26,7 @@ options:
     default: /sys
   container:
     description: Name or id of a running container in which the tools are asked, by C(docker exec), in place of the host's sysfs.
-    type: str
   timeout:
-    description: Seconds after which a tool is killed, 1 or more.
-    type: int
     default: 30
   network:
     description:
@@ -54,9 +51,9 @@ options:
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.tool
 requirements:
-  - C(ibstat) (infiniband-diags) or C(ibv_devinfo) (ibverbs-utils) and C(timeout) of coreutils, where sysfs can't be read and for O(container)
-  - Docker's command line client, for O(container)
+  - C(ibstat) (infiniband-diags) or C(ibv_devinfo) (ibverbs-utils), where sysfs can't be read and for O(container)
 """
 
 EXAMPLES = r"""
@@ -318,7 +315,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _infiniband
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import ParseError, parse_installed
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, check_timeout, run_tool, tool_options
 
 # Below a device's folder: files, and links, of which the last part of what they lead to is read.
 FILES = ["hca_type", "fw_ver", "board_id", "node_desc", "node_guid", "sys_image_guid", "node_type", "device/numa_node", "device/current_link_speed",
@@ -441,9 +438,8 @@ class Host:
 def main():
     module = AnsibleModule(
         argument_spec={
+            **tool_options(30),
             "sysfs_root": {"type": "path", "default": "/sys"},
-            "container": {"type": "str"},
-            "timeout": {"type": "int", "default": 30},
             "network": {"type": "str"},
             "kernel_modules": {"type": "list", "elements": "str", "default": []},
             "packages": {"type": "list", "elements": "str", "default": []},
@@ -451,11 +447,9 @@ def main():
         },
         supports_check_mode=True,
     )
-    root, container, timeout, network = (module.params[name] for name in ("sysfs_root", "container", "timeout", "network"))
-    if container is not None and (not container.strip() or container.startswith("-")):
-        module.fail_json(msg="container: «%s» is no name" % container)
-    if timeout < 1:
-        module.fail_json(msg="timeout: %d is too short: 1 second or more" % timeout)
+    root, container, network = (module.params[name] for name in ("sysfs_root", "container", "network"))
+    check_names(module, "container")
+    check_timeout(module)
     try:
         network = ipaddress.ip_network(network) if network else None
     except ValueError as error:

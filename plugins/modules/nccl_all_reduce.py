@@ -57,11 +57,7 @@ options:
     default: mpirun
   executable:
     description: Name on the PATH, or path, of C(all_reduce_perf), where it is run; the same on all hosts.
-    type: str
     default: all_reduce_perf
-  container:
-    description: Name or id of a running container in which it is run, by C(docker exec).
-    type: str
   environment:
     description: Variables for all ranks, such as C(NCCL_DEBUG), without which RV(transports) stays empty.
     type: dict
@@ -87,8 +83,6 @@ options:
     type: int
     default: 5
   timeout:
-    description: Seconds after which the run is killed, 1 or more.
-    type: int
     default: 600
   expected_ranks:
     description: Ranks that must have taken part, 2 or more. In a run, all GPUs of all hosts are expected without it.
@@ -108,6 +102,8 @@ options:
     type: str
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.tool
+  - trainyard.gpu.tool.executable
 attributes:
   check_mode:
     support: partial
@@ -119,8 +115,6 @@ attributes:
       - This module does not change anything.
 requirements:
   - nccl-tests and, for O(launcher) with C(mpirun), Open MPI
-  - C(timeout) of coreutils
-  - Docker's command line client, for O(container)
 seealso:
   - plugin: trainyard.gpu.all_reduce_perf
     plugin_type: filter
@@ -346,7 +340,7 @@ import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import ParseError, answer, check_bounds, parse_size
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, run_tool, tool_options
 
 FIXES = {
     "not_installed": "build nccl-tests, or name its all_reduce_perf in «executable» (and Open MPI's mpirun in «mpirun»)",
@@ -390,8 +384,7 @@ def check(module):
             module.fail_json(msg=f"{name}: {params[name]} is too small: {least} or more")
     if params["ssh_port"] > 65535:
         module.fail_json(msg=f"ssh_port: {params['ssh_port']} is no port: 1 to 65535")
-    if params["container"] is not None and (not params["container"].strip() or params["container"].startswith("-")):
-        module.fail_json(msg=f"container: «{params['container']}» is no name")
+    check_names(module, "container")
     for name in params["environment"]:
         if not re.match(r"[A-Za-z_]\w*$", name):
             module.fail_json(msg=f"environment: «{name}» is no name of a variable: letters, digits and _")
@@ -436,6 +429,7 @@ def command_line(params, least, most):
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
+            **tool_options(600, "all_reduce_perf"),
             "log": {"type": "str"},
             "log_file": {"type": "path"},
             "gpus": {"type": "int"},
@@ -444,15 +438,12 @@ def main() -> None:
             "ssh_port": {"type": "int", "default": 12345},
             "mpi_network": {"type": "str"},
             "mpirun": {"type": "str", "default": "mpirun"},
-            "executable": {"type": "str", "default": "all_reduce_perf"},
-            "container": {"type": "str"},
             "environment": {"type": "dict", "default": {}},
             "min_bytes": {"type": "str", "default": "8"},
             "max_bytes": {"type": "str", "default": "1G"},
             "step_factor": {"type": "int", "default": 2},
             "iterations": {"type": "int", "default": 20},
             "warmup_iterations": {"type": "int", "default": 5},
-            "timeout": {"type": "int", "default": 600},
             "expected_ranks": {"type": "int"},
             "expected_hosts": {"type": "int"},
             "min_busbw_gb_s": {"type": "float"},

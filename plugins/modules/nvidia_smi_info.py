@@ -18,24 +18,16 @@ author:
   - trainyard maintainers (@trainyard)
 options:
   executable:
-    description: Name on the PATH, or path, of nvidia-smi, where it is run.
-    type: str
     default: nvidia-smi
-  container:
-    description: Name or id of a running container in which it is run, by C(docker exec).
-    type: str
   timeout:
-    description:
-      - Seconds after which the command is killed, 1 or more.
-      - Without persistence mode the driver initializes every GPU for each call, which takes seconds per GPU.
-    type: int
     default: 60
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
-requirements:
-  - C(timeout) of coreutils
-  - Docker's command line client, for O(container)
+  - trainyard.gpu.tool
+  - trainyard.gpu.tool.executable
+notes:
+  - Without persistence mode the driver initializes every GPU for each call, which takes seconds per GPU and counts towards O(timeout).
 """
 
 EXAMPLES = r"""
@@ -247,7 +239,7 @@ gpus:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import ParseError, lost_gpus, parse_query, why_no_answer
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, check_timeout, run_tool, tool_options
 
 # By cause: what to do on a host, and, where that is something else, in a container.
 FIXES = {
@@ -275,19 +267,10 @@ FIXES = {
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "executable": {"type": "str", "default": "nvidia-smi"},
-            "container": {"type": "str"},
-            "timeout": {"type": "int", "default": 60},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec=tool_options(60, "nvidia-smi"), supports_check_mode=True)
     executable, container, timeout = (module.params[name] for name in ("executable", "container", "timeout"))
-    if container is not None and (not container.strip() or container.startswith("-")):
-        module.fail_json(msg=f"container: «{container}» is no name")
-    if timeout < 1:
-        module.fail_json(msg=f"timeout: {timeout} is too short: 1 second or more")
+    check_names(module, "container")
+    check_timeout(module)
 
     run = run_tool(module, [executable, "-q", "-x"], timeout, container=container)
     text = run.stdout + "\n" + run.stderr

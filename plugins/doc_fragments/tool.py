@@ -1,0 +1,30 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Options of the modules that run a tool on the host or in a container. A module that uses them fills in its own defaults."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  container:
+    description: Name or id of a running container in which the tool is run, by C(docker exec).
+    type: str
+  timeout:
+    description: Seconds after which the tool is killed, 1 or more.
+    type: int
+requirements:
+  - C(timeout) of coreutils, where the tool is run
+  - Docker's command line client, where the tool is run in a container
+"""
+
+    # For a module with one tool, which may be another program than the usual one.
+    EXECUTABLE = r"""
+options:
+  executable:
+    description: Name on the PATH, or path, of the tool, where it is run.
+    type: str
+"""
