@@ -81,6 +81,13 @@ def test_two_ranks_reduce_with_it(in_image):
     assert len(re.findall(r"sum 3\.0", output)) == 2, output
 
 
+def test_nccl_tests_are_built_with_the_same_nccl(in_image):
+    """By their name alone, as mpirun starts them on another host. The base has no mpirun, so they have no MPI."""
+    assert in_image("all_reduce_perf") == "headers=22809 library=22809 ranks=0"
+    assert in_image("command -v sendrecv_perf").startswith("/usr/local/lib/trainyard/bin/")
+    assert in_image("ls -d /run/trainyard/nccl_tests /tmp/trainyard-nccl-tests-* 2>/dev/null || true") == ""
+
+
 def test_compiled_once(host, image):
     """Converge compiled; the second run of it (idempotence) did not start a build."""
     layers = json.loads(host.check_output("docker inspect --format '{{json .RootFS.Layers}}' %s", image))
