@@ -17,7 +17,6 @@ options:
     description: Seconds after which the tool is killed, 1 or more.
     type: int
 requirements:
-  - C(timeout) of coreutils, where the tool is run
   - Docker's command line client, where the tool is run in a container
 """
 

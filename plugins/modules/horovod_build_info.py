@@ -16,6 +16,8 @@ description:
   - A Horovod that is missing, too old or broken is a result (RV(available=false), RV(cause), RV(fix)), as roles decide on it.
   - The task fails only for bad options, for a table that is cut or can't be read, and for output that is something else.
     The last line of a cut table may be the one that matters, so nothing is guessed from the rest.
+requirements:
+  - C(timeout) of coreutils, where O(ssh_host) leads
 author:
   - trainyard maintainers (@trainyard)
 options:

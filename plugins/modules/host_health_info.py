@@ -37,7 +37,7 @@ extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
 requirements:
-  - C(timeout) and C(stat) of coreutils
+  - C(stat) of coreutils
 author:
   - trainyard maintainers (@trainyard)
 """
