@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 from whole_cluster import WholeCluster
@@ -14,6 +15,22 @@ ASKED = {"verify_bandwidth_at_once": 1, "verify_bandwidth_min_gb_s": 0.03, "veri
 RATE = "100mbit burst 64kb latency 200ms"
 # PyTorch without Horovod, which nothing here needs and which takes minutes to compile.
 NO_HOROVOD = {"training_image_requires": {"frameworks": [], "controllers": [], "tensor_operations": []}}
+
+# Between two hosts, beside the job: some 100 MB/s.
+SINK = """
+import socket
+with socket.create_server(("", 9999)) as server:
+    connection, _ = server.accept()
+    while connection.recv(1 << 20):
+        pass
+"""
+FLOOD = """
+import socket, sys, time
+with socket.create_connection((sys.argv[1], 9999)) as connection:
+    while True:
+        connection.sendall(bytes(1 << 20))
+        time.sleep(0.01)
+"""
 
 
 class FourHosts(WholeCluster):
@@ -121,6 +138,45 @@ def test_one_cpu(cluster):
         cluster.on("bandwidth-c", limit % "-1")
     assert blamed(answer) == [("host", ["bandwidth-c"])]
     assert verdicts(answer)["bandwidth-host", "bandwidth-c"] == "fail" and "alone" in answer["verify_blame"][0]["evidence"]
+
+
+def counted(answer):
+    return {check["host"][-1]: (check["verdict"], check["found"]) for check in answer["verify_bandwidth_checks"] if check["id"] == "fabric-counters"}
+
+
+def test_other_traffic(cluster):
+    """The job is as fast as it should be, or nearly; that something else sends over the same cards, only their counters tell."""
+    cluster.on("bandwidth-c", "systemd-run --unit sink --collect python3 -c '%s'" % SINK)
+    cluster.on("bandwidth-b", "systemd-run --unit flood --collect python3 -c '%s' %s" % (FLOOD, cluster.address["bandwidth-c"]))
+    try:
+        answer, _run = cluster.measured()
+    finally:
+        cluster.on("bandwidth-b", "systemctl stop flood")
+        cluster.on("bandwidth-c", "systemctl stop sink")
+    counters = counted(answer)
+    assert {host: verdict for host, (verdict, _found) in counters.items()} == {"a": "pass", "b": "warn", "c": "warn", "d": "pass"}, counters
+    assert answer["verify_blame"] == []
+
+
+def test_data_that_goes_another_way(cluster):
+    """Two hosts have a second network, and routes to each other over it: the job is fast, and the fabric's cards have not carried all of it."""
+    network = "trainyard-bandwidth-other"
+    other = {"bandwidth-b": "172.30.75.12", "bandwidth-c": "172.30.75.13"}
+    subprocess.run(["docker", "network", "create", "--subnet", "172.30.75.0/24", network], check=True, stdout=subprocess.DEVNULL)
+    try:
+        for host, address in other.items():
+            subprocess.run(["docker", "network", "connect", "--ip", address, network, host], check=True)
+        for host, peer in (("bandwidth-b", "bandwidth-c"), ("bandwidth-c", "bandwidth-b")):
+            cluster.on(host, "ip route add %s/32 via %s" % (cluster.address[peer], other[peer]))
+        answer, _run = cluster.measured()
+    finally:
+        # The routes go with their interfaces.
+        for host in other:
+            subprocess.run(["docker", "network", "disconnect", "--force", network, host], check=False)
+        subprocess.run(["docker", "network", "rm", network], check=True, stdout=subprocess.DEVNULL)
+    counters = counted(answer)
+    assert {host: verdict for host, (verdict, _found) in counters.items()} == {"a": "pass", "b": "fail", "c": "fail", "d": "pass"}, counters
+    assert answer["verify_blame"] == []
 
 
 def test_good_again(cluster):

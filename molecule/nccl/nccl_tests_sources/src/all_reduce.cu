@@ -5,7 +5,10 @@
 #include "mpi.h"
 #endif
 
+// The header that scenario nccl builds has numbers only; NVIDIA's, in scenario nccl_rebuild, is whole.
+#ifndef NCCL_VERSION_CODE
 extern "C" int ncclGetVersion(int *version);
+#endif
 
 int main() {
   int version = 0, ranks = 0;
