@@ -16,7 +16,7 @@ RATE = "100mbit burst 64kb latency 200ms"
 # PyTorch without Horovod, which nothing here needs and which takes minutes to compile.
 NO_HOROVOD = {"training_image_requires": {"frameworks": [], "controllers": [], "tensor_operations": []}}
 
-# Between two hosts, beside the job: some 100 MB/s.
+# Between two hosts, beside the job, which moves some 600 MB/s: half as much at least.
 SINK = """
 import socket
 with socket.create_server(("", 9999)) as server:
@@ -29,7 +29,7 @@ import socket, sys, time
 with socket.create_connection((sys.argv[1], 9999)) as connection:
     while True:
         connection.sendall(bytes(1 << 20))
-        time.sleep(0.01)
+        time.sleep(0.002)
 """
 
 
@@ -151,8 +151,8 @@ def test_other_traffic(cluster):
     try:
         answer, _run = cluster.measured()
     finally:
+        # The other end goes with the connection.
         cluster.on("bandwidth-b", "systemctl stop flood")
-        cluster.on("bandwidth-c", "systemctl stop sink")
     counters = counted(answer)
     assert {host: verdict for host, (verdict, _found) in counters.items()} == {"a": "pass", "b": "warn", "c": "warn", "d": "pass"}, counters
     assert answer["verify_blame"] == []
