@@ -9,8 +9,8 @@ import pytest
 from molecule_runs import MoleculeRuns
 
 ORDER = ["tests/unit/", "tests/lint/test_artifact.py", "tests/lint/test_house_rules.py", "tests/lint/test_roles.py", "tests/lint/", "tests/scenarios/"]
-SLOWEST = ["test_scenario[cluster]", "test_scenario[vm]", "test_scenario[nccl_rebuild]", "test_driver_on_virtual_machine.py", "test_on_virtual_machines",
-           "test_killed_in_every_stage_and_run_again", "test_killed_and_taken_down", "test_hosts_of_a_user_s_own_image"]
+SLOWEST = ["test_scenario[cluster]", "test_bandwidth.py", "test_scenario[vm]", "test_scenario[nccl_rebuild]", "test_driver_on_virtual_machine.py",
+           "test_on_virtual_machines", "test_killed_in_every_stage_and_run_again", "test_killed_and_taken_down", "test_hosts_of_a_user_s_own_image"]
 
 
 def pytest_collection_modifyitems(items):
