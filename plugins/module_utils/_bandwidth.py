@@ -19,8 +19,8 @@ compared with what the slowest part of the way can carry. What that is:
 import re
 import statistics
 
-__all__ = ["COUNTER_FILES", "ParseError", "card", "counted", "expected", "gpus", "history", "judged_busbw", "must_move", "row", "sizes", "utilization",
-           "verdict", "watched_size"]
+__all__ = ["COUNTER_FILES", "ParseError", "better", "card", "counted", "expected", "gpus", "history", "judged_busbw", "must_move", "row", "sizes", "utilization",
+           "verdict", "watched_size", "wrong_values"]
 
 RDMA_SHARE = 0.96
 TCP_SHARE = 0.94
@@ -179,10 +179,25 @@ def history(packs, collective, run_id, hosts, wanted):
     return statistics.median(found) if found else None
 
 
+def wrong_values(rows):
+    """How many values of the sums are wrong in all of these rows."""
+    return sum((entry["out_of_place"] or entry["in_place"])["wrong"] for entry in rows)
+
+
+def better(former, run):
+    """Of two measurements of a group the faster one, and the rows that it lacks. A row with wrong values stays: no other measurement makes it good."""
+    slower, faster = sorted([former, run], key=lambda each: judged_busbw(each["rows"]) or 0)
+    rows = {}
+    for entry in slower["rows"] + faster["rows"]:
+        if not wrong_values([rows[entry["size_bytes"]]] if entry["size_bytes"] in rows else []):
+            rows[entry["size_bytes"]] = entry
+    return dict(faster, rows=[rows[size] for size in sorted(rows)])
+
+
 def verdict(run, bound):
     """A run's C(passed), C(reasons) and what else follows from its rows and from what was expected."""
     reasons = list(run["errors"])
-    wrong = sum((entry["out_of_place"] or entry["in_place"])["wrong"] for entry in run["rows"])
+    wrong = wrong_values(run["rows"])
     if wrong:
         reasons.append("%d values of the sum are wrong" % wrong)
     busbw = judged_busbw(run["rows"])

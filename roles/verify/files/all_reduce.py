@@ -37,6 +37,8 @@ except ImportError as error:
 
 # A message of this many elements repeats the values by which sums are checked: no float32 sum of them is rounded.
 PATTERN = 7
+# Where nothing tells how fast it has to be, a group that does less than this (GB/s) does not work.
+WORKS = 0.001
 # What one row takes at least, and the most iterations between two looks at the clock.
 ROW_SECONDS = 0.25
 BLOCK = 100
@@ -240,19 +242,28 @@ class Rank(object):
         return json.loads(self.store.get(key).decode())
 
     def closed_ways(self, number, ranks):
-        """Connections of the group that don't come up. Gloo tries each for minutes, and doesn't say which."""
+        """Connections of the group that don't come up, one for each two hosts. Gloo tries each for minutes, and doesn't say which."""
+        hosts = list(dict.fromkeys(self.host_of[rank] for rank in ranks))
+        firsts = [next(rank for rank in ranks if self.host_of[rank] == host) for host in hosts]
+        # Put together by one rank, as the store is one process: every rank reads it once, not once for each other.
+        together = "closed/%d/of/%d" % (number, firsts[0])
+        if self.rank not in firsts:
+            return self.get(together)
         with socket.socket(socket.AF_INET6 if ":" in self.address else socket.AF_INET) as listener:
             listener.bind((self.address, 0))
-            listener.listen(len(ranks))
+            listener.listen(len(firsts))
             self.put("way/%d/%d" % (number, self.rank), listener.getsockname()[:2])
             closed = []
-            for peer in ranks[ranks.index(self.rank) + 1:]:
+            for peer in firsts[firsts.index(self.rank) + 1:]:
                 try:
                     socket.create_connection(tuple(self.get("way/%d/%d" % (number, peer))), CONNECT_SECONDS).close()
                 except OSError as error:
                     closed.append("%s cannot connect to %s: %s" % (self.host_of[self.rank], self.host_of[peer], error))
             self.put("closed/%d/%d" % (number, self.rank), closed)
-            return [each for rank in ranks for each in self.get("closed/%d/%d" % (number, rank))]
+            if self.rank == firsts[0]:
+                self.put(together, [each for rank in firsts for each in self.get("closed/%d/%d" % (number, rank))])
+            # Which is there when all have tried: until then it listens.
+            return self.get(together)
 
     def said(self, since_byte):
         """Lines of NCCL's log from there on."""
@@ -339,6 +350,8 @@ class Conductor(Rank):
         self.number = 0
         self.begun = time.perf_counter()
         self.runs = {}
+        # Groups whose sums were wrong, as often as they were.
+        self.wrong = []
         self.watched = {}
         self.facts = {}
         self.earlier = plan["history"].get(self.backend, {})
@@ -375,14 +388,14 @@ class Conductor(Rank):
             if len(group) > 1:
                 cards = sorted({card["name"] for host in group for card in self.facts[host]["cards"]}) or ["an unknown interface"]
                 run["transports"] = ["%s over %s" % ("NCCL" if self.backend == "nccl" else "TCP", ", ".join(cards))]
-            busbw = _bandwidth.judged_busbw(run["rows"])
-            former = self.runs.get(name)
-            if former is None or (busbw or 0) >= (_bandwidth.judged_busbw(former["rows"]) or 0):
-                # One size measured again replaces that row of the curve.
-                kept = [row for row in former["rows"] if row["size_bytes"] not in sizes] if former else []
-                self.runs[name] = dict(run, rows=sorted(kept + run["rows"], key=lambda row: row["size_bytes"]))
-            found[group] = None if run["errors"] else busbw
-            print("%-40s %s" % (name, answer["error"] or "%.3f GB/s" % (busbw or 0)), flush=True)
+            busbw, wrong = _bandwidth.judged_busbw(run["rows"]), _bandwidth.wrong_values(run["rows"])
+            self.runs[name] = _bandwidth.better(self.runs[name], run) if name in self.runs else run
+            if wrong:
+                self.wrong.append(group)
+            # Who gets the sums wrong is to be found as who is slow.
+            found[group] = None if run["errors"] or wrong else busbw
+            told = answer["error"] or "%.3f GB/s%s" % (busbw or 0, ", %d wrong values" % wrong if wrong else "")
+            print("%-40s %s" % (name, told), flush=True)
         self.write({"blame": [], "suspect": [], "note": "the job did not come to its end", "rounds": 0})
         return found
 
@@ -448,15 +461,28 @@ class Conductor(Rank):
             self.measure_groups([tuple(self.hosts)], sizes)
         self.watch_all()
         runs = {run["id"]: run for run in self.judged()}
-        required = runs["cluster"]["expected"]["required_gb_s"] if "cluster" in runs else None
-        slow_alone = any(run["expected"]["bound"] == "peers" and not run["passed"] for run in runs.values())
-        if required and (not runs["cluster"]["passed"] or slow_alone):
-            verdict = self.search(required, {run["hosts"][0]: run["judged_busbw_gb_s"] or 0.0 for run in runs.values() if len(run["hosts"]) == 1}, sizes[-2:-1])
+        alone = {run["hosts"][0]: run for run in runs.values() if len(run["hosts"]) == 1}
+        bad_alone = [run for run in alone.values() if not run["passed"] and (run["expected"]["bound"] == "peers" or _bandwidth.wrong_values(run["rows"]))]
+        if "cluster" in runs and (bad_alone or not runs["cluster"]["passed"]):
+            required = runs["cluster"]["expected"]["required_gb_s"] or WORKS
+            verdict = self.search(required, {host: 0.0 if _bandwidth.wrong_values(run["rows"]) else run["judged_busbw_gb_s"] or 0.0
+                                             for host, run in alone.items()}, sizes[-2:-1])
+            self.tell_wrong(verdict)
         found = self.write(verdict)
         for entry in verdict["blame"]:
             print("%s %s: %s" % (entry["kind"], ", ".join(entry["names"]), entry["evidence"]), flush=True)
         self.end()
         return found
+
+    def tell_wrong(self, verdict):
+        """Add to the verdict whose sums were wrong; to the search they only have no bandwidth."""
+        for entry in verdict["blame"]:
+            count = len([group for group in self.wrong if set(entry["names"]) <= set(group)])
+            if count:
+                entry["evidence"] += "; the sums were wrong in %d measurements with it" % count
+        if self.wrong and not verdict["blame"]:
+            verdict["note"] = "the sums were wrong in %s: memory, a link or a card that sometimes changes data" % ", ".join(
+                sorted(set(self.name(group) for group in self.wrong)))
 
     def search(self, required, alone, sizes):
         search = _blame.search(self.hosts, required, alone, self.plan["at_once"], self.plan["asked"]["peer_fraction"])

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -47,7 +48,7 @@ def fixture_measure(agent, tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINYARD_JOB_DIR", str(tmp_path))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
 
-    def measured(busbw, given=None, cards=("",), error=""):
+    def measured(busbw, given=None, cards=("",), error="", wrong=lambda hosts: 0):
         conductor = agent.Conductor(given or plan())
         asked = []
 
@@ -62,9 +63,10 @@ def fixture_measure(agent, tmp_path, monkeypatch):
             asked.append({name: (ranks, sizes) for name, (ranks, sizes) in wanted.items()})
             answers = {}
             for name, (ranks, sizes) in wanted.items():
-                value = busbw([HOSTS[rank // 2] for rank in ranks][::1 if name.startswith(("cluster", "pair", "group")) else 2])
+                group = [HOSTS[rank // 2] for rank in ranks][::1 if name.startswith(("cluster", "pair", "group")) else 2]
+                value, bad = busbw(group), wrong(group)
                 time = 2 * (len(ranks) - 1) / len(ranks) / 1e9 / value if value else 1
-                answers[name] = {"rows": [_bandwidth.row(size, size * time, len(ranks), 0) for size in sizes] if value else [], "seconds": 0.1,
+                answers[name] = {"rows": [_bandwidth.row(size, size * time, len(ranks), bad if size == 1 << 22 else 0) for size in sizes] if value else [], "seconds": 0.1,
                                  "error": "" if value else "Connection refused"}
             return answers
 
@@ -134,6 +136,71 @@ def test_disturbed_once(measure):
     answers = iter([0.1])
     found, _asked = measure(lambda hosts: next(answers, 1.0) if len(hosts) == 4 else 1.0)
     assert runs(found)["cluster"]["passed"] and found["blame"] == [] and "disturbed" in found["note"]
+
+
+def test_wrong_sums_are_not_made_good_by_right_ones(measure):
+    answers, speed = iter([7]), iter([1.0])
+    found, _asked = measure(lambda hosts: next(speed, 1.1) if len(hosts) == 4 else 1.0, wrong=lambda hosts: next(answers, 0) if len(hosts) == 4 else 0)
+    assert runs(found)["cluster"]["reasons"] == ["7 values of the sum are wrong"] and found["blame"] == []
+    assert found["note"].startswith("the sums were wrong in cluster:")
+
+
+def test_host_that_gets_sums_wrong_at_full_speed(measure):
+    found, _asked = measure(lambda hosts: 1.0, wrong=lambda hosts: 3 if "node-d" in hosts and len(hosts) > 1 else 0)
+    assert [(entry["kind"], entry["names"]) for entry in found["blame"]] == [("host", ["node-d"])] and found["suspect"] == ["node-d"]
+    assert "the sums were wrong in" in found["blame"][0]["evidence"] and runs(found)["group:node-a,node-b,node-c"]["passed"]
+    # Alone, too.
+    found, _asked = measure(lambda hosts: 1.0, wrong=lambda hosts: 3 if "node-d" in hosts else 0)
+    assert [entry["names"] for entry in found["blame"]] == [["node-d"]] and not runs(found)["host:node-d"]["passed"]
+
+
+def test_what_does_not_work_is_found_where_nothing_says_how_fast_it_has_to_be(measure):
+    found, _asked = measure(lambda hosts: 0 if {"node-b", "node-c"} <= set(hosts) else 1.0, plan(min_busbw_gb_s=0))
+    assert not runs(found)["cluster"]["passed"]
+    assert [(entry["kind"], entry["names"]) for entry in found["blame"]] == [("link", ["node-b", "node-c"])]
+
+
+@pytest.mark.parametrize("group, listening, closed", [
+    ([0, 1, 2, 3, 4, 5], {0, 2, 4}, []), ([0, 1], {0}, []), ([0, 2], {0}, ["node-a cannot connect to node-b: refused"]),
+    ([0, 1, 2, 3, 4, 5], {0, 2}, ["node-a cannot connect to node-c: refused", "node-b cannot connect to node-c: refused"])])
+def test_closed_ways_are_told_once_for_two_hosts(agent, monkeypatch, group, listening, closed):
+    """All ranks of three hosts, side by side, with a store that waits for its keys."""
+    written, changed, tried = {}, threading.Condition(), []
+
+    def put(key, value):
+        with changed:
+            written[key] = value
+            changed.notify_all()
+
+    def get(key):
+        with changed:
+            assert changed.wait_for(lambda: key in written, 10), key
+            return written[key]
+
+    def connect(address, timeout):
+        place = next(int(key.rpartition("/")[2]) for key, value in written.items() if key.startswith("way/") and tuple(value) == address)
+        tried.append(place)
+        if place not in listening:
+            raise OSError("refused")
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(agent.socket, "create_connection", connect)
+    answers = {}
+
+    def work(rank):
+        one = object.__new__(agent.Rank)
+        one.rank, one.address, one.put, one.get = rank, "127.0.0.1", put, get
+        one.host_of = [HOSTS[number // 2] for number in range(8)]
+        answers[rank] = one.closed_ways(5, group)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in group]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {rank: closed for rank in group}
+    hosts = len({rank // 2 for rank in group})
+    assert len(tried) == hosts * (hosts - 1) // 2
 
 
 def test_drop_against_history(measure):
