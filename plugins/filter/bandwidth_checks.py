@@ -13,7 +13,7 @@ description:
   - What was seen while the job worked becomes C(gpus-busy) and C(fabric-counters), one for each host, and C(nccl-transport).
   - A check whose measurement is not there is C(skipped), with what the job said at its end.
   - A cluster whose bandwidth was measured, but of which nothing tells what it should be, is a warning.
-positional: hosts, tail, gpus
+positional: hosts, tail, gpus, reason
 options:
   _input:
     description: What the job has left; empty where it left nothing.
@@ -33,12 +33,17 @@ options:
     description: By host, how many GPUs its training container was given. Hosts that are not in it have none.
     type: dict
     default: {}
+  reason:
+    description: Why no job was started, where none was.
+    type: str
+    default: ""
 author:
   - trainyard maintainers (@trainyard)
 """
 
 EXAMPLES = r"""
 checks: "{{ answer | trainyard.gpu.bandwidth_checks(['node-a', 'node-b'], job.tail) }}"
+left_out: "{{ {} | trainyard.gpu.bandwidth_checks(['node-a', 'node-b'], reason='verify_measure_bandwidth is false') }}"
 """
 
 RETURN = r"""
@@ -48,11 +53,14 @@ _value:
   elements: dict
 """
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BROKE_OFF
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._watched import fabric_counters, gpus_busy, nccl_transport
 
 SOURCE = {"gloo": "PyTorch's all-reduce by Gloo", "nccl": "PyTorch's all-reduce by NCCL"}
 SAID = "trainyard: failed: "
+LOG = "look at the job's log, .trainyard/jobs/verify-bandwidth/job.log on the share"
+ONE_RANK = "one rank has nothing to exchange"
 
 
 def _reason(tail):
@@ -67,19 +75,24 @@ def _required(bound):
     return "%.3g GB/s or more (%s: %s)" % (bound["required_gb_s"], bound["bound"], bound["from"])
 
 
+def _ended(answer):
+    """Whether the job came to its end: until then its note is that it did not."""
+    return "runs" in answer and answer.get("note") != BROKE_OFF
+
+
 def _unseen(answer, hosts, tail):
     """Why nobody has watched the ranks at work."""
     if not answer.get("runs"):
         return _reason(tail)
     if any(run["errors"] for run in answer["runs"] if run["id"] == "cluster" or len(hosts) < 2):
         return "the measurement before it has failed"
-    return "one rank has nothing to exchange" if len(hosts) < 2 else "the job broke off"
+    return ONE_RANK if len(hosts) < 2 and _ended(answer) else "the job broke off"
 
 
-def _watched_checks(answer, hosts, tail, gpus):
+def _watched_checks(answer, hosts, tail, gpus, reason):
     """What was seen while all worked together. A check that can't be made says why."""
     collective, watched, name = answer.get("collective"), answer.get("watched") or {}, ", ".join(hosts)
-    reason = watched.get("error") or _unseen(answer, hosts, tail)
+    reason = reason or watched.get("error") or _unseen(answer, hosts, tail)
 
     def skipped(check_id, host, found):
         return finding(check_id, host, "skipped", found=found, source=SOURCE.get(collective, "PyTorch's all-reduce"))
@@ -102,24 +115,23 @@ def _watched_checks(answer, hosts, tail, gpus):
     return checks + [nccl_transport(watched, answer["facts"], hosts) if set(hosts) <= set(seen) else skipped("nccl-transport", name, "not seen: %s" % reason)]
 
 
-def bandwidth_checks(answer, hosts, tail=None, gpus=None):
-    return _measured_checks(answer, hosts, tail or []) + _watched_checks(answer, hosts, tail or [], gpus or {})
+def bandwidth_checks(answer, hosts, tail=None, gpus=None, reason=""):
+    return _measured_checks(answer, hosts, tail or [], reason) + _watched_checks(answer, hosts, tail or [], gpus or {}, reason)
 
 
-def _measured_checks(answer, hosts, tail):
+def _measured_checks(answer, hosts, tail, reason):
     runs = {run["id"]: run for run in answer.get("runs", [])}
     source = SOURCE.get(answer.get("collective"), "PyTorch's all-reduce")
     blamed = {host: entry["evidence"] for entry in answer.get("blame", []) if entry["kind"] == "host" for host in entry["names"]}
 
-    def missing(check_id, host):
-        return finding(check_id, host, "skipped", source=source, found="not measured: %s" % _reason(tail),
-                       fix="look at the job's log, .trainyard/jobs/verify-bandwidth/job.log on the share")
+    def missing(check_id, host, why):
+        return finding(check_id, host, "skipped", source=source, found="not measured: %s" % (why or _reason(tail)), fix="" if why else LOG)
 
     checks = []
     for host in hosts:
         run = runs.get("host:%s" % host)
         if run is None:
-            checks.append(missing("bandwidth-host", host))
+            checks.append(missing("bandwidth-host", host, reason or (ONE_RANK if _ended(answer) else "")))
             continue
         checks.append(finding(
             "bandwidth-host", host, "pass" if run["passed"] else "fail", expected=_required(run["expected"]),
@@ -130,7 +142,7 @@ def _measured_checks(answer, hosts, tail):
         return checks
     name, run = ", ".join(hosts), runs.get("cluster")
     if run is None:
-        return checks + [missing("bandwidth-cluster", name)]
+        return checks + [missing("bandwidth-cluster", name, reason)]
     verdict = "fail" if not run["passed"] else "warn" if run["expected"]["required_gb_s"] is None else "pass"
     found = "; ".join(run["reasons"]) or "%.3g GB/s" % run["judged_busbw_gb_s"]
     fix = ""

@@ -19,9 +19,11 @@ compared with what the slowest part of the way can carry. What that is:
 import re
 import statistics
 
-__all__ = ["COUNTER_FILES", "ParseError", "better", "card", "counted", "expected", "gpus", "history", "judged_busbw", "must_move", "row", "sizes", "utilization",
-           "verdict", "watched_size", "wrong_values"]
+__all__ = ["BROKE_OFF", "COUNTER_FILES", "ParseError", "better", "card", "counted", "expected", "gpus", "history", "judged_busbw", "must_move", "row", "sizes",
+           "utilization", "verdict", "watched_size", "wrong_values"]
 
+#: The note of an answer as long as its job has not ended.
+BROKE_OFF = "the job did not come to its end"
 RDMA_SHARE = 0.96
 TCP_SHARE = 0.94
 PCIE_SHARE = 0.8

@@ -396,7 +396,7 @@ class Conductor(Rank):
             found[group] = None if run["errors"] or wrong else busbw
             told = answer["error"] or "%.3f GB/s%s" % (busbw or 0, ", %d wrong values" % wrong if wrong else "")
             print("%-40s %s" % (name, told), flush=True)
-        self.write({"blame": [], "suspect": [], "note": "the job did not come to its end", "rounds": 0})
+        self.write({"blame": [], "suspect": [], "note": _bandwidth.BROKE_OFF, "rounds": 0})
         return found
 
     def watch_all(self):

@@ -80,8 +80,24 @@ def test_job_that_left_nothing(tail, reason):
 
 
 def test_job_that_broke_off():
-    checks = measured(answer(runs=[run("host:node-a", ["node-a"])]), HOSTS, ["broken"])
-    assert [check["verdict"] for check in checks] == ["pass", "skipped", "skipped"]
+    checks = measured(answer(runs=[run("host:node-a", ["node-a"])], note=_bandwidth.BROKE_OFF), HOSTS, ["broken"])
+    assert [(check["verdict"], check["found"]) for check in checks] == [("pass", "1 GB/s")] + [("skipped", "not measured: broken")] * 2
+    assert "job.log" in checks[1]["fix"]
+
+
+def test_hosts_with_one_rank():
+    """Alone they exchange nothing. The job is in order, so nobody is sent to its log."""
+    checks = measured(answer(runs=[run("cluster", HOSTS)]), HOSTS, ["trainyard: result: r"])
+    assert [(check["verdict"], check["found"], check["fix"]) for check in checks] == [("skipped", "not measured: one rank has nothing to exchange", "")] * 2 + [
+        ("pass", "1 GB/s", "")]
+
+
+def test_no_job_was_started():
+    checks = bandwidth_checks({}, HOSTS, gpus=dict.fromkeys(HOSTS, 8), reason="verify_measure_bandwidth is false")
+    assert {check["verdict"] for check in checks} == {"skipped"} and {check["fix"] for check in checks} == {""}
+    assert [(check["id"], check["host"]) for check in checks if "verify_measure_bandwidth is false" in check["found"]] == [
+        ("bandwidth-host", "node-a"), ("bandwidth-host", "node-b"), ("bandwidth-cluster", "node-a, node-b"), ("gpus-busy", "node-a"), ("gpus-busy", "node-b"),
+        ("fabric-counters", "node-a"), ("fabric-counters", "node-b"), ("nccl-transport", "node-a, node-b")]
 
 
 def test_one_host_has_no_network_to_measure():
