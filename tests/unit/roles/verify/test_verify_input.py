@@ -47,10 +47,34 @@ def decided(name, **given):
 OF_JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters", "nccl-transport"]
 
 
-@pytest.mark.parametrize("measures, hosts, unmeasured", [
-    (True, ["a", "b"], []), (True, ["a"], ["bandwidth-cluster", "fabric-counters"]), (False, ["a", "b"], OF_JOBS)])
-def test_what_this_run_makes_can_be_required(measures, hosts, unmeasured):
-    assert decided("unmeasured", __verify_may_measure=measures, ansible_play_hosts_all=hosts) == unmeasured
+RUNS = {"ansible_check_mode": False, "__verify_is_alone": True, "verify_measure_bandwidth": True, "verify_required": [], "verify_overrule": {},
+        "training_image_requires": {"frameworks": ["pytorch"]}, "__verify_judged": {"findings": []}}
+
+
+@pytest.mark.parametrize("changes, unmeasured", [
+    ({}, []), ({"ansible_play_hosts_all": ["a"]}, ["bandwidth-cluster", "fabric-counters"]),
+    ({"__verify_is_alone": False, "verify_required": ["bandwidth-cluster"]}, OF_JOBS), ({"ansible_check_mode": True}, OF_JOBS),
+    ({"verify_measure_bandwidth": "false"}, OF_JOBS),
+    # Whoever requires it and switches it off is told.
+    ({"verify_measure_bandwidth": False, "verify_required": ["bandwidth-cluster"]}, [each for each in OF_JOBS if each != "bandwidth-cluster"]),
+    # A cluster of which nothing can be told stays without a good verdict.
+    ({"training_image_requires": {"frameworks": ["tensorflow"]}}, []), ({"__verify_judged": {"findings": [{"id": "ssh-mesh", "verdict": "fail"}]}}, [])])
+def test_what_this_run_makes_can_be_required(changes, unmeasured):
+    assert decided("unmeasured", **dict(RUNS, **changes)) == unmeasured
+
+
+@pytest.mark.parametrize("changes, reason", [
+    ({}, ""), ({"training_image_requires": {}}, ""), ({"__verify_judged": {"findings": [{"id": "free-space", "verdict": "fail"}]}}, ""),
+    ({"ansible_check_mode": True}, "in check mode no job is started"), ({"verify_measure_bandwidth": "no"}, "verify_measure_bandwidth is false"),
+    ({"__verify_is_alone": False}, "as a part of another playbook no job is started: run verify.yml"),
+    ({"training_image_requires": {"frameworks": ["tensorflow"]}}, "the job needs PyTorch, and training_image_requires has frameworks tensorflow"),
+    ({"__verify_judged": {"findings": [{"id": "ssh-mesh", "verdict": "fail"}]}}, "no job can run, as failed: ssh-mesh")])
+def test_why_no_job_is_started(changes, reason):
+    assert decided("no_job", **dict(RUNS, **changes)) == reason
+    members = [{"name": "a", "in_play": True, "slots": 1}, {"name": "b", "in_play": True, "slots": 1}]
+    checks = decided("without_job", cluster_members=members, **dict(RUNS, **changes))
+    assert {check["id"] for check in checks} == set(OF_JOBS if reason else []) and {check["verdict"] for check in checks} <= {"skipped"}
+    assert [check["found"] for check in checks if check["id"] == "bandwidth-cluster"] == (["not measured: " + reason] if reason else [])
 
 
 def test_checks_of_the_job():
