@@ -72,7 +72,10 @@ class ActionModule(ActionBase):
                     "junit.xml": _report.junit(report, checks),
                     "report.html": _report_page.render(report, checks, suspect_file, earlier),
                 })
-                _report_files.replace(suspect_file, _report.suspect_inventory(report))
+                # Who has left the cluster since is nobody's suspect.
+                members = (task_vars or {}).get("groups", {}).get("cluster")
+                former = [name for name in _report_files.suspects(suspect_file) if members is None or name in members]
+                _report_files.replace(suspect_file, _report.suspect_inventory(report, former))
             except OSError as error:
                 raise AnsibleError("report_dir %s: the report cannot be written: %s\n%s" % (folder, error, _report.summary(report, checks))) from error
         where = "\nReport: %s" % os.path.join(result["folder"], "report.html") if result["folder"] else ""

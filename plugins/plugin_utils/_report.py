@@ -326,8 +326,13 @@ def _xml(text):
     return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
-def suspect_inventory(report):
-    """Group suspect, as a second inventory for -i. It is there, and empty, where nobody is suspect, so that a command line can always name it."""
-    hosts = "".join("\n    '%s':" % name.replace("'", "''") for name in report["suspect"]) or " {}"
+def suspect_inventory(report, former=()):
+    """Group suspect, as a second inventory for -i. It is there, and empty, where nobody is suspect, so that a command line can always name it.
+
+    A former suspect stays until a run that measures it finds it in order: one that leaves it out, or measures nothing, says nothing of it.
+    """
+    measured = [host for run in report["bandwidth"]["runs"] for host in run["hosts"]]
+    names = list(dict.fromkeys(list(report["suspect"]) + [name for name in former if name not in measured]))
+    hosts = "".join("\n    '%s':" % name.replace("'", "''") for name in names) or " {}"
     return ("---\n# Written by trainyard.gpu.verify, %s. Leave these hosts out of a run, with this file after your own inventory:\n"
             "#   ansible-playbook ... -i INVENTORY -i THIS_FILE --limit 'cluster:!suspect'\nsuspect:\n  hosts:%s\n" % (report["generated"], hosts))

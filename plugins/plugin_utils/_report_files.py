@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 
+import yaml
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import ReportError
 
 SCHEMA = os.path.join(os.path.dirname(__file__), "report.schema.json")
@@ -181,6 +182,15 @@ def write(folder, generated, files):
     finally:
         if os.path.isdir(part):
             shutil.rmtree(part)
+
+
+def suspects(path):
+    """The hosts that an earlier run has put into group suspect. What can't be read is of no earlier run."""
+    try:
+        with open(path, encoding="utf-8") as opened:
+            return [str(name) for name in yaml.safe_load(opened)["suspect"]["hosts"]]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+        return []
 
 
 def replace(path, text):

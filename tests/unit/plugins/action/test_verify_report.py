@@ -25,12 +25,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 ROOT = Path(__file__).parents[4]
 
 
-def act(module, check=False, **args):
+def act(module, check=False, task_vars=None, **args):
     loader = DataLoader()
     task = SimpleNamespace(args=args, async_val=False, check_mode=check, diff=False, action="trainyard.gpu.x", collections=[], environment=[])
     connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
     action = module.ActionModule(task, connection, SimpleNamespace(check_mode=check), loader, Templar(loader, {}), None)
-    return action.run(task_vars={})
+    return action.run(task_vars=task_vars or {})
 
 
 @pytest.fixture(name="verify")
@@ -67,9 +67,29 @@ def test_warnings(verify):
     assert verify("eight_gpus", fail_on="warn")["failed"]
 
 
+def bandwidth_of(*hosts):
+    return {"collective": "gloo", "runs": [{"id": "cluster", "hosts": list(hosts), "ranks": len(hosts), "rows": [], "seconds": 1.0, "errors": [], "transports": [],
+                                            "expected": {"required_gb_s": None, "bound": None, "from": "", "busbw_gb_s": None}, "judged_busbw_gb_s": 1.0,
+                                            "passed": True, "reasons": [], "avg_busbw_gb_s": 1.0, "max_busbw_gb_s": 1.0}]}
+
+
 def test_the_suspect_is_taken_back_when_it_is_mended(verify):
-    assert "lab-b" in Path(verify(suspect=["lab-b"])["suspect_file"]).read_text(encoding="utf-8")
-    assert "lab-b" not in Path(verify()["suspect_file"]).read_text(encoding="utf-8")
+    def suspects(**changes):
+        return list(yaml.safe_load(Path(verify(**changes)["suspect_file"]).read_text(encoding="utf-8"))["suspect"]["hosts"])
+
+    both = bandwidth_of("lab-a", "lab-b")
+    assert suspects(suspect=["lab-b"], bandwidth=both) == ["lab-b"]
+    # Of a run that measures nothing, or without it, nothing follows for it.
+    assert suspects(bandwidth={}) == ["lab-b"] and suspects(bandwidth=bandwidth_of("lab-a")) == ["lab-b"]
+    assert suspects(suspect=["lab-a"], bandwidth=bandwidth_of("lab-a")) == ["lab-a", "lab-b"]
+    assert suspects(bandwidth=both) == []
+
+
+def test_a_suspect_that_has_left_the_cluster(verify, tmp_path):
+    assert "lab-b" in Path(verify(suspect=["lab-b"], bandwidth={})["suspect_file"]).read_text(encoding="utf-8")
+    assert "lab-b" not in Path(verify(bandwidth={}, task_vars={"groups": {"cluster": ["lab-a"]}})["suspect_file"]).read_text(encoding="utf-8")
+    (tmp_path / "reports/suspect.yml").write_text("no group: [", encoding="utf-8")
+    assert "{}" in Path(verify(bandwidth={})["suspect_file"]).read_text(encoding="utf-8")
 
 
 def test_what_changed_since_the_last_one(verify):
