@@ -18,14 +18,15 @@ def earlier(folder, **options):
     return lookup.run([str(folder)], {}, **dict({"hosts": HOSTS, "sizes": {"gloo": 1 << 24, "nccl": 1 << 30}}, **options))
 
 
-def pack(folder, name, busbw, hosts=HOSTS, collective="gloo"):
-    """A pack whose cluster run did so many GB/s, and whose first host twice as many alone."""
+def pack(folder, name, busbw, hosts=HOSTS, collective="gloo", cluster="lab"):
+    """A pack whose cluster run did so many GB/s, and whose first host twice as many alone. One host has no cluster run."""
     runs = []
-    for run_id, members, value in (("cluster", hosts, busbw), ("host:" + hosts[0], hosts[:1], 2 * busbw)):
-        runs.append({"id": run_id, "hosts": members, "passed": True, "rows": [_bandwidth.row(size, size / value / 1e9, 2, 0) for size in _bandwidth.sizes(1 << 24)]})
+    for run_id, members, value in [("cluster", hosts, busbw)][:len(hosts) - 1] + [("host:" + hosts[0], hosts[:1], 2 * busbw)]:
+        rows = [_bandwidth.row(size, size / value / 1e9, 2, 0) for size in _bandwidth.sizes(1 << 24)]
+        runs.append({"id": run_id, "hosts": members, "passed": True, "rows": rows})
     path = folder / name / "report.json"
     path.parent.mkdir()
-    path.write_text(json.dumps({"schema_version": 1, "bandwidth": {"collective": collective, "runs": runs}}), encoding="utf-8")
+    path.write_text(json.dumps({"schema_version": 1, "cluster": cluster, "bandwidth": {"collective": collective, "runs": runs}}), encoding="utf-8")
     return path
 
 
@@ -71,4 +72,35 @@ def test_named_pack_that_is_none(tmp_path, text, said):
 def test_named_pack_of_another_cluster(tmp_path):
     path = pack(tmp_path, "1", 1, hosts=["other-a", "other-b"])
     with pytest.raises(AnsibleLookupError, match="is a report of other-a, other-b, and this run has node-a, node-b"):
+        earlier(tmp_path, pack=str(path))
+
+
+def test_hosts_of_another_cluster_may_have_the_same_names(tmp_path):
+    pack(tmp_path, "1", 1)
+    pack(tmp_path, "2", 9, cluster="other")
+    assert earlier(tmp_path, packs=1, cluster="lab")[0]["gloo"]["cluster"] == 1
+    assert earlier(tmp_path, packs=1)[0]["gloo"]["cluster"] == 9
+
+
+@pytest.mark.parametrize("of, said", [("other", "other"), ("", "without a name")])
+def test_named_pack_of_a_cluster_of_another_name(tmp_path, of, said):
+    path = pack(tmp_path, "1", 1, cluster=of)
+    with pytest.raises(AnsibleLookupError) as caught:
+        earlier(tmp_path, pack=str(path), cluster="lab")
+    assert str(caught.value) == (
+        "verify_bandwidth_history: %s is a report of cluster %s, and this is cluster lab (verify_cluster_name). Name a report.json of cluster lab, "
+        "or leave it empty" % (path, said))
+
+
+def test_named_pack_of_one_host(tmp_path):
+    path = pack(tmp_path, "1", 1, hosts=HOSTS[:1])
+    assert earlier(tmp_path, pack=str(path), hosts=HOSTS[:1], cluster="lab")[0]["gloo"] == {"host:node-a": 2}
+    with pytest.raises(AnsibleLookupError, match="is a report of node-a, and this run has node-b. Name"):
+        earlier(tmp_path, pack=str(path), hosts=HOSTS[1:])
+
+
+def test_named_pack_in_which_nothing_was_measured(tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text('{"schema_version": 1, "cluster": "lab", "bandwidth": {"runs": []}}', encoding="utf-8")
+    with pytest.raises(AnsibleLookupError, match="is a report of no hosts, as nothing was measured then"):
         earlier(tmp_path, pack=str(path))

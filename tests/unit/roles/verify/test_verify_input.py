@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +122,37 @@ def test_tails_of_the_logs_that_could_be_read():
     read = {"rc": 0, "stdout": "bind: Address already in use", "item": {"host": "a", "name": "kernel", "argv": []}}
     hosts = {"a": {"__verify_log": {"results": [read, dict(read, rc=1), dict(read, stdout="  "), {"failed": True, "item": read["item"]}]}}, "b": {}}
     assert decided("log_tails", hostvars=hosts) == [{"host": "a", "name": "kernel", "tail": "bind: Address already in use"}]
+
+
+@pytest.mark.parametrize("given, said", [
+    ({}, "is a report of cluster other, and this is cluster lab (verify_cluster_name). Name a report.json of cluster lab, or leave it empty"),
+    ({"verify_cluster_name": "other"}, "is a report of x, and this run has a, b. Name a report.json of the same hosts, or leave it empty"),
+    # What doesn't measure has no use for it, and a host that is down is the greater trouble.
+    ({"verify_measure_bandwidth": "false"}, ""),
+    ({"shared_storage_proof": {}}, ""),
+    ({"down": True}, ""),
+])
+def test_a_report_of_another_cluster_ends_the_run_before_hosts_are_asked(tmp_path, given, said):
+    """The role's own tasks up to the first that asks a host."""
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"schema_version": 1, "cluster": "other", "bandwidth": {"runs": [{"id": "host:x", "hosts": ["x"]}]}}), encoding="utf-8")
+    tasks = yaml.safe_load((ROLE / "tasks/ask.yml").read_text(encoding="utf-8"))
+    asks = next(number for number, task in enumerate(tasks) if "block" in task)
+    told = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable,
+            "cluster_members": [{"name": name, "slots": 1, "in_play": True} for name in "ab"], "cluster_share_path": "/data1/share", "verify_cluster_name": "lab", "verify_bandwidth_history": str(path)}
+    hosts = {name: {"cluster_host": {"gpus": 0, "nvidia_devices": 0}} for name in "ab"}
+    down = [{"name": "Fall out", "ansible.builtin.fail": {}, "when": "inventory_hostname == 'b' and down | default(false)"}]
+    play = {"hosts": "cluster", "gather_facts": False, "vars_files": [str(ROLE / "defaults/main.yml"), str(ROLE / "vars/main.yml"), "told.yml"],
+            "tasks": down + [{"any_errors_fatal": False, "block": tasks[:asks] + [{"ansible.builtin.debug": {"msg": "the hosts are asked"}}]}]}
+    for name, content in {"told.yml": dict(told, **given), "play.yml": [play], "hosts.yml": {"cluster": {"hosts": hosts}}}.items():
+        (tmp_path / name).write_text(yaml.safe_dump(content), encoding="utf-8")
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(tmp_path / "hosts.yml"), str(tmp_path / "play.yml")]
+    # There ansible.cfg says where the collection is.
+    run = subprocess.run(command, cwd=ROLE.parents[1], text=True, capture_output=True, check=False,
+                         env=dict(os.environ, ANSIBLE_NOCOLOR="1", ANSIBLE_FORCE_COLOR="0"))
+    output = " ".join(run.stdout.split())
+    if said:
+        assert "verify_bandwidth_history: %s %s" % (path, said) in output, run.stdout + run.stderr
+        assert run.returncode == 2 and "the hosts are asked" not in output and output.count("fatal: [") == 1
+    else:
+        assert "the hosts are asked" in output, run.stdout + run.stderr
