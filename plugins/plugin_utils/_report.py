@@ -88,6 +88,8 @@ def applies(check, host, hosts):
     return {
         "": True,
         "gpus": bool(host.get("gpus")),
+        # With one rank there is nothing to exchange on a host.
+        "several_gpus": (host.get("gpus") or 0) > 1 and host.get("slots", 2) > 1,
         "rdma": bool(host.get("rdma_devices")),
         "peers": len(hosts) > 1,
     }[check.get("needs", "")]

@@ -244,6 +244,11 @@ SILENT = [
 ]
 
 
+def test_horovod_of_which_nothing_is_required():
+    findings = verdicts(plain(), plain("b", "10.0.0.12", training_image_requires={"frameworks": []}, __verify_horovod={"skipped": True}))
+    assert [(entry["host"], entry["verdict"]) for entry in findings if entry["id"] == "horovod-build"] == [("a", "pass"), ("b", "skipped")]
+
+
 @pytest.mark.parametrize("kind, changes", SILENT)
 def test_what_is_silent(kind, changes):
     assert bad(verdicts(kind("a", "10.0.0.11", **(fabric(a_port()) if "__verify_infiniband" in changes else {})), kind("b", "10.0.0.12", **changes))) == []

@@ -111,12 +111,20 @@ def test_bad_input(changes, words):
     assert words in str(raised.value)
 
 
+@pytest.mark.parametrize("host, needed", [({"gpus": 8, "slots": 8}, True), ({"gpus": 8, "slots": 1}, False), ({"gpus": 1, "slots": 1}, False), ({}, False)])
+def test_bandwidth_on_one_host_is_required_where_it_has_several_ranks_on_gpus(host, needed):
+    """Also of a cluster of one host, which has no bandwidth across hosts."""
+    host = dict(a_host("lone", 1), **host)
+    missing = _report.complete([], [host], PUBLISHED, _report.required_ids(None, PUBLISHED))
+    assert ("bandwidth-host" in {entry["id"] for entry in missing}) == needed and "bandwidth-cluster" not in {entry["id"] for entry in missing}
+
+
 def test_the_published_list():
     ids = [check["id"] for check in PUBLISHED]
     assert len(ids) == len(set(ids))
     for check in PUBLISHED:
         assert set(check) <= {"id", "title", "checked", "stage", "required", "needs", "procedure"} and check["title"] and check["checked"].endswith(".")
-        assert check["stage"] in ("host", "cluster") and check["required"] in (True, False) and check.get("needs", "gpus") in ("gpus", "rdma", "peers")
+        assert check["stage"] in ("host", "cluster") and check["required"] in (True, False) and check.get("needs", "gpus") in ("gpus", "several_gpus", "rdma", "peers")
 
 
 # --- summary ----------------------------------------------------------------------------------------------------------------------

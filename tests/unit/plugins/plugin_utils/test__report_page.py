@@ -120,7 +120,7 @@ def test_the_verdict_and_what_to_do_come_first():
 def test_what_a_broken_cluster_gets_told():
     text = text_of(page_of("broken_host"))
     assert "-i %s --limit 'cluster:!suspect'" % SUSPECT_FILE in text
-    assert "required, not made 17 checks on gpu-03 Bring the host back" in text
+    assert "required, not made 18 checks on gpu-03 Bring the host back" in text
     assert "What the errors mean" in text and "xid_off_the_bus" in text
     assert "Not known here; it is as the log has it." in text and "ValueError: loss is nan, training failed in step 12" in text
     assert "geheim" not in text and "0123456789abcdef" not in text

@@ -62,6 +62,8 @@ RUNS = {"ansible_check_mode": False, "__verify_is_alone": True, "verify_measure_
     # Whoever requires it and switches it off is told.
     ({"verify_measure_bandwidth": False, "verify_required": ["bandwidth-cluster"]}, [each for each in OF_JOBS if each != "bandwidth-cluster"]),
     # A cluster of which nothing can be told stays without a good verdict.
+    ({"training_image_requires": {"frameworks": []}}, ["horovod-build"]),
+    ({"training_image_requires": {"frameworks": []}, "verify_required": ["horovod-build"]}, []),
     ({"training_image_requires": {"frameworks": ["tensorflow"]}}, []), ({"__verify_judged": {"findings": [{"id": "ssh-mesh", "verdict": "fail"}]}}, [])])
 def test_what_this_run_makes_can_be_required(changes, unmeasured):
     assert decided("unmeasured", **dict(RUNS, **changes)) == unmeasured
