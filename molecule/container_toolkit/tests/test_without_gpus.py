@@ -16,6 +16,9 @@ def test_the_role_says_why(host, role):
     run = role()
     assert (run.code, run.changed) == (0, 0)
     assert "no NVIDIA GPU on this host" in run.text
+
+
+def test_nothing_is_asked_for(role):
     run = role(container_toolkit_version="")
     assert (run.code, run.changed) == (0, 0)
-    assert "is not asked for" in run.text
+    assert "where it is asked for] ***" in run.text and "no NVIDIA GPU" not in run.text
