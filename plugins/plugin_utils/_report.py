@@ -35,16 +35,37 @@ class ReportError(ValueError):
 
 # --- nothing secret ---------------------------------------------------------------------------------------------------------
 
-_SECRET_NAME = r"(?:\w*(?:password|passwd|passphrase|secret|token|credentials?|api_?key|access_?key|private_?key)|authorization)"
+# «pass» and «pwd» only as the end of a longer name: alone they are a verdict and a folder.
+_PASSWORD_NAME = r"(?:\w*(?:password|passwd|passphrase|secret|(?<=\w_)(?:pass|pwd|pw))|authorization)"
+_KEY_NAME = r"\w*(?:token|credentials?|(?:api|access|private|secret|encryption|signing|master)[_-]?key)"
+_SECRET_NAME = "(?:%s|%s|(?-i:SSHPASS))" % (_PASSWORD_NAME, _KEY_NAME)
+# A name begins here, may end with a quote, and what follows was not taken out before.
+_BEGIN, _END = r"(?<![\w/])-{0,2}", r"(?:\\*['\"])?"
+_NEW = r"(?!\[removed\]|(?:basic|bearer|token)\s)"
+_QUOTED = r"(?:'(?:[^'\\]|''|\\.){0,1000}'|\"(?:[^\"\\]|\\.){0,1000}\")(?=[\s,;&:)\]}\\]|$)"
+# A quote within it is part of it, unless the text around it is what is quoted.
+_WORD = r"(?:[^\s'\"]|['\"](?![\s,;)\]}]|$))+"
 _SECRETS = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), REMOVED),
     # user:password@ of a proxy or a mirror. A user alone may be a token.
     (re.compile(r"\b([a-z][a-z0-9+.-]{0,30}://)[^\s/@'\"]+@", re.IGNORECASE), r"\g<1>%s@" % REMOVED),
     (re.compile(r"\b(authorization\s*[:=]\s*['\"]?(?:basic|bearer|token)\s+)[^\s'\"]+", re.IGNORECASE), r"\g<1>" + REMOVED),
     (re.compile(r"\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), r"\g<1>" + REMOVED),
-    (re.compile(r"((?<![\w/])-{0,2}%s['\"]?\s*(?:=|:(?!//))\s*)(?!\[removed\]|(?:basic|bearer|token)\s)(?:'[^']*'|\"[^\"]*\"|[^\s,;&'\"]+)"
-                % _SECRET_NAME.replace("_?", "[_-]?"), re.IGNORECASE), r"\g<1>" + REMOVED),
-    (re.compile(r"((?<![\w-])--%s\s+)(?!-)\S+" % _SECRET_NAME.replace("_?", "[_-]?"), re.IGNORECASE), r"\g<1>" + REMOVED),
+    # All cookies of a line.
+    (re.compile(r"((?<![\w/])\w*cookie%s[ \t]*[:=][ \t]*)%s\S[^\r\n]*" % (_END, _NEW), re.IGNORECASE), r"\g<1>" + REMOVED),
+    # NAME=value, as shells and connection strings have it: one word, or what is quoted.
+    (re.compile("(%s%s%s=)%s(?:%s|%s)" % (_BEGIN, _SECRET_NAME, _END, _NEW, _QUOTED, _WORD), re.IGNORECASE), r"\g<1>" + REMOVED),
+    # «password: ...» and «password = ...» may have spaces in it. An indented next line is YAML's; one that isn't follows a prompt.
+    (re.compile(r"(%s%s%s[ \t]*(?:=|:(?!//))[ \t]*(?:(?:[|>][+-]?[ \t]*)?\r?\n[ \t]+)?)%s(?![|>][+-]?[ \t]*\n)(?:%s|\S[^\r\n]*)" % (
+        _BEGIN, _PASSWORD_NAME, _END, _NEW, _QUOTED), re.IGNORECASE), r"\g<1>" + REMOVED),
+    (re.compile(r"(%s%s%s\s*(?:=|:(?!//))\s*)%s(?:%s|%s)" % (_BEGIN, _KEY_NAME, _END, _NEW, _QUOTED, _WORD), re.IGNORECASE), r"\g<1>" + REMOVED),
+    # --password value, as a command line and as a list of words.
+    (re.compile(r"((?<![\w-])--(?:\w+-){0,4}%s(?:\s+|['\"],\s*))(?!-|\[removed\])(?:%s|\S+)" % (_SECRET_NAME, _QUOTED), re.IGNORECASE), r"\g<1>" + REMOVED),
+    (re.compile(r"(\b(?:sshpass|(?:docker|podman|nerdctl|helm)['\",\s]{1,4}(?:registry\s)?login)\b[^\r\n]{0,300}?[\s'\",]-p[ \t]*(?:['\"],\s*)?)"
+                r"(?!\[removed\])(?:%s|[^\s'\"][^\s'\"]*)" % _QUOTED), r"\g<1>" + REMOVED),
+    # The word after the user's name.
+    (re.compile(r"(\b(?:curl|wget)\b[^\r\n]{0,300}?[\s'\",](?:-[A-Za-z]{0,8}u|--(?:proxy-)?user)[ \t=]*(?:['\"],\s*)?(?P<quote>['\"])?[^\s:'\"]{1,100}:)"
+                r"(?!\[removed\])(?(quote)[^'\"\r\n]+|[^\s'\"]+)"), r"\g<1>" + REMOVED),
     (re.compile(r"(\"auth\"\s*:\s*\")[^\"]+"), r"\g<1>" + REMOVED),
     # Tokens that are known by their form: of GitHub, GitLab, Hugging Face, NVIDIA, Weights & Biases, AWS, Slack, OpenAI, and JSON Web Tokens.
     (re.compile(r"\b(?:gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{15,}|hf_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|(?:AKIA|ASIA)[A-Z0-9]{16}"

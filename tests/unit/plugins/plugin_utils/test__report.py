@@ -199,6 +199,34 @@ SECRETS = [
     ("token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl expired", "eyJhbGci"),
     ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAA\n-----END OPENSSH PRIVATE KEY-----", "b3BlbnNz"),
     ("cut:\n-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA", "MIIEow"),
+    ("MINIO_SECRET_KEY=abc123def", "abc123def"),
+    ("aws_secret_key: abc123def", "abc123def"),
+    ("MYSQL_PWD=hunter2", "hunter2"),
+    ("DB_PASS=hunter2", "hunter2"),
+    ("SSHPASS=hunter2 sshpass -e ssh server-b", "hunter2"),
+    ("encryption_key=abc123def", "abc123def"),
+    ("Cookie: theme=dark; session=abc123def", "abc123def"),
+    ("< Set-Cookie: session=abc123def; Path=/", "abc123def"),
+    ("Authorization: Digest username=ops, response=abc123def", "abc123def"),
+    ("sshpass -p hunter2 ssh server-b", "hunter2"),
+    ("sshpass -phunter2 ssh server-b", "hunter2"),
+    ('["sshpass", "-p", "hunter2", "ssh"]', "hunter2"),
+    ("docker login -p hunter2 registry.example.org", "hunter2"),
+    ("podman login -u ops -p 'two words' registry.example.org", "words"),
+    ("curl -u user:hunter2 https://example.org", "hunter2"),
+    ("curl -fsSu 'user:two words' https://example.org", "words"),
+    ("curl --retry 3 --proxy-user=user:hunter2 https://example.org", "hunter2"),
+    ("password: foo bar", "bar"),
+    ("the password = foo bar", "bar"),
+    ("password='foo bar'", "bar"),
+    ("password='it''s foo'", "foo"),
+    ("password=foo,bar;baz&qux", "bar"),
+    ("password: 'foo bar", "bar"),
+    ("password:\n  foo bar\n", "bar"),
+    ("password: >-\n  foo bar\n", "bar"),
+    ('{\\"password\\": \\"hunter2\\"}', "hunter2"),
+    ('["--registry-password", "hunter2"]', "hunter2"),
+    ("--password 'foo bar'", "bar"),
 ]
 HARMLESS = [
     "all_reduce_perf -b 8 -e 1G -f 2 -g 1 -w 5 -n 20 -c 1",
@@ -208,7 +236,28 @@ HARMLESS = [
     "git clone ssh://git.example.org/x and https://example.org/a:b",
     "sha256:d97de0ec04acc9b6d97de0ec04acc9b6d97de0ec04acc9b6d97de0ec04acc9b6",
     "Extension horovod.torch has not been built: /usr/lib/python3/mpi_lib.so not found",
+    "256 SHA256:n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg server-b (ED25519)",
+    "ED25519 host key for [server-b]:12345 has changed: SHA256:n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg",
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8c0vZ8xw trainyard@server-a",
+    "public_key: ssh-rsa AAAAB3NzaC1yc2E",
+    "/etc/trainyard/ssh/id_ed25519, /root/.ssh/authorized_keys, /run/secrets/registry",
+    "free-space: pass, verdict=pass, pass: 20, fail: 1, passed: true",
+    "bypass=1 compass: north passthrough=on first pass: 3",
+    "PWD=/work OLDPWD=/root",
+    "NCCL_IB_PKEY=0 NCCL_SOCKET_IFNAME=eth0 NCCL_DEBUG=INFO NCCL_IB_HCA=mlx5_0:1 NCCL_ALGO=Ring",
+    "max_tokens=128 tokens: 512 token_count: 7",
+    "bash: sshpass: command not found",
+    "ssh -p 12345 server-b; docker run -p 80:80 -u 1000:1000 image; docker login registry.example.org",
+    "curl -fsS https://example.org:8443/key.asc -o /tmp/key",
+    "PasswordAuthentication no, and AuthenticationMethods publickey",
+    "ops@server-b's password:\nPermission denied, please try again.",
+    "/usr/lib/python3/secretstorage: is no folder; keyring=/etc/apt/keyrings/x.gpg; primary key: id",
 ]
+SECRET_NAMES = ["password", "DB_PASS", "mysql_pwd", "REDIS_PASSWORD", "passphrase", "client_secret", "MINIO_SECRET_KEY", "api-key", "apikey", "encryption_key",
+                "access_token", "HF_TOKEN", "aws_secret_access_key", "signing_key", "ldap_bind_pw"]
+HARMLESS_NAMES = ["pass", "passed", "bypass", "PWD", "OLDPWD", "host_key", "public_key", "primary_key", "NCCL_IB_PKEY", "key", "tokens", "password_file",
+                  "secrets_dir", "compass", "monkey", "pkey_index"]
+FORMS = ["%s=%s", "export %s=%s", "%s: %s", "%s = %s", '"%s": "%s"', "'%s': '%s'", '%s="%s" next', "--%s=%s", "a b\n  %s: %s\nc", "(%s=%s)", "?%s=%s"]
 
 
 @pytest.mark.parametrize("text, secret", SECRETS)
@@ -234,7 +283,27 @@ def test_what_is_no_secret_stays(text):
     assert _report.redact(text) == text
 
 
-@pytest.mark.parametrize("part", ["a", "a.", "a-", "--", "http://", "token", "eyJ", "-----BEGIN PRIVATE KEY-----", "a_", "'", "a=b "])
+@pytest.mark.parametrize("form", FORMS)
+def test_names_tell_what_is_secret(form):
+    values = ["hunter2-x", "a,b;c&d", "ab%de", "$6$salt$hash/x"] + (["two words"] if '"%s"' in form or "'%s'" in form else [])
+    for value in values:
+        for name in SECRET_NAMES:
+            clean = _report.redact(form % (name, value))
+            assert not [part for part in value.split() if part in clean] and _report.REMOVED in clean and name in clean, clean
+            assert _report.redact(clean) == clean
+        for name in HARMLESS_NAMES:
+            assert _report.redact(form % (name, value)) == form % (name, value)
+
+
+@pytest.mark.parametrize("name", ["password", "DB_PASS", "passphrase", "Client_Secret"])
+@pytest.mark.parametrize("form", ["%s: two words", "%s = two words", "the %s : two words", "%s: 'two words"])
+def test_in_prose_a_password_goes_to_the_end_of_the_line(form, name):
+    clean = _report.redact("before\n%s\nafter" % form % name)
+    assert clean.startswith("before\n") and clean.endswith("\nafter") and "words" not in clean and "two" not in clean
+
+
+@pytest.mark.parametrize("part", ["a", "a.", "a-", "--", "http://", "token", "eyJ", "-----BEGIN PRIVATE KEY-----", "a_", "'", "a=b ",
+                                  "password='", "password:", "curl -u ", "docker login -", "sshpass ", "a_pass", "--a-", "cookie", "password: >\n", "token=\\"])
 def test_long_lines_take_no_longer_than_they_are(part):
     """A pattern that tries all ends from all beginnings would take minutes for it."""
     began = time.monotonic()

@@ -141,7 +141,8 @@ def test_a_report_of_another_cluster_ends_the_run_before_hosts_are_asked(tmp_pat
     tasks = yaml.safe_load((ROLE / "tasks/ask.yml").read_text(encoding="utf-8"))
     asks = next(number for number, task in enumerate(tasks) if "block" in task)
     told = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable,
-            "cluster_members": [{"name": name, "slots": 1, "in_play": True} for name in "ab"], "cluster_share_path": "/data1/share", "verify_cluster_name": "lab", "verify_bandwidth_history": str(path)}
+            "cluster_members": [{"name": name, "slots": 1, "in_play": True} for name in "ab"], "cluster_share_path": "/data1/share",
+            "verify_cluster_name": "lab", "verify_bandwidth_history": str(path)}
     hosts = {name: {"cluster_host": {"gpus": 0, "nvidia_devices": 0}} for name in "ab"}
     down = [{"name": "Fall out", "ansible.builtin.fail": {}, "when": "inventory_hostname == 'b' and down | default(false)"}]
     play = {"hosts": "cluster", "gather_facts": False, "vars_files": [str(ROLE / "defaults/main.yml"), str(ROLE / "vars/main.yml"), "told.yml"],
