@@ -53,6 +53,16 @@ def test_the_smallest_inventory_is_good(judge):
     assert result["findings"] == [] and "failed" not in result
 
 
+def test_checks_of_verify_by_their_ids(judge):
+    good = {"verify_overrule": {"gpu-ecc": "warn", "ib-ports": "block", "bandwidth-host": "skip", "nccl-transport": "skip"},
+            "verify_required": ["free-space", "fabric-counters"]}
+    assert judge(cluster(good))["findings"] == []
+    (one, two) = judge(cluster(first={"verify_required": ["free-space", "typo", "host-unreachable"]}))["findings"]
+    assert [(entry["id"], entry["host"], entry["found"], entry["source"]) for entry in (one, two)] == [
+        ("input-rule", "server-a", "typo", "verify_required[1]"), ("input-rule", "server-a", "host-unreachable", "verify_required[2]")]
+    assert one["expected"] == "the id of a check" and "README of role verify" in one["fix"]
+
+
 @pytest.mark.parametrize("name, value, check_id, allowed", [
     ("cluster_ssh_port", 0, "input-range", "1 to 65535"),
     ("cluster_ssh_port", 70000, "input-range", "1 to 65535"),
@@ -98,6 +108,10 @@ def test_the_smallest_inventory_is_good(judge):
     ("container_toolkit_proof_image", "--privileged", "input-pattern", "name of an image"),
     ("preflight_fail_on", "never", "input-choice", "block, warn"),
     ("preflight_overrule", {"drv-branch-eol": "off"}, "input-rule", "skip, warn or block"),
+    ("verify_overrule", {"gpu-ecc": "off"}, "input-rule", "skip, warn or block"),
+    ("verify_overrule", {"gpu-ec": "skip"}, "input-rule", "ids of checks"),
+    ("verify_overrule", {"bandwidth-cluster": "warn", "gpu-ecc": "warn"}, "input-rule", "only skip for bandwidth-host, bandwidth-cluster"),
+    ("verify_overrule", {"gpus-busy": "block"}, "input-rule", "only skip for bandwidth-host, bandwidth-cluster"),
     ("preflight_compat_facts", "facts.yml", "input-rule", "absolute path"),
     ("preflight_image_facts", {"torch": "latest"}, "input-rule", "begin with a number"),
     ("shared_storage_backend", "gluster", "input-choice", "existing"),

@@ -21,9 +21,19 @@ def load(name):
     return yaml.safe_load((ROLE / "meta" / name).read_text(encoding="utf-8"))
 
 
-def test_every_published_check_can_be_overruled():
-    (overrule,) = [rule["that"] for rule in load("input_rules.yml")["input_rules"] if rule["variable"] == "verify_overrule" and "keys()" in rule["that"]]
-    assert re.findall(r"'([a-z-]+-[a-z-]+|memlock)'", overrule) == [check["id"] for check in load("checks.yml")["checks"]]
+def ids_in(variable, word):
+    """The ids that a rule of the input names."""
+    (expression,) = [rule["that"] for rule in load("input_rules.yml")["input_rules"] if rule["variable"] == variable and word in rule["that"]]
+    return re.findall(r"'([a-z-]+-[a-z-]+|memlock)'", expression)
+
+
+def test_every_published_check_can_be_overruled_and_required():
+    published = [check["id"] for check in load("checks.yml")["checks"]]
+    assert ids_in("verify_overrule", "keys()") == published and ids_in("verify_required[]", "item in") == published
+
+
+def test_what_a_job_judges_can_only_be_skipped():
+    assert ids_in("verify_overrule", "dict2items") == OF_JOBS
 
 
 def test_every_rule_is_in_the_readme():
