@@ -76,12 +76,20 @@ def test_a_check_that_was_not_made_is_told_with_the_host():
     ("ib-ports", [a_host("a", 1, gpus=8)], "pass"),
     ("ib-ports", [a_host("a", 1, rdma_devices=1)], "fail"),
     ("bandwidth-cluster", [a_host("a", 1)], "pass"),
+    ("host-unreachable", [a_host("a", 1), a_host("b", 2)], "pass"),
+    ("python-version", [a_host("a", 1)], "pass"),
     ("bandwidth-cluster", [a_host("a", 1), a_host("b", 2)], "fail"),
 ])
 @pytest.mark.parametrize("found", [None, "skipped"])
 def test_what_a_host_lacks_is_not_required_of_it(check_id, hosts, verdict, found):
     told = [a_finding("ssh-mesh", host["name"]) for host in hosts] + ([a_finding(check_id, hosts[0]["name"], found)] if found else [])
     assert _report.make("c", NOW, told, hosts, PUBLISHED, required=[check_id])["verdict"] == verdict
+
+
+def test_a_host_that_does_not_answer_fails_the_verdict():
+    checks, hosts = [a_finding("ssh-mesh", "a"), a_finding("host-unreachable", "b", "fail")], [a_host("a", 1), a_host("b", 2)]
+    assert _report.make("c", NOW, checks, hosts, PUBLISHED, required=["ssh-mesh", "host-unreachable"])["verdict"] == "fail"
+    assert '"host-unreachable"' in _report.junit(_report.make("c", NOW, checks, hosts, PUBLISHED), PUBLISHED)
 
 
 def test_one_finding_for_the_cluster_is_enough():
@@ -102,7 +110,7 @@ def test_what_is_required_by_default():
 
 
 @pytest.mark.parametrize("changes, words", [
-    ({"required": ["gpus-presnt"]}, "required names gpus-presnt, which verify doesn't know. Allowed: stack-drift, "),
+    ({"required": ["gpus-presnt"]}, "required names gpus-presnt, which verify doesn't know. Allowed: host-unreachable, python-version, stack-drift, "),
     ({"suspect": ["lab-c"]}, "suspect names lab-c, which is no host of the cluster: lab-a, lab-b"),
 ])
 def test_bad_input(changes, words):
@@ -124,7 +132,8 @@ def test_the_published_list():
     assert len(ids) == len(set(ids))
     for check in PUBLISHED:
         assert set(check) <= {"id", "title", "checked", "stage", "required", "needs", "procedure"} and check["title"] and check["checked"].endswith(".")
-        assert check["stage"] in ("host", "cluster") and check["required"] in (True, False) and check.get("needs", "gpus") in ("gpus", "several_gpus", "rdma", "peers")
+        assert check["stage"] in ("host", "cluster") and check["required"] in (True, False)
+        assert check.get("needs", "gpus") in ("gpus", "several_gpus", "rdma", "peers", "trouble")
 
 
 # --- summary ----------------------------------------------------------------------------------------------------------------------
