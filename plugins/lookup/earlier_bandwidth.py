@@ -25,7 +25,6 @@ options:
     description: Name of the cluster, as the reports have it. Empty takes those of any cluster whose hosts have these names.
     type: str
     default: ""
-    version_added: "0.3.0"
   sizes:
     description: The largest message in bytes, by kind of collective.
     type: dict
