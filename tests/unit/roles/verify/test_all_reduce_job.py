@@ -66,7 +66,8 @@ def fixture_measure(agent, tmp_path, monkeypatch):
                 group = [HOSTS[rank // 2] for rank in ranks][::1 if name.startswith(("cluster", "pair", "group")) else 2]
                 value, bad = busbw(group), wrong(group)
                 time = 2 * (len(ranks) - 1) / len(ranks) / 1e9 / value if value else 1
-                answers[name] = {"rows": [_bandwidth.row(size, size * time, len(ranks), bad if size == 1 << 22 else 0) for size in sizes] if value else [], "seconds": 0.1,
+                rows = [_bandwidth.row(size, size * time, len(ranks), bad if size == 1 << 22 else 0) for size in sizes]
+                answers[name] = {"rows": rows if value else [], "seconds": 0.1,
                                  "error": "" if value else "Connection refused"}
             return answers
 
