@@ -28,7 +28,7 @@ __all__ = [
 
 # Made by container engines, libvirt and overlay networks. Docker gives docker0 the same address on every host,
 # so a job that picks such an interface hangs.
-_VIRTUAL_INTERFACE = re.compile(r"^(lo|docker\d+|docker_gwbridge|br-[0-9a-f]{12}|veth.*|virbr\d.*|cni.*|flannel.*|cali.*|kube-.*|podman\d+|lxcbr\d+)$")
+_VIRTUAL_INTERFACE = re.compile(r"^(lo|docker.*|br-.*|veth.*|virbr\d.*|cni.*|flannel.*|cali.*|kube-.*|podman\d+|lxcbr\d+)$")
 _TCP_LISTEN = "0A"
 
 

@@ -63,8 +63,8 @@ def test_interfaces():
 
 
 @pytest.mark.parametrize("name, virtual", [
-    ("lo", True), ("docker0", True), ("br-0123456789ab", True), ("veth1a2b", True), ("virbr0", True), ("cni0", True), ("flannel.1", True),
-    ("eth0", False), ("bond0", False), ("ib0", False), ("br0", False), ("br-lan", False), ("enp1s0f0np0", False), ("vlan.100", False),
+    ("lo", True), ("docker0", True), ("br-0123456789ab", True), ("br-train", True), ("veth1a2b", True), ("virbr0", True), ("cni0", True), ("flannel.1", True),
+    ("eth0", False), ("bond0", False), ("ib0", False), ("br0", False), ("enp1s0f0np0", False), ("vlan.100", False),
 ])
 def test_virtual_interfaces(name, virtual):
     assert _host.is_virtual_interface(name) is virtual
