@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
+from jsonschema import Draft202012Validator
 from molecule_runs import quiet
 from whole_cluster import MODULE_RUN_SECONDS, MOVED_BYTES
 
@@ -54,6 +56,8 @@ def test_verify_is_cheap_and_leaves_its_evidence(cluster):
     assert {host: count for host, count in run.runs.items() if count > VERIFY_MODULE_RUNS} == {}
     assert run.seconds <= VERIFY_SECONDS
     report = cluster.last_report()
+    schema = json.loads((cluster.root / "plugins/plugin_utils/report.schema.json").read_text(encoding="utf-8"))
+    assert list(Draft202012Validator(schema).iter_errors(report)) == []
     passed = {(check["id"], check["host"]) for check in report["checks"] if check["verdict"] == "pass"}
     assert passed >= {(check_id, host) for host in cluster.hosts for check_id in (
         "image-identical", "container-running", "horovod-build", "ssh-mesh", "memlock", "shared-storage", "clock-step", "free-space")}
