@@ -289,7 +289,7 @@ def summary(report, published):
     reasons = {}
     for entry in not_made(report["checks"], report["hosts"], published, report["required"]):
         reasons.setdefault((entry["host"], entry["found"], entry["fix"]), []).append(entry["id"])
-    lines += ["NOT MADE, and required: %s: %s\n  found: %s\n  fix: %s" % (host, ", ".join(dict.fromkeys(ids)), found, fix)
+    lines += ["NOT MADE, and required: %s: %s\n  found: %s%s" % (host, ", ".join(dict.fromkeys(ids)), found, fix and "\n  fix: " + fix)
               for (host, found, fix), ids in reasons.items()]
     for meaning in merged(report["explanations"]):
         if meaning["signature"]:
