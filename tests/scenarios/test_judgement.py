@@ -51,12 +51,13 @@ def test_report_shows_where_it_broke_and_else_the_end():
 
 def test_scenario_has_the_environment_of_the_run_not_of_a_unit_test_beside_it(tmp_path, monkeypatch):
     given = []
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--basetemp /nowhere")
     scenarios = MoleculeRuns([], tmp_path, False, print)
     monkeypatch.setattr(scenarios, "stream", lambda name, command, environment: given.append(environment) or (0, ""))
     former = os.environ["PATH"]
     monkeypatch.setenv("PATH", "/nowhere")
     scenarios.judged("x")
-    assert given[0]["PATH"].endswith(":" + former)
+    assert given[0]["PATH"].endswith(":" + former) and "PYTEST_ADDOPTS" not in given[0]
 
 
 def runs(told, done):

@@ -43,7 +43,8 @@ class MoleculeRuns:
     def __init__(self, asked, records, acceptance, tell):
         self.records, self.acceptance, self.tell = records, acceptance, tell
         # As it is now: unit tests that give themselves another PATH run beside the scenarios' start.
-        self.environment = dict(os.environ)
+        # Options of this pytest are not those of the scenarios' own: --basetemp would have each of them empty the same folder, and this one's.
+        self.environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
         self.pool = concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE)
         # The hosts' image and what else takes minutes on a new machine.
         self.prepared = self.prepare("prepare") if asked else None
