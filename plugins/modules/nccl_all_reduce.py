@@ -49,7 +49,9 @@ options:
     type: int
     default: 12345
   mpi_network:
-    description: Network (CIDR) or interface for what C(mpirun) itself sends, the same on all hosts. NCCL's is set in O(environment).
+    description:
+      - Network (CIDR) or interface for what C(mpirun) itself sends, the same on all hosts. NCCL's is set in O(environment).
+      - Open MPI 5.0.7 warns of a network and takes all interfaces for its daemons; there, an interface's name is what keeps them to it.
     type: str
   mpirun:
     description: Name on the PATH, or path, of C(mpirun) (Open MPI), where it is run.
@@ -419,7 +421,8 @@ def command_line(params, least, most):
     network = params["mpi_network"]
     return [
         params["mpirun"], "--allow-run-as-root", "-np", str(slots * len(params["hosts"])), "-H", ",".join(f"{host}:{slots}" for host in params["hosts"]),
-        "--bind-to", "none", "--map-by", "slot", "--mca", "plm_rsh_args", f"-p {params['ssh_port']}",
+        # Open MPI 5 counts no slots for a host that is named by an address of its own (openpmix/prrte#2258), so the places are said, and not counted.
+        "--bind-to", "none", "--map-by", f"ppr:{slots}:node:OVERSUBSCRIBE", "--mca", "plm_rsh_args", f"-p {params['ssh_port']}",
         # MPI only brings the ranks together; its own use of the fabric's adapters fails more often than TCP.
         "--mca", "pml", "ob1", "--mca", "btl", "^openib",
         *(["--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network] if network else []),

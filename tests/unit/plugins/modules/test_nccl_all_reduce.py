@@ -104,7 +104,8 @@ def test_all_hosts_by_mpirun(replay, mpirun, tmp_path, launcher, processes, slot
     told = run(**dict(RUN, launcher=launcher), environment={"NCCL_DEBUG": "INFO"}, mpi_network="10.0.0.0/24", mpirun=Path(mpirun).name)
     assert told["passed"] and told["ranks"] == 16 and told["hosts"] == 2
     launched = (tmp_path / "launched").read_text(encoding="utf-8")
-    for words in (f"-np {processes} -H 10.0.0.1:{slots},10.0.0.2:{slots} ", "--mca plm_rsh_args -p 12345 ", "-x NCCL_DEBUG=INFO ", f"-g {each} ",
+    for words in (f"-np {processes} -H 10.0.0.1:{slots},10.0.0.2:{slots} ", f"--map-by ppr:{slots}:node:OVERSUBSCRIBE ", "--mca plm_rsh_args -p 12345 ",
+                  "-x NCCL_DEBUG=INFO ", f"-g {each} ",
                   "--mca btl_tcp_if_include 10.0.0.0/24 --mca oob_tcp_if_include 10.0.0.0/24 "):
         assert words in launched
     # One host's ranks are missing.
