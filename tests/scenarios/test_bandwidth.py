@@ -1,4 +1,7 @@
-"""Bandwidth on four hosts of a lab: one link is slowed, then one network card, then one host's CPU. Each is found and named, and nobody is when it is gone."""
+"""Bandwidth on four hosts of a lab: one link is slowed, then one network card, then one host's CPU. Each is found and named, and nobody is when it is gone.
+
+And nccl_all_reduce's own mpirun, between the containers of all four.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,16 @@ import json
 import subprocess
 
 import pytest
-from whole_cluster import WholeCluster
+from whole_cluster import ROOT, WholeCluster
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.scenario]
 
 # One at a time, as the hosts share this machine's cores. Whole and healthy they do some tenths of a GB/s together; what is slowed here, about a hundredth.
 ASKED = {"verify_bandwidth_at_once": 1, "verify_bandwidth_min_gb_s": 0.03, "verify_bandwidth_peer_fraction": 0.4, "verify_bandwidth_drop_percent": 100}
 RATE = "100mbit burst 64kb latency 200ms"
-# PyTorch without Horovod, which nothing here needs and which takes minutes to compile.
-NO_HOROVOD = {"training_image_requires": {"frameworks": [], "controllers": [], "tensor_operations": []}}
+# PyTorch and Open MPI without Horovod, which nothing here needs and which takes minutes to compile.
+IMAGE = {"training_image_requires": {"frameworks": [], "controllers": [], "tensor_operations": []}, "training_image_tools": ["sudo", "mpirun"],
+         "training_image_apt_packages": ["python3-mpi4py"]}
 
 # Between two hosts, beside the job, which moves some 600 MB/s: half as much at least.
 SINK = """
@@ -32,6 +36,24 @@ with socket.create_connection((sys.argv[1], 9999)) as connection:
         time.sleep(0.002)
 """
 
+# all_reduce_perf where there is no GPU: a real log of eight ranks, whose list of ranks is the one that MPI has brought together here.
+LOG = ROOT / "tests/fixtures/all_reduce_perf/polaris-2node-8gpu.txt"
+REPLAY = """#!/usr/bin/python3
+import os, re, socket, sys
+if "-h" in sys.argv:
+    sys.exit("USAGE: all_reduce_perf [-g,--ngpus <gpus per thread>]")
+from mpi4py import MPI
+gpus, first = int(sys.argv[sys.argv.index("-g") + 1]), int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
+mine = [(os.getpid(), socket.gethostname(), gpu, gpu) for gpu in range(first * gpus, (first + 1) * gpus)]
+world = MPI.COMM_WORLD
+ranks = [rank for process in world.allgather(mine) for rank in process]
+print(socket.gethostname(), "has", os.environ["NCCL_SOCKET_IFNAME"], os.environ["NCCL_IB_HCA"], file=sys.stderr)
+if world.Get_rank() == 0:
+    for line in open("/root/all_reduce_perf.log"):
+        rank = re.match("#  Rank +([0-9]+)", line)
+        print(re.sub("Pid.*0x..", lambda _: "Pid %6d on %s device %2d [0x%02x" % ranks[int(rank[1])], line) if rank else line, end="")
+"""
+
 
 class FourHosts(WholeCluster):
     def __init__(self):
@@ -39,24 +61,36 @@ class FourHosts(WholeCluster):
         self.hosts = ["bandwidth-%s" % letter for letter in "abcd"]
         self.address = {host: "172.30.74.%d" % number for number, host in enumerate(self.hosts, 11)}
 
-    def measured(self):
-        """Run role verify's bandwidth part. Returns what it has found, and the seconds that the whole run has taken."""
+    def told(self, tasks, content, **more):
+        """Run tasks on all hosts. Returns what the template of JSON is then, and the run."""
         found = self.state / "found.json"
         found.unlink(missing_ok=True)
-        names = ("verify_bandwidth_checks", "verify_bandwidth", "verify_blame", "verify_suspect")
-        content = "{{ {%s} | to_json }}" % ", ".join("'%s': %s" % (name, name) for name in names)
-        tasks = [{"ansible.builtin.include_role": {"name": "trainyard.gpu.verify", "tasks_from": "bandwidth"}},
-                 {"ansible.builtin.copy": {"content": content, "dest": str(found), "mode": "0644"},
-                  "delegate_to": "localhost", "become": False, "run_once": True, "changed_when": False}]
-        play = {"hosts": "cluster", "gather_facts": False, "become": True, "any_errors_fatal": True, "tasks": tasks,
-                "vars": {"verify_report_dir": str(self.state / "reports")}}
+        kept = {"ansible.builtin.copy": {"content": content, "dest": str(found), "mode": "0644"},
+                "delegate_to": "localhost", "become": False, "run_once": True, "changed_when": False}
+        play = {"hosts": "cluster", "gather_facts": False, "become": True, "any_errors_fatal": True, "tasks": [*tasks, kept], **more}
         path = self.state / "bandwidth.yml"
         path.write_text(json.dumps([play]), encoding="utf-8")
         run = self.playbook(str(path), "--extra-vars", ASKED)
         assert run.code == 0
-        answer = json.loads(found.read_text(encoding="utf-8"))
+        return json.loads(found.read_text(encoding="utf-8")), run
+
+    def measured(self):
+        """Run role verify's bandwidth part. Returns what it has found, and the run."""
+        names = ("verify_bandwidth_checks", "verify_bandwidth", "verify_blame", "verify_suspect")
+        answer, run = self.told([{"ansible.builtin.include_role": {"name": "trainyard.gpu.verify", "tasks_from": "bandwidth"}}],
+                                "{{ {%s} | to_json }}" % ", ".join("'%s': %s" % (name, name) for name in names),
+                                vars={"verify_report_dir": str(self.state / "reports")})
         print(json.dumps({"seconds": run.seconds, "checks": answer["verify_bandwidth_checks"], "blame": answer["verify_blame"]}, indent=1))
         return answer, run
+
+    def all_reduce(self, **options):
+        """Run nccl_all_reduce in the first host's container, over all hosts, with two GPUs each. Returns what it has returned."""
+        options = {"container": self.container, "launcher": "mpirun_per_gpu", "hosts": list(self.address.values()), "gpus": 2, "max_bytes": "1G",
+                   "mpi_network": self.subnet, "timeout": 60,
+                   "environment": {"NCCL_SOCKET_IFNAME": "=eth0", "NCCL_IB_HCA": "=mlx5_0,mlx5_1"}, **options}
+        answer, _run = self.told([{"trainyard.gpu.nccl_all_reduce": options, "run_once": True, "register": "told"}], "{{ told | to_json }}")
+        print(answer["output"], json.dumps(answer["reasons"], indent=1))
+        return answer
 
 
 @pytest.fixture(name="cluster", scope="module")
@@ -64,7 +98,7 @@ def fixture_cluster():
     cluster = FourHosts()
     cluster.lab("down", "--keep")
     cluster.lab("up", "--hosts", "4", "--inventory", str(cluster.inventory))
-    assert cluster.site("--extra-vars", NO_HOROVOD).code == 0
+    assert cluster.site("--extra-vars", IMAGE).code == 0
     yield cluster
     cluster.lab("down", "--keep")
 
@@ -114,6 +148,50 @@ def test_good(cluster):
     assert run.changed == {}
 
 
+@pytest.fixture(name="replayed", scope="module")
+def fixture_replayed(cluster):
+    """all_reduce_perf in all containers, as nobody has a GPU."""
+    def put(host, path, content, mode):
+        subprocess.run(["docker", "exec", "-i", host, "docker", "exec", "-i", cluster.container, "sh", "-c", "cat > %s && chmod %s %s" % (path, mode, path)],
+                       input=content, text=True, check=True)
+
+    for host in cluster.hosts:
+        put(host, "/root/all_reduce_perf.log", LOG.read_text(encoding="utf-8"), "644")
+        put(host, "/usr/local/bin/all_reduce_perf", REPLAY, "755")
+    yield lambda host, content: put(host, "/usr/local/bin/all_reduce_perf", content, "755")
+    for host in cluster.hosts:
+        cluster.inside(host, "rm /root/all_reduce_perf.log /usr/local/bin/all_reduce_perf")
+
+
+@pytest.mark.parametrize("launcher", ["mpirun_per_gpu", "mpirun_per_host"])
+def test_all_reduce_by_mpirun(cluster, replayed, launcher):
+    """MPI's own rendezvous and allgather, through the containers' sshd, from the head alone: every host has its two ranks, in order, and its variables."""
+    assert replayed
+    answer = cluster.all_reduce(launcher=launcher)
+    assert answer["passed"] and (answer["ranks"], answer["hosts"], answer["gpus"]) == (8, 4, 8)
+    assert [(rank["host"], rank["device"]) for rank in answer["devices"]] == [(host, gpu) for host in cluster.hosts for gpu in (0, 1)]
+    assert {host + " has =eth0 =mlx5_0,mlx5_1" for host in cluster.hosts} <= set(answer["output"].splitlines())
+
+
+def test_all_reduce_that_cannot_start_or_hangs(cluster, replayed):
+    port = "-p tcp --dport %d -j REJECT --reject-with tcp-reset" % cluster.port
+    cluster.on("bandwidth-c", "iptables -I INPUT " + port)
+    try:
+        answer = cluster.all_reduce()
+    finally:
+        cluster.on("bandwidth-c", "iptables -D INPUT " + port)
+    assert not answer["passed"] and answer["reasons"][0]["id"] == "ssh_failed" and cluster.address["bandwidth-c"] in answer["reasons"][0]["line"]
+
+    replayed("bandwidth-d", "#!/bin/sh\nexec sleep 1000\n")
+    answer = cluster.all_reduce(timeout=15)
+    replayed("bandwidth-d", REPLAY)
+    assert (answer["passed"], answer["cause"]) == (False, "timeout")
+    for host in cluster.hosts:
+        # Nothing is left that keeps a GPU.
+        assert cluster.inside(host, "pgrep -f \"all_reduce_perf|sleep 1000|orted|mpirun\" | grep -vx $$", check=False).out == "", host
+    assert cluster.all_reduce()["passed"]
+
+
 def test_one_link(cluster, slow):
     slow("bandwidth-b", to="bandwidth-c")
     slow("bandwidth-c", to="bandwidth-b")
@@ -143,7 +221,7 @@ def test_one_cpu(cluster):
 def test_verify_names_the_suspect_and_goes_on_without_it(cluster, slow):
     """The whole playbook, as a user runs it: verdict, evidence, and the group that later runs leave out."""
     slow("bandwidth-d")
-    asked = ["--extra-vars", {**ASKED, **NO_HOROVOD}]
+    asked = ["--extra-vars", {**ASKED, **IMAGE}]
     run, report = cluster.playbook("playbooks/verify.yml", *asked), cluster.last_report()
     assert (run.code, report["verdict"], report["suspect"]) == (2, "fail", ["bandwidth-d"])
     assert {(check["id"], check["host"]) for check in report["checks"] if check["verdict"] == "fail"} == {("bandwidth-cluster", ", ".join(cluster.hosts))}

@@ -116,6 +116,13 @@ def test_on_virtual_machines(clone, tmp_path):
     run = cluster.playbook("playbooks/train.yml", cwd=clone)
     assert run.code == 0 and cluster.last_job()["metrics"]["accuracy"] >= 0.95
 
+    # Only here a host has a clock of its own: of all checks that can be made, this one fails, on this host.
+    cluster.on(peer, "date --set=+1minute")
+    run = cluster.playbook("playbooks/verify.yml", cwd=clone)
+    cluster.on(peer, "date --set=-1minute")
+    bad = [(check["id"], check["host"], check["found"]) for check in cluster.last_report()["checks"] if check["verdict"] == "fail"]
+    assert run.code == 2 and [check[:2] for check in bad] == [("clock-step", peer)] and re.match(r"(59|6\d)\.\d s ahead of the others", bad[0][2]), bad
+
     # That verify looks is seen where it has to fail.
     cluster.on(peer, "mount -t tmpfs none /data1/share")
     run = cluster.playbook("playbooks/verify.yml", cwd=clone)
