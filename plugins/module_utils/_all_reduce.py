@@ -29,6 +29,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import find_errors
+from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around
 
 # Bytes of an element. Without it (a type of the future), nothing is known of the sizes but their order.
 _WIDTHS = {"int8": 1, "char": 1, "uint8": 1, "int32": 4, "int": 4, "uint32": 4, "int64": 8, "uint64": 8, "half": 2, "float": 4, "double": 8, "bfloat16": 2,
@@ -47,6 +48,8 @@ _CONCLUDED = re.compile(r"Collective test concluded: *(\S+)")
 _BEFORE = {"version": (), "starting": ("version",), "config": ("version", "starting"), "header": ("config",)}
 _LIBRARY = re.compile(r"nccl-tests version .*nccl-library=(\d+)")
 _CONFIG = re.compile(r"nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((factor|bytes)\)(?=\s)(?:.*? validation: (\d+)(?!\d))?")
+# Hydra and Open MPI put a rank's tag before each piece that they read of it, in the middle of a line, too; exactly this was not there before.
+_TAG_INSIDE = re.compile(r"\[\d{1,6}\] |\[\d{1,6},\d{1,6}\]<std(?:out|err)>: ?")
 _RANK = re.compile(r"Rank +(\d+) +(?:Group +(\d+) +)?(?:Pid +\d+ +)?(?:on +(\S+)|uses) +device +(\d+) +\[([0-9a-fA-Fx:.]+)\] *([^#]*)")
 _REDUCING = re.compile(r"Reducing maxBytes to (\d+) due to memory limitation")
 _HEADER = re.compile(r"\b(?:size +count|bytes +N) +type .*")
@@ -55,6 +58,8 @@ _ROW = re.compile(r"(?<![\w.,-])(\d+)[ \t]+(\d+)[ \t]+(" + _TYPE + r")\b(.*)")
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values *: *(\d+) (OK|FAILED)\b")
 _AVERAGE = re.compile(r"Avg bus bandwidth *: *(-?[\w.+-]+)(?: +(OK|FAILED)\b)?")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.(\d+))?(?:e([+-]?\d\d?))?$")
+# A number of values: 0, or 2.68435e+08 where there are many; never 0.00, which is another column's.
+_WHOLE = re.compile(r"\d+$|\d(?:\.\d+)?e[+]?\d+$")
 _TIMESTAMP = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _COMMAND = re.compile(r"\b(all_reduce|all_gather|alltoallv?|broadcast|gather|hypercube|reduce|reduce_scatter|scatter|sendrecv)_perf\b")
 
@@ -89,7 +94,9 @@ class _Section:
         self.heads = dict.fromkeys(("version", "starting", "config", "rank", "header"), 0)
         self.name, self.command, self.concluded, self.settings, self.max_bytes, self.nccl_version = "", "", "", None, None, None
         self.devices, self.unlisted, self.said = [], 1, ""
-        self.columns, self.milliseconds, self.cpu_time = None, False, False
+        self.columns, self.milliseconds, self.cpu_time, self.has_operation = None, False, False, False
+        # Lines below the header that are no rows.
+        self.around = None
         # Each row is kept with half a unit of the last digit of its figures, and with its line.
         self.rows, self.damaged, self.precision = [], [], []
         self.out_of_bounds, self.averages = [], []
@@ -162,15 +169,21 @@ class _Reader:
         """Sort one line in."""
         line = raw[:_TOO_LONG]
         if not line.isprintable():
-            line = _CONTROL.sub("", line)
+            line = _CONTROL.sub("", line.replace("\t", "    "))
         if "(), " in line:
             line = _SOURCE_LINE.sub(" ", line)
+        around, ended, row = self.sections[-1].around if self.sections else None, bool(self.sections and self.sections[-1].averages), None
         if "NCCL INFO" not in line and "NCCL TRACE" not in line:
-            found = _ROW.search(line)
-            if found:
-                _take_row(found, line, self.section())
+            if "]" in line and "NCCL " not in line:
+                line = _TAG_INSIDE.sub("", line)
+            row = _ROW.search(line)
+            if row:
+                _take_row(row, line, self.section())
             if _COMMENT.search(line):
                 self._take_comment(line, self.at + len(raw) >= self.length)
+        # The head of a later run is none of this one's lines.
+        if around and around is self.sections[-1].around:
+            around.add(line[:row.start()] if row else line, ended, bool(row))
         self.at += len(raw) + 1
 
     def _take_comment(self, line, is_last):
@@ -196,7 +209,9 @@ class _Reader:
         found = _HEADER.search(line)
         if found:
             section = self.section("header")
-            section.columns = _columns(found.group(0).split())
+            words = found.group(0).split()
+            section.columns, section.has_operation = _columns(words), bool({"redop", "op"} & set(words))
+            section.around = section.around or Around(line[:found.start()])
             # The names of 2015 to 2018, when times were in milliseconds.
             section.milliseconds, section.cpu_time = found.group(0).startswith("bytes"), "cputime" in found.group(0)
         found = _OUT_OF_BOUNDS.search(line)
@@ -206,7 +221,7 @@ class _Reader:
         if found:
             section = self.section()
             section.averages.append((found.group(1), found.group(2)))
-            # Six digits are printed, less zeros at their end. Fewer, and nothing after them: the rest may be missing.
+            # Six digits are printed, less zeros at their end. Fewer, and nothing after them: the rest may be missing, unless the rows say the same.
             section.cut = is_last and found.end() == len(line) and 0 < len(re.sub(r"e.*|\D", "", found.group(1)).lstrip("0")) < 6
         found = _CONCLUDED.search(line)
         if found and self.sections:
@@ -240,7 +255,10 @@ def _take_row(found, line, section):
     # Collectives without an operation or a root leave these columns blank.
     redop = next((word for word in left if not _NUMBER.match(word)), None)
     root = next((int(word) for word in left if re.match(r"-?\d+$", word)), None)
-    if len(right) < 2 * len(names) or len(left) > 2 or len(left) != (redop is not None) + (root is not None):
+    # All-reduce has an operation: a row without it has lost a word, and who knows which.
+    lost = redop in (None, "none") and section.has_operation and section.name.startswith("all_reduce")
+    uneven = section.name.startswith("all_reduce") and not _is_whole(int(size), int(count), kind)
+    if lost or uneven or len(right) < 2 * len(names) or len(left) > 2 or len(left) != (redop is not None) + (root is not None):
         section.damaged.append(line)
         return
     row = {"size_bytes": int(size), "count": int(count), "type": kind, "redop": redop, "root": root}
@@ -255,10 +273,16 @@ def _take_row(found, line, section):
     section.precision.append((exact, line))
 
 
+def _is_whole(size, count, kind):
+    """Whether that many elements have that many bytes."""
+    return count * _WIDTHS[kind] == size if kind in _WIDTHS else count * (size // max(count, 1)) == size
+
+
 def _placement(words, kind, milliseconds):
-    """One half of a row, and its figures with half a unit of their last digit. None where one isn't a number."""
+    """One half of a row, and its figures with half a unit of their last digit. None where one isn't a number, or can't be."""
     values = {name: _value(words[name]) for name in ("time", "algbw", "busbw")}
-    if None in values.values():
+    # Nothing happens in no time.
+    if None in values.values() or values["time"][0] <= 0:
         return None
     if milliseconds:
         values["time"] = tuple(1000.0 * part for part in values["time"])
@@ -271,6 +295,8 @@ def _placement(words, kind, milliseconds):
         error = found[0]
         wrong = int(not 0 <= error <= _DELTAS.get(kind, 0.0))
     elif found:
+        if not _WHOLE.match(word) or found[0] != int(found[0]):
+            return None
         wrong = int(found[0])
     placement = {"time_us": values["time"][0], "algbw_gb_s": values["algbw"][0], "busbw_gb_s": values["busbw"][0], "wrong": wrong}
     if error is not None:
@@ -286,7 +312,7 @@ def _is_all_reduce(section):
         return None if section.command in ("", "all_reduce_perf") else False
     # Reduce has a root, reduce-scatter counts a rank's part only, and all others have no operation.
     return all(row["redop"] not in (None, "none") and row["root"] in (None, -1) and
-               row["count"] * _WIDTHS.get(row["type"], row["size_bytes"] // max(row["count"], 1)) == row["size_bytes"] for row in section.rows)
+               _is_whole(row["size_bytes"], row["count"], row["type"]) for row in section.rows)
 
 
 def _document(text):
@@ -320,6 +346,11 @@ def _document(text):
         return None
 
 
+def _plain(number):
+    """A number of the document in the form of the text."""
+    return "%d" % number if number == int(number) else "%r" % number
+
+
 def _take_result(result, section):
     """Take a row of the document; what is missing in it, a run that broke off there has left out."""
     row, exact = {"size_bytes": result["size"], "count": result["count"], "type": result["type"], "redop": result["redop"], "root": int(result["root"])}, {}
@@ -328,7 +359,7 @@ def _take_result(result, section):
         section.cpu_time = section.cpu_time or "cpu_time" in placement
         figures = {"time": placement.get("time", placement.get("cpu_time")), "algbw": placement.get("alg_bw"), "busbw": placement.get("bus_bw")}
         words = {key: "N/A" if value is None else "%.6f" % float(value) for key, value in figures.items()}
-        taken = _placement(dict(words, wrong="N/A" if placement.get("nwrong") is None else "%d" % placement["nwrong"]), row["type"], False)
+        taken = _placement(dict(words, wrong="N/A" if placement.get("nwrong") is None else _plain(placement["nwrong"])), row["type"], False)
         if taken is None:
             section.damaged.append("size %d" % row["size_bytes"])
             return
@@ -409,6 +440,21 @@ def _misfit(section, ranks):
     return None
 
 
+def _mean(section):
+    """The average of the rows: the figure, the most that rounding can have taken from it, and what rounding takes from it as a rule."""
+    halves = [exact[name]["busbw"] for exact, _line in section.precision for name in ("out_of_place", "in_place")]
+    mean, half = (sum(column) / len(halves) for column in zip(*halves))
+    return mean, half, math.sqrt(sum(part * part / 3 for _figure, part in halves)) / len(halves)
+
+
+def _is_whole_average(section):
+    """Whether the last word of the log, which may have been cut, is as near to the average of the rows as a whole one."""
+    word = section.averages[0][0]
+    mean, half, deviation = _mean(section)
+    # Zeros at the end are not printed.
+    return not ("." in word and word[-1] in ".0") and abs(mean - float(word)) <= min(half, 3 * deviation) + 1e-5 * abs(mean)
+
+
 def _incomplete(section, ranks):
     """Why it is no whole run, as reasons."""
     found, copies = [], Counter(device["rank"] for device in section.devices)
@@ -429,12 +475,12 @@ def _incomplete(section, ranks):
     average = _value(section.averages[0][0]) if section.averages else None
     if not section.rows:
         return found
-    if len(section.out_of_bounds) != 1 or average is None or section.cut or section.concluded not in ("", section.name or section.concluded):
+    cut = section.cut and not _is_whole_average(section) or section.concluded not in ("", section.name or section.concluded)
+    if len(section.out_of_bounds) != 1 or average is None or cut:
         found.append(_reason("no_summary", "its summary is missing or cut: the run did not come to its end", "see what ended it, and run it again"))
     elif not found:
         missing = _missing_size(section)
-        halves = [exact[name]["busbw"] for exact, _line in section.precision for name in ("out_of_place", "in_place")]
-        mean, half = (sum(column) / len(halves) for column in zip(*halves))
+        mean, half, _deviation = _mean(section)
         if not missing and abs(mean - average[0]) > half + 1e-5 * abs(mean) + 1e-6:
             missing = "the average is %g GB/s, but that of the rows is %.6g" % (average[0], mean)
         if missing:
@@ -565,6 +611,18 @@ def _take_document(section, document):
         section.averages, section.out_of_bounds, section.columns = exact.averages, exact.out_of_bounds, section.columns or exact.columns
 
 
+def _unexpected(sections):
+    """Whether a whole table stands in a log that isn't that of a whole run, which no exit code says."""
+    found = [section.around.unexpected(section is not sections[-1]) for section in sections if section.around and _is_all_reduce(section) is not False]
+    # What is said at the end of the log is said of all runs in it.
+    if sections and sections[-1].around and _is_all_reduce(sections[-1]) is False:
+        found.append(sections[-1].around.unexpected_end())
+    line = next((line for line in found if line), None)
+    return [] if line is None else [_reason(
+        "unexpected_output", "a line inside or below the table of results is none that a run prints which comes to its end",
+        "see what the line says: something ended, or spoke between the rows. " + AGAIN[0].upper() + AGAIN[1:], line)]
+
+
 def _shared(devices):
     counts = Counter(_gpu(device) for device in devices)
     names = ", ".join(sorted("%s (%s)" % gpu[:2] for gpu, ranks in counts.items() if ranks > 1))
@@ -588,8 +646,9 @@ def _too_slow(asked, found, judge_from_bytes):
                     "see «transports» and the links between the hosts; measure hosts alone and in pairs to find the slow one")]
 
 
-def answer(text, document="", rc=0, expected_ranks=None, expected_hosts=None, min_busbw_gb_s=None, judge_from_bytes=None):
-    """What a log says, and the verdict over it. C(document): the tool's own JSON of the same run. ParseError: it is something else."""
+def answer(text, document="", rc=None, expected_ranks=None, expected_hosts=None, min_busbw_gb_s=None, judge_from_bytes=None):
+    """What a log says, and the verdict over it. C(document): the tool's own JSON of the same run. C(rc): the command's exit code; None for a log, of
+    which nobody knows it, so that its lines have to show that nothing was ended. ParseError: it is something else."""
     sections, text = _read(text)
     ours = [section for section in sections if _is_all_reduce(section) is not False]
     first = ours[0] if ours else _Section(0)
@@ -598,8 +657,10 @@ def answer(text, document="", rc=0, expected_ranks=None, expected_hosts=None, mi
     begin, end = (0 if first is sections[0] else first.begin, first.end) if ours else (0, len(text))
     words = text[begin:end]
     ranks, devices = _count_ranks(first, words), _devices(first)
-    hosts = len({device["host"] for device in devices}) or None
-    gpus = len({_gpu(device) for device in devices}) * first.unlisted or None
+    # A list with gaps doesn't say who else took part.
+    listed = devices if ranks is not None else []
+    hosts = len({device["host"] for device in listed}) or None
+    gpus = len({_gpu(device) for device in listed}) * first.unlisted or None
 
     if ours:
         missing = _incomplete(first, ranks)
@@ -612,6 +673,8 @@ def answer(text, document="", rc=0, expected_ranks=None, expected_hosts=None, mi
         missing = reasons = _nothing(sections, text, rc)
     # An error before a run that was whole is no matter of that run.
     reasons = find_errors(text[begin if missing else first.begin:end]) + reasons
+    if rc is None and not reasons:
+        reasons = _unexpected(sections)
     if rc:
         reasons.append(_reason("exit_code", "the command ended with exit code %d" % rc, "see what it said"))
     least = max([row["size_bytes"] for row in first.rows], default=0) if judge_from_bytes is None else judge_from_bytes

@@ -16,6 +16,9 @@ description:
   - A log is taken in every layout since 2015, with a rank's tag or a container's name before each line, without its C(#), and with the lines of NCCL
     and of launchers in between. The tool's own JSON is taken too, and preferred in a run, where this nccl-tests writes it.
   - Figures that don't fit each other are not believed. The bandwidths follow from size, time and number of ranks, the average from all rows.
+  - A log has no exit code, so its lines must show that nothing was ended. Above the table any line is allowed. Between its rows only NCCL, UCX,
+    libfabric and late warnings of Open MPI are, below its summary also what scripts and schedulers print of a job that is done. Any other line is
+    V(unexpected_output).
   - A tool that is missing or hangs, GPUs and links that fail, are results. The task fails for bad options, for more GPUs than there are, and for a text that
     is something else.
 author:
@@ -201,7 +204,7 @@ reasons:
       description:
         - Name of the reason, which is never renamed.
         - Of the run - V(no_all_reduce), V(no_table), V(no_summary), V(rows_missing), V(damaged_rows), V(several_runs), V(mpi_not_built), V(later_run),
-          V(one_rank), V(nothing_moved), V(shared_gpu), V(not_checked), V(wrong_values), V(below_environment), V(exit_code).
+          V(one_rank), V(nothing_moved), V(shared_gpu), V(not_checked), V(wrong_values), V(below_environment), V(unexpected_output), V(exit_code).
         - Of what was asked for - V(ranks), V(hosts), V(bandwidth), V(no_large_rows).
         - Of errors - V(too_many_gpus), V(duplicate_gpu), V(option_unsupported), V(cuda_stub_library), V(driver_too_old), V(no_kernel_image),
           V(fabric_manager), V(no_gpu), V(ecc_error), V(gpu_out_of_memory), V(gpu_fault), V(shared_memory_small), V(memlock_limit), V(no_socket_interface),

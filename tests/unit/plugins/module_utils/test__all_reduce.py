@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import json
 import re
 import time
 from pathlib import Path
@@ -273,6 +274,70 @@ def test_never_fooled(change, reason):
     assert text != two_nodes()
     told = answer(text)
     assert not told["passed"] and ids(told)[0] == reason
+
+
+@pytest.mark.parametrize("change", [
+    # A number of wrong values is a whole one. 0.00 is another column's.
+    rank_list(r"^( +1048576 .*) 0$", r"\1 0.5"), rank_list(r"^( +1048576 .*) 0$", r"\1 0.00"), rank_list(r"^( +1048576 .*) 0$", r"\1 1e-3"),
+    rank_list(r"^( +1048576 .*) 0$", r"\1 2.5e0"), rank_list(r"^( +1048576 .*) 0$", r"\1 -1"), rank_list(r"^( +1048576 .*) 0$", r"\1 nan"),
+    # Small messages take time, too, and have elements.
+    rank_list(r"^( +4 .*? -1 +)[\d.]+", r"\g<1>0.00"), rank_list(r"^( +4 .*? -1 +)[\d.]+", r"\g<1>-1.00"),
+    rank_list(r"^( +4 +)1 ", r"\g<1>0 "), rank_list(r"^( +1048576 +)\d+ ", r"\g<1>0 "),
+    # Words that all rows have lost: the operation, its root and it, a placement.
+    rank_list(r" sum ", " ", 0), rank_list(r" sum +-1 ", " ", 0), rank_list(r" sum ", " none ", 0),
+    rank_list(r"^( +\d+ +\d+ +float +sum +-1(?: +[\d.]+){4}).*", r"\1", 0),
+])
+def test_words_that_cannot_be(change):
+    for text in (two_nodes(), re.sub(r"(# nThread)", r"# Collective test starting: all_reduce_perf\n\1", two_nodes())):
+        assert answer(text)["passed"] and change(text) != text
+        told = answer(change(text))
+        assert not told["passed"] and not told["complete"] and not set(ids(told)) - {"damaged_rows", "no_all_reduce", "no_table", "rows_missing"}
+    # The tool's own JSON knows half a value, too.
+    row = json.loads(all_reduce_output.document())["results"][0]
+    for name, value in (("nwrong", 0.5), ("time", 0.0)):
+        results = [dict(row, in_place=dict(row["in_place"], **{name: value}))] + json.loads(all_reduce_output.document())["results"][1:]
+        assert ids(answer(all_reduce_output.document(results=results))) == ["damaged_rows"]
+
+
+def test_a_list_of_ranks_with_gaps_says_nothing_of_hosts():
+    text = re.sub(r"^#  Rank  [3-7] .*\n", "", two_nodes(), flags=re.MULTILINE)
+    told = answer(text)
+    assert (told["ranks"], told["hosts"], told["gpus"]) == (None, None, None) and told["passed"]
+    assert ids(answer(text, expected_hosts=2)) == ["hosts"] and "it isn't said how many" in answer(text, expected_hosts=2)["reasons"][0]["cause"]
+    # One host of two is missing altogether, and with it the end of the list: here the figures tell.
+    assert not answer(re.sub(r"^#  Rank (?: [89]|1\d) .*\n", "", two_nodes(), flags=re.MULTILINE), expected_hosts=1)["passed"]
+
+
+@pytest.mark.parametrize("tag", ["[0] ", "[1,0]<stdout>:", "[1,0]<stdout>: "])
+def test_a_tag_in_the_middle(tag):
+    """Where a launcher's read ended: between two words, or in one."""
+    for mark in ("float     sum", "1048576        ", "# Out of ", "# Avg bus bandwidth    : 4", "#       size         c"):
+        text, tagged = two_nodes(), two_nodes().replace(mark, mark + tag)
+        assert tagged != text and answer(tagged) == answer(text)
+        cut = mark[:-2] + tag + mark[-2:]
+        assert answer(text.replace(mark, cut)) == answer(text)
+
+
+def test_tabs():
+    text = two_nodes()
+    assert answer(re.sub(r"  +", "\t", text)) == answer(text)
+    assert answer(re.sub(r"(# +size.*)", lambda found: "\t".join(found.group(0).split()), text)) == answer(text)
+
+
+def test_an_average_at_the_very_end():
+    """Without a line's end, and with fewer digits than are printed as a rule: the rows say whether some are missing."""
+    for text in (two_nodes(), read("all_reduce_perf/karpenter-tagged-run1.txt"), all_reduce_output.text()):
+        text = text[:re.search(r"Avg bus bandwidth +: \S+", text).end()]
+        assert answer(text)["passed"]
+    # Rows whose average has two digits after the point.
+    rows = [2 ** power for power in range(20, 25)]
+    lines = ["#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong"]
+    lines += ["%12d  %12d     float     sum      -1  %7.1f   12.50   12.50      0  %7.1f   12.50   12.50      0" % (
+        size, size // 4, size / 12500, size / 12500) for size in rows]
+    text = "\n".join(lines + ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 12.5"])
+    assert answer(text)["passed"] and answer(text)["avg_busbw_gb_s"] == 12.5
+    for cut in ("12.", "12", "1"):
+        assert ids(answer(text[:-4] + cut)) == ["no_summary"]
 
 
 def test_sizes_without_a_head():
