@@ -1,28 +1,33 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trains a small network on scikit-learn's handwritten digits (1797 images of 8x8 pixels) with Horovod, on any number of ranks."""
+"""Trains a small network on handwritten digits of 8x8 pixels with Horovod, on any number of ranks.
+
+The digits are scikit-learn's where it is installed, else generated. Needs PyTorch and Horovod built for it.
+"""
 
 import argparse
-import hashlib
-import json
 import os
+import sys
 import time
 
 try:
     import horovod.torch as hvd
     import torch
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
 except ImportError as error:
-    raise SystemExit("This example needs PyTorch, Horovod built for it, and scikit-learn in the training image (%s). Ask for them with "
-                     "training_image_requires and training_image_python_packages, or name a job of your own in train_command." % error) from error
+    raise SystemExit("This example needs PyTorch and Horovod built for it in the training image (%s). Set training_image_requires.frameworks to [pytorch], "
+                     "or set train_command to a command of your own." % error) from error
+
+# Nothing but the examples themselves is written to their folder.
+sys.dont_write_bytecode = True
+import example_tools
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--epochs", type=int, default=12)
+parser.add_argument("--epochs", type=int, help="default: 12 for up to 4 ranks, more for more ranks, which take fewer steps in an epoch")
 parser.add_argument("--batch-size", type=int, default=32, help="images of one rank in one step")
-parser.add_argument("--learning-rate", type=float, default=0.05, help="for one rank; grows with the number of ranks")
+parser.add_argument("--learning-rate", type=float, default=0.05, help="for one rank; 4 and more ranks use four times as much")
 parser.add_argument("--seed", type=int, default=7)
+parser.add_argument("--data", choices=["auto", "sklearn", "generated"], default="auto", help="auto: scikit-learn's where it is installed")
 parser.add_argument("--no-averaging", action="store_true", help="each rank trains alone: the parameters must then differ")
 args = parser.parse_args()
 
@@ -30,16 +35,16 @@ started = time.monotonic()
 torch.set_num_threads(1)
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
+epochs = args.epochs or 12 * max(1, size // 4)
 if torch.cuda.is_available():
     torch.cuda.set_device(hvd.local_rank())
     device = torch.device("cuda", hvd.local_rank())
 else:
     device = torch.device("cpu")
 
-digits = load_digits()
-split = train_test_split(digits.data / 16.0, digits.target, test_size=0.2, random_state=0, stratify=digits.target)
-x_train, x_test = (torch.tensor(part, dtype=torch.float32) for part in split[:2])
-y_train, y_test = (torch.tensor(part, dtype=torch.long) for part in split[2:])
+source, *parts = example_tools.digits(args.data)
+x_train, x_test = (torch.tensor(part, dtype=torch.float32) for part in parts[::2])
+y_train, y_test = (torch.tensor(part, dtype=torch.long) for part in parts[1::2])
 train = torch.utils.data.TensorDataset(x_train, y_train)
 sampler = torch.utils.data.DistributedSampler(train, num_replicas=size, rank=rank, shuffle=True, seed=args.seed)
 loader = torch.utils.data.DataLoader(train, batch_size=args.batch_size, sampler=sampler)
@@ -52,13 +57,13 @@ model = torch.nn.Sequential(
     torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(),
     torch.nn.Linear(512, 10),
 ).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate * (1 if args.no_averaging else size), momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate * (1 if args.no_averaging else min(size, 4)), momentum=0.9)
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 if not args.no_averaging:
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 # Smaller steps towards the end: or the accuracy jumps by a point from epoch to epoch.
-schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / args.epochs)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / epochs)
 loss_of = torch.nn.CrossEntropyLoss()
 
 
@@ -75,8 +80,10 @@ def accuracy():
     return average(float(right), "right") * size / len(y_test)
 
 
+if rank == 0:
+    print("%d ranks, %s digits: %d to train on, %d to test on" % (size, source, len(x_train), len(x_test)), flush=True)
 metrics = {}
-for epoch in range(1, args.epochs + 1):
+for epoch in range(1, epochs + 1):
     sampler.set_epoch(epoch)
     total = 0.0
     for images, labels in loader:
@@ -88,16 +95,14 @@ for epoch in range(1, args.epochs + 1):
     schedule.step()
     metrics = {"loss": round(average(total / len(loader), "loss"), 4), "accuracy": round(accuracy(), 4)}
     if rank == 0:
-        print("epoch %d of %d: loss %.4f, test accuracy %.4f" % (epoch, args.epochs, metrics["loss"], metrics["accuracy"]), flush=True)
+        print("epoch %d of %d: loss %.4f, test accuracy %.4f" % (epoch, epochs, metrics["loss"], metrics["accuracy"]), flush=True)
 metrics["seconds"] = round(time.monotonic() - started, 2)
 
 state = model.state_dict()
-checksum = hashlib.sha256(b"".join(state[name].cpu().numpy().tobytes() for name in sorted(state))).hexdigest()
-job = os.environ.get("TRAINYARD_JOB_DIR", ".")
+checksum = example_tools.checksum(state)
 if rank == 0:
-    torch.save({"model": state, "epoch": args.epochs, "metrics": metrics}, os.path.join(job, "checkpoint.pt"))
-if "TRAINYARD_RANK_REPORT" in os.environ:
-    with open(os.environ["TRAINYARD_RANK_REPORT"], "w", encoding="utf-8") as stream:
-        json.dump({"checksum": checksum, "metrics": metrics}, stream)
+    checkpoint = {"model": state, "epoch": epochs, "metrics": metrics}
+    example_tools.save_atomically(lambda stream: torch.save(checkpoint, stream), os.path.join(example_tools.job_folder(), "checkpoint.pt"))
+example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
 hvd.shutdown()

@@ -1,0 +1,120 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Trains a small network on handwritten digits of 8x8 pixels with TensorFlow 2 and Horovod, on any number of ranks.
+
+The digits are scikit-learn's where it is installed, else generated. Keras is not used: its optimizers differ between TensorFlow 2.0, 2.11 and 2.16.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import sys
+import time
+
+try:
+    import horovod.tensorflow as hvd
+    import numpy
+    import tensorflow as tf
+except ImportError as error:
+    raise SystemExit("This example needs TensorFlow and Horovod built for it in the training image (%s). Set training_image_requires.frameworks to "
+                     "[tensorflow], or set train_command to a command of your own." % error) from error
+
+# Nothing but the examples themselves is written to their folder.
+sys.dont_write_bytecode = True
+import example_tools
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--epochs", type=int, help="default: 12 for up to 4 ranks, more for more ranks, which take fewer steps in an epoch")
+parser.add_argument("--batch-size", type=int, default=32, help="images of one rank in one step")
+parser.add_argument("--learning-rate", type=float, default=0.05, help="for one rank; 4 and more ranks use four times as much")
+parser.add_argument("--seed", type=int, default=7)
+parser.add_argument("--data", choices=["auto", "sklearn", "generated"], default="auto", help="auto: scikit-learn's where it is installed")
+parser.add_argument("--no-averaging", action="store_true", help="each rank trains alone: the parameters must then differ")
+args = parser.parse_args()
+if int(tf.__version__.split(".")[0]) < 2:
+    raise SystemExit("This example needs TensorFlow 2; the training image has %s. Set train_command to a command of your own." % tf.__version__)
+
+started = time.monotonic()
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+epochs = args.epochs or 12 * max(1, size // 4)
+gpus = tf.config.experimental.list_physical_devices("GPU")
+for gpu in gpus:
+    tf.config.experimental.set_memory_growth(gpu, True)
+if gpus:
+    tf.config.experimental.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+else:
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+source, *parts = example_tools.digits(args.data)
+x_train, x_test = (numpy.array(part, dtype=numpy.float32).reshape(-1, 8, 8, 1) for part in parts[::2])
+y_train, y_test = (numpy.array(part, dtype=numpy.int64) for part in parts[1::2])
+
+# A different start on each rank, so that the broadcast is seen to work.
+tf.random.set_seed(args.seed + rank)
+variables = [tf.Variable(tf.random.normal(shape, stddev=deviation), name=name) for name, shape, deviation in (
+    ("conv1", (3, 3, 1, 16), 0.47), ("bias1", (16,), 0.0), ("conv2", (3, 3, 16, 32), 0.12), ("bias2", (32,), 0.0), ("dense", (512, 10), 0.05), ("bias3", (10,), 0.0))]
+velocities = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
+rate = tf.Variable(0.0)
+hvd.broadcast_variables(variables, root_rank=0)
+
+
+def logits_of(images):
+    conv1, bias1, conv2, bias2, dense, bias3 = variables
+    hidden = tf.nn.max_pool2d(tf.nn.relu(tf.nn.conv2d(images, conv1, 1, "SAME") + bias1), 2, 2, "VALID")
+    hidden = tf.nn.relu(tf.nn.conv2d(hidden, conv2, 1, "SAME") + bias2)
+    return tf.matmul(tf.reshape(hidden, (-1, 512)), dense) + bias3
+
+
+@tf.function
+def step(images, labels):
+    """One step of SGD with momentum 0.9."""
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits_of(images)))
+    if not args.no_averaging:
+        tape = hvd.DistributedGradientTape(tape)
+    for variable, velocity, gradient in zip(variables, velocities, tape.gradient(loss, variables)):
+        velocity.assign(0.9 * velocity + gradient)
+        variable.assign_sub(rate * velocity)
+    return loss
+
+
+def average(value, name):
+    return float(hvd.allreduce(tf.constant(value, dtype=tf.float64), name=name))
+
+
+def accuracy():
+    """Each rank judges its share of the test images; the counts are added up over all ranks."""
+    right = int(tf.reduce_sum(tf.cast(tf.argmax(logits_of(x_test[rank::size]), axis=1) == y_test[rank::size], tf.int64)))
+    return average(float(right), "right") * size / len(y_test)
+
+
+if rank == 0:
+    print("%d ranks, %s digits: %d to train on, %d to test on" % (size, source, len(x_train), len(x_test)), flush=True)
+metrics = {}
+# As many steps on every rank: what does not divide is left out, other images in every epoch.
+share = len(x_train) // size
+for epoch in range(1, epochs + 1):
+    # Smaller steps towards the end: or the accuracy jumps by a point from epoch to epoch.
+    rate.assign(args.learning_rate * (1 if args.no_averaging else min(size, 4)) * (1 - (epoch - 1) / epochs))
+    order = list(range(len(x_train)))
+    random.Random(args.seed + epoch).shuffle(order)
+    own = order[rank:share * size:size]
+    losses = [float(step(x_train[own[start:start + args.batch_size]], y_train[own[start:start + args.batch_size]]))
+              for start in range(0, share, args.batch_size)]
+    metrics = {"loss": round(average(sum(losses) / len(losses), "loss"), 4), "accuracy": round(accuracy(), 4)}
+    if rank == 0:
+        print("epoch %d of %d: loss %.4f, test accuracy %.4f" % (epoch, epochs, metrics["loss"], metrics["accuracy"]), flush=True)
+metrics["seconds"] = round(time.monotonic() - started, 2)
+
+checksum = hashlib.sha256(b"".join(variable.numpy().tobytes() for variable in variables)).hexdigest()
+if rank == 0:
+    # One file without TensorFlow's own format, which is several: it can be replaced in one step.
+    arrays = {name: variable.numpy() for name, variable in zip(("conv1", "bias1", "conv2", "bias2", "dense", "bias3"), variables)}
+    example_tools.save_atomically(lambda stream: numpy.savez(stream, **arrays), os.path.join(example_tools.job_folder(), "checkpoint.npz"))
+example_tools.report(checksum, metrics)
+print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
+hvd.shutdown()

@@ -1,0 +1,101 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the examples share: digits to train on, the checksum of the parameters, the report to the job, checkpoints.
+
+Needs nothing but Python 3.6. An example that you copy elsewhere needs this file beside it.
+"""
+
+import array
+import hashlib
+import json
+import os
+import random
+
+# Five columns and seven rows for each digit.
+FONT = """
+.###. ..#.. .###. .###. ...#. ##### ..##. ##### .###. .###.
+#...# .##.. #...# #...# ..##. #.... .#... ....# #...# #...#
+#..## ..#.. ....# ....# .#.#. ####. #.... ...#. #...# #...#
+#.#.# ..#.. ...#. ..##. #..#. ....# ####. ..#.. .###. .####
+##..# ..#.. ..#.. ....# ##### ....# #...# .#... #...# ....#
+#...# ..#.. .#... #...# ...#. #...# #...# .#... #...# ...#.
+.###. .###. ##### .###. ...#. .###. .###. .#... .###. .##..
+"""
+GLYPHS = [[line.split()[digit] for line in FONT.split("\n") if line] for digit in range(10)]
+
+
+def generated_digits(count=1800, seed=20261124):
+    """Images of 8x8 pixels and labels. Each digit is shifted, slanted, faint in places and covered with noise.
+
+    The same on every host and Python: only random() is used, whose sequence Python guarantees.
+    """
+    draw = random.Random(seed).random
+    images, labels = [], []
+    for number in range(count):
+        digit = number % 10
+        left, top = int(draw() * 4), int(draw() * 2)
+        slant = (draw() - 0.5) * 0.5
+        ink = 0.6 + draw() * 0.4
+        image = [draw() * 0.4 for _pixel in range(64)]
+        for row, line in enumerate(GLYPHS[digit]):
+            for column, dot in enumerate(line):
+                x = int(left + column + slant * (row - 3) + 0.5)
+                if dot == "#" and 0 <= x < 8 and draw() > 0.05:
+                    position = (top + row) * 8 + x
+                    image[position] = min(1.0, image[position] + ink)
+        images.append(image)
+        labels.append(digit)
+    return images, labels
+
+
+def digits(source="auto"):
+    """(name of the source, training images, their labels, test images, their labels): one fifth of the images is for the test.
+
+    `sklearn`: the 1797 handwritten digits of scikit-learn. `generated`: 1800 from generated_digits. `auto`: the first where scikit-learn is installed.
+    """
+    if source in ("auto", "sklearn"):
+        try:
+            from sklearn.datasets import load_digits
+            from sklearn.model_selection import train_test_split
+        except ImportError as error:
+            if source == "sklearn":
+                raise SystemExit("--data sklearn: scikit-learn cannot be imported (%s). Add it to training_image_python_packages, or use --data generated." % error) from error
+        else:
+            found = load_digits()
+            split = train_test_split(found.data / 16.0, found.target, test_size=0.2, random_state=0, stratify=found.target)
+            x_train, x_test, y_train, y_test = (part.tolist() for part in split)
+            return "sklearn", x_train, y_train, x_test, y_test
+    images, labels = generated_digits()
+    # The digits take turns, so any consecutive part has as many of each.
+    border = len(images) * 4 // 5
+    return "generated", images[:border], labels[:border], images[border:], labels[border:]
+
+
+def checksum(parameters):
+    """sha256 of torch tensors in the order of their names. A double holds every value of float32 and of smaller types exactly, so NumPy is not needed."""
+    digest = hashlib.sha256()
+    for name in sorted(parameters):
+        digest.update(array.array("d", parameters[name].detach().cpu().double().flatten().tolist()).tobytes())
+    return digest.hexdigest()
+
+
+def report(parameters_checksum, metrics):
+    """Tell the job what this rank ended with. Outside of a job of trainyard nothing is written."""
+    if "TRAINYARD_RANK_REPORT" in os.environ:
+        with open(os.environ["TRAINYARD_RANK_REPORT"], "w") as stream:
+            json.dump({"checksum": parameters_checksum, "metrics": metrics}, stream)
+
+
+def job_folder():
+    return os.environ.get("TRAINYARD_JOB_DIR", ".")
+
+
+def save_atomically(save, path):
+    """`save` writes to the file that it is given. A reader, or a job that is killed meanwhile, finds the old content or the new, never a part."""
+    temporary = path + ".new"
+    with open(temporary, "wb") as stream:
+        save(stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)
