@@ -55,8 +55,9 @@ y_train, y_test = (numpy.array(part, dtype=numpy.int64) for part in parts[1::2])
 
 # A different start on each rank, so that the broadcast is seen to work.
 tf.random.set_seed(args.seed + rank)
-variables = [tf.Variable(tf.random.normal(shape, stddev=deviation), name=name) for name, shape, deviation in (
-    ("conv1", (3, 3, 1, 16), 0.47), ("bias1", (16,), 0.0), ("conv2", (3, 3, 16, 32), 0.12), ("bias2", (32,), 0.0), ("dense", (512, 10), 0.05), ("bias3", (10,), 0.0))]
+SHAPES = [("conv1", (3, 3, 1, 16), 0.47), ("bias1", (16,), 0.0), ("conv2", (3, 3, 16, 32), 0.12), ("bias2", (32,), 0.0),
+          ("dense", (512, 10), 0.05), ("bias3", (10,), 0.0)]
+variables = [tf.Variable(tf.random.normal(shape, stddev=deviation), name=name) for name, shape, deviation in SHAPES]
 velocities = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
 rate = tf.Variable(0.0)
 hvd.broadcast_variables(variables, root_rank=0)
@@ -113,7 +114,7 @@ metrics["seconds"] = round(time.monotonic() - started, 2)
 checksum = hashlib.sha256(b"".join(variable.numpy().tobytes() for variable in variables)).hexdigest()
 if rank == 0:
     # One file without TensorFlow's own format, which is several: it can be replaced in one step.
-    arrays = {name: variable.numpy() for name, variable in zip(("conv1", "bias1", "conv2", "bias2", "dense", "bias3"), variables)}
+    arrays = {shape[0]: variable.numpy() for shape, variable in zip(SHAPES, variables)}
     example_tools.save_atomically(lambda stream: numpy.savez(stream, **arrays), os.path.join(example_tools.job_folder(), "checkpoint.npz"))
 example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)

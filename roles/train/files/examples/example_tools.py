@@ -60,7 +60,8 @@ def digits(source="auto"):
             from sklearn.model_selection import train_test_split
         except ImportError as error:
             if source == "sklearn":
-                raise SystemExit("--data sklearn: scikit-learn cannot be imported (%s). Add it to training_image_python_packages, or use --data generated." % error) from error
+                raise SystemExit("--data sklearn: scikit-learn cannot be imported (%s). Add it to training_image_python_packages, "
+                                 "or use --data generated." % error) from error
         else:
             found = load_digits()
             split = train_test_split(found.data / 16.0, found.target, test_size=0.2, random_state=0, stratify=found.target)
