@@ -188,6 +188,9 @@ def step_apt(arguments):
 
 # --- Python packages ---
 
+# Older ones know no wheels for manylinux_2_17 (cmake's, for example) and would compile these; before 10 there is no --no-build-isolation.
+PIP_NEEDED = (20, 3)
+
 
 def pip(*arguments, runner=run, **variables):
     environment = dict(os.environ, PIP_BREAK_SYSTEM_PACKAGES="1", PIP_ROOT_USER_ACTION="ignore", PIP_DISABLE_PIP_VERSION_CHECK="1",
@@ -196,16 +199,48 @@ def pip(*arguments, runner=run, **variables):
     runner([sys.executable, "-m", "pip"] + list(arguments), environment)
 
 
+def pip_install(variable, packages, *options, **variables):
+    """Install what a variable lists. If that fails, the message names the variable: its default may not fit the Python of this base."""
+    try:
+        pip("install", *(list(options) + wheels() + packages), **variables)
+    except subprocess.CalledProcessError:
+        raise StepError("%s: %s can't be installed for Python %d.%d of the base; pip's output above says why. Set %s to versions that have a release for this "
+                        "Python, and make them available in the package index or the folder of wheels"
+                        % ((variable, ", ".join(packages)) + sys.version_info[:2] + (variable,)))
+
+
 def wheels():
     path = os.path.join(HERE, "wheels")
     return ["--find-links", path] if os.path.isdir(path) and os.listdir(path) else []
+
+
+@contextlib.contextmanager
+def newer_pip(packages):
+    """Where the pip of the base is too old, another one stands before it for the time of a step. That of the base stays in the image."""
+    found = answer([sys.executable, "-m", "pip", "--version"], r"^pip (\d+(?:\.\d+)*)")
+    if not packages or not found or tuple(numbers(found)) >= PIP_NEEDED:
+        yield
+        return
+    print("pip %s of the base is older than %s; another one is used for this step." % (found, ".".join(str(part) for part in PIP_NEEDED)), flush=True)
+    folder = tempfile.mkdtemp(prefix="trainyard-pip-")
+    before = os.environ.get("PYTHONPATH")
+    try:
+        pip_install("training_image_pip_packages", packages, "--target", folder, PIP_CONSTRAINT="")
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder] + [path for path in [before] if path])
+        yield
+    finally:
+        os.environ.pop("PYTHONPATH", None)
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+        shutil.rmtree(folder)
 
 
 def step_python(arguments):
     if not arguments["packages"]:
         print("No Python packages are asked for.")
         return
-    pip("install", *(wheels() + arguments["packages"]))
+    with newer_pip(arguments["pip_packages"]):
+        pip_install("training_image_python_packages", arguments["packages"])
 
 
 # --- NCCL ---
@@ -380,7 +415,8 @@ def step_horovod(arguments):
             call("install", *missing)
     temporary = tempfile.mkdtemp(prefix="trainyard-horovod-")
     try:
-        compile_horovod(arguments, temporary)
+        with newer_pip(arguments["pip_packages"]):
+            compile_horovod(arguments, temporary)
     finally:
         shutil.rmtree(temporary)
 
@@ -389,12 +425,12 @@ def compile_horovod(arguments, temporary):
     # Before the tools: pip would take one of them (packaging) for installed, and it is gone when the image is done.
     dependencies = [package for package in arguments["dependencies"] if not distribution([re.split(r"[=<>!~\[; ]", package)[0]])]
     if dependencies:
-        pip("install", *(wheels() + dependencies))
+        pip_install("training_image_horovod_dependencies", dependencies)
 
     # The build's tools are beside Python's packages, not among them: none is left in the image, and no version in it changes.
     tools = os.path.join(temporary, "tools")
     # A constraint of the base (NGC has one) is about its own packages.
-    pip("install", "--target", tools, *(wheels() + arguments["build_packages"]), PIP_CONSTRAINT="")
+    pip_install("training_image_horovod_build_packages", arguments["build_packages"], "--target", tools, PIP_CONSTRAINT="")
     with open(os.path.join(tools, "sitecustomize.py"), "w") as stream:
         # Without it setuptools' stand-in for distutils is not found by Python 3.12 and newer.
         stream.write("import os\nimport site\nsite.addsitedir(os.path.dirname(__file__))\n")

@@ -7,8 +7,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -125,3 +128,46 @@ def test_keys_in_sources_become_files():
     assert keys == [("site-%d.asc" % number, "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQIN%s\n-----END PGP PUBLIC KEY BLOCK-----\n" % letter)
                     for number, letter in enumerate("AB")]
     assert steps.keys_as_files("Signed-By: /usr/share/keyrings/site.gpg\n", "/tmp/x") == ("Signed-By: /usr/share/keyrings/site.gpg\n", [])
+
+
+def pip_calls(monkeypatch, version, failing=()):
+    """What is installed by which pip: monkeypatches the base's answer to --version, and the call itself."""
+    calls = []
+
+    def pip(*arguments, **variables):
+        calls.append((arguments[1:], os.environ.get("PYTHONPATH", "")))
+        if set(arguments) & set(failing):
+            raise subprocess.CalledProcessError(1, ["pip"])
+
+    monkeypatch.setattr(steps, "pip", pip)
+    monkeypatch.setattr(steps, "answer", lambda command, pattern: re.search(pattern, "pip %s from /usr" % version).group(1))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return calls
+
+
+@pytest.mark.parametrize("version", ["9.0.1", "18.1", "20.2.4"])
+def test_pip_that_is_too_old_is_stood_in_for_and_nothing_of_that_stays(monkeypatch, version):
+    calls = pip_calls(monkeypatch, version)
+    with steps.newer_pip(["pip==21.3.1"]):
+        steps.pip_install("x", ["cmake==3.28.4"])
+    (bootstrap, before), (packages, path) = calls
+    assert bootstrap[0] == "--target" and bootstrap[-1] == "pip==21.3.1" and before == ""
+    assert packages == ("cmake==3.28.4",) and path == bootstrap[1]
+    assert "PYTHONPATH" not in os.environ and not os.path.exists(path)
+
+
+@pytest.mark.parametrize("version", ["20.3", "23.0.1", "25.2"])
+def test_pip_that_is_new_enough_does_it_itself(monkeypatch, version):
+    calls = pip_calls(monkeypatch, version)
+    with steps.newer_pip(["pip==21.3.1"]):
+        steps.pip_install("x", ["cmake==3.28.4"])
+    assert calls == [(("cmake==3.28.4",), "")]
+
+
+def test_package_that_has_no_release_for_the_base_s_python_names_its_variable(monkeypatch):
+    pip_calls(monkeypatch, "21.3.1", failing=["cmake==3.31.6"])
+    with pytest.raises(steps.StepError) as refused:
+        steps.pip_install("training_image_horovod_build_packages", ["cmake==3.31.6"])
+    text = str(refused.value)
+    assert text.startswith("training_image_horovod_build_packages: cmake==3.31.6 can't be installed for Python %d.%d" % sys.version_info[:2])
+    assert "Set training_image_horovod_build_packages to" in text
