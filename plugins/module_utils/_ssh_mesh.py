@@ -123,6 +123,7 @@ _CAUSES = (
     ("login_refused", r"Permission denied|Too many authentication failures"),
     ("name_unresolved", r"Could not resolve hostname"),
     ("connection_refused", r"Connection refused"),
+    ("no_banner", r"timed out during banner exchange"),
     ("timeout", r"timed out|Timeout, server .* not responding"),
     ("unreachable", r"No route to host|Network is unreachable|Host is down"),
     ("connection_closed", r"Connection closed|Connection reset|Broken pipe|kex_exchange_identification|banner"),
@@ -136,13 +137,15 @@ _FIXES = {
     "name_unresolved": "run site.yml: /etc/trainyard/ssh/ssh_config lacks {name}",
     "connection_refused": "no sshd listens on {name}: look at `systemctl status` and `docker logs` of the container there",
     "timeout": "look for a firewall between the hosts on the cluster network, and whether {name} is up",
+    "no_banner": "{name} accepts connections and its sshd does not answer, so no firewall is in the way: the container's sshd is stopped or "
+                 "hangs, the container is paused, or the host is overloaded. Run training_environment.yml, which restarts its sshd",
     "unreachable": "look at the cluster network's interface of both hosts",
     "connection_closed": "look at `docker logs` of the container on {name}: sshd closed the connection before the login",
     "ssh_missing": "the image lacks ssh or our wrapper: run role training_image",
     "unknown": "run the same in the container by hand: ssh -v {name}",
 }
 #: Causes that may pass by themselves: sshd is just being started.
-PASSING = ("connection_refused", "timeout", "unreachable", "connection_closed")
+PASSING = ("connection_refused", "timeout", "no_banner", "unreachable", "connection_closed")
 #: Causes that only say that a host isn't there.
 ABSENT = ("connection_refused", "timeout", "unreachable")
 

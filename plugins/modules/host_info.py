@@ -61,6 +61,10 @@ options:
     type: list
     elements: path
     default: []
+  docker_config:
+    description: Whether dockerd is asked if it can read C(/etc/docker/daemon.json). It is started without privileges for that, and ends at once.
+    type: bool
+    default: false
   image_label:
     description: Name of a label. RV(labelled_images) lists the images of the host's Docker engine that carry it.
     type: str
@@ -297,6 +301,11 @@ listeners:
     container_name:
       description: Name of that container as the Docker engine knows it; empty where the engine doesn't.
       type: str
+docker_config_error:
+  description: Why the Docker engine cannot read its configuration file, by its own words; empty where it can, where there is none, and without O(docker_config).
+  returned: always
+  type: str
+  sample: "/etc/docker/daemon.json: the following directives don't match any configuration option: log-leve"
 disk_free_mib:
   description: For each of O(paths), the space that an unprivileged user may still use in MiB.
   returned: always
@@ -343,6 +352,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes
+from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_error
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     ParseError,
@@ -558,6 +568,7 @@ def main():
             "paths": {"type": "list", "elements": "path", "default": []},
             "folders": {"type": "list", "elements": "path", "default": []},
             "image_label": {"type": "str", "default": ""},
+            "docker_config": {"type": "bool", "default": False},
             "users": {"type": "dict", "default": {}},
             "groups": {"type": "dict", "default": {}},
             "timeout": {"type": "float", "default": 3.0},
@@ -599,6 +610,7 @@ def main():
             listeners=listeners(module, docker),
             disk_free_mib={path: free_mib(path) for path in module.params["paths"]},
             folders={path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)},
+            docker_config_error=daemon_config_error(module) if module.params["docker_config"] else "",
             labelled_images=labelled_images(module, docker),
             account_clashes=account_clashes(module.params["users"], module.params["groups"]),
         )

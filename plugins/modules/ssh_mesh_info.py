@@ -102,6 +102,7 @@ logins:
     cause:
       description:
         - Why it didn't. One of V(host_key_changed), V(host_key_unknown), V(login_refused), V(name_unresolved), V(connection_refused), V(timeout),
+          V(no_banner) (connections are accepted and sshd does not answer),
           V(unreachable), V(connection_closed), V(ssh_missing), V(unknown); empty where it did.
       type: str
     fix:

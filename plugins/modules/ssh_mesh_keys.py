@@ -43,6 +43,18 @@ options:
     type: list
     elements: path
     default: []
+  address:
+    description: Address on which the container's sshd listens. Empty means that nobody connects to it.
+    type: str
+    default: ''
+  port:
+    description: Its port.
+    type: int
+    default: 12345
+  timeout:
+    description: Longest time in seconds that it may take to greet.
+    type: int
+    default: 5
   executable:
     description: The program that makes keys.
     type: path
@@ -120,10 +132,14 @@ sshd:
     reload_needed:
       description: Whether C(sshd_config) or the host key is newer than what it has read.
       type: bool
+    frozen:
+      description: Whether it was started, a connection to O(address) is accepted, and no greeting comes, as the process is stopped or hangs.
+      type: bool
 """
 
 import os
 import shutil
+import socket
 import stat
 import tempfile
 
@@ -207,15 +223,18 @@ class Keys:
         """Return its image and main process, 0 where it doesn't run."""
         name, docker = self.module.params["container"], self.module.get_bin_path("docker")
         if name and docker:
-            rc, out, dummy = self.module.run_command([docker, "inspect", "--type=container", "--format={{.Image}} {{.State.Pid}}", name])
+            rc, out, dummy = self.module.run_command([docker, "inspect", "--type=container", "--format={{.Image}} {{.State.Pid}} {{.Config.User}}", name])
             if rc == 0:
-                image, pid = out.split()
+                image, pid, user = (out.split() + [""])[:3]
+                if user.split(":")[0] not in ("", "root", "0"):
+                    self.module.fail_json(msg="container %s runs as user '%s'; its sshd needs root, which reads the keys and starts each rank as root: "
+                                              "leave training_container_user empty, and enter the container with docker exec --user" % (name, user))
                 return image, int(pid)
         return "", 0
 
     def sshd(self, pid):
         """Asked by the container's files as the host sees them, which takes no docker exec."""
-        asleep = {"running": False, "reload_needed": False}
+        asleep = {"running": False, "reload_needed": False, "frozen": False}
         if not pid:
             return asleep
         try:
@@ -224,7 +243,27 @@ class Keys:
             return asleep
         # By ctime: an older file that was put back has been changed, too.
         files = [os.path.join(self.directory, file) for file in ("sshd_config", KEYS["host_key"])]
-        return {"running": True, "reload_needed": any(os.path.exists(file) and os.stat(file).st_ctime > read_at for file in files)}
+        return {"running": True, "reload_needed": any(os.path.exists(file) and os.stat(file).st_ctime > read_at for file in files), "frozen": self.frozen()}
+
+    def frozen(self):
+        """The kernel accepts connections for a process that is stopped; only the process itself greets."""
+        params = self.module.params
+        if not params["address"]:
+            return False
+        try:
+            connection = socket.create_connection((params["address"], params["port"]), params["timeout"])
+        except OSError:
+            # Refused: its supervisor is just starting it.
+            return False
+        with connection:
+            connection.settimeout(params["timeout"])
+            try:
+                connection.recv(4)
+            except socket.timeout:
+                return True
+            except OSError:
+                return False
+        return False
 
     def run(self):
         if not self.module.check_mode:
@@ -255,6 +294,9 @@ def main():
             "container": {"type": "str", "default": ""},
             "pid_file": {"type": "path", "default": "/run/trainyard-sshd.pid"},
             "files": {"type": "list", "elements": "path", "default": []},
+            "address": {"type": "str", "default": ""},
+            "port": {"type": "int", "default": 12345},
+            "timeout": {"type": "int", "default": 5},
             "executable": {"type": "path", "default": "ssh-keygen"},
         },
         supports_check_mode=True,

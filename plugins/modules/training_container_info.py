@@ -37,6 +37,10 @@ options:
     description: Longest time in seconds to wait for the container to run under its unit, and still to do so a second later. V(0) asks once.
     type: int
     default: 0
+  runtime:
+    description: Runtime that the engine is asked for. Empty means that none is requested.
+    type: str
+    default: ''
   executable:
     description: Docker's client.
     type: path
@@ -70,6 +74,11 @@ fix:
   description: What to do about it, empty where there is nothing to do.
   returned: always
   type: str
+runtimes:
+  description: Runtimes that the engine knows; empty without O(runtime).
+  returned: always
+  type: list
+  elements: str
 image:
   description: The image.
   returned: always
@@ -107,6 +116,22 @@ container:
     settings:
       description: Its label C(trainyard.settings), a hash of what role training_container asked for when it made it; empty where it has none.
       type: str
+    paused:
+      description: Whether it is paused, so that nothing in it runs on.
+      type: bool
+    changed_files:
+      description:
+        - Programs and libraries of the image (C(/usr), C(/opt), C(/bin), C(/lib) and their like) that were modified or deleted in the container, 20 at most,
+          each with V((modified\)) or V((deleted\)).
+        - Files that were added are not among them, nor Python's caches, C(/usr/share), and what the container toolkit places for the driver.
+      type: list
+      elements: str
+      sample: ["/usr/local/bin/horovodrun (deleted)"]
+    busy:
+      description: Names of the processes in it besides the entrypoint and its sshd. It is asked for only where RV(container.changed_files) is not empty.
+      type: list
+      elements: str
+      sample: [python3]
     restart_policy:
       description: Docker's restart policy, the one of its settings that C(docker update) may have changed since; empty where there is no container.
       type: str
@@ -153,10 +178,15 @@ import stat
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._container_files import changed_in_layers, parse_diff
 
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath")
 # Begins the unit file that role training_container writes.
 OURS = "# Placed by trainyard.gpu.training_container."
+# What runs in every training container.
+SUPERVISORS = ("docker-init", "tini", "entrypoint", "sshd", "sleep", "sh")
+# Without overlayfs, docker diff compares whole images.
+DIFF_TIMEOUT = 15
 
 
 def permissions(path):
@@ -178,12 +208,34 @@ def foreign(unit, loaded_from):
     return ""
 
 
+def changed_files(module, docker, found):
+    """Read from the layers themselves, where there are any: docker diff knows no content, and may compare the whole image, which takes many seconds."""
+    graph = found.get("GraphDriver") or {}
+    layers = graph.get("Data") or {}
+    if graph.get("Name") == "overlay2" and os.path.isdir(layers.get("UpperDir", "")):
+        changed = changed_in_layers(layers["UpperDir"], layers.get("LowerDir", "").split(":"))
+    else:
+        timeout = module.get_bin_path("timeout")
+        rc, out, dummy = module.run_command(([timeout, str(DIFF_TIMEOUT)] if timeout else []) + [docker, "diff", found["Id"]])
+        changed = parse_diff(out) if rc == 0 else []
+    return ["%s (%s)" % entry for entry in changed]
+
+
+def busy(module, docker, found):
+    if not found["State"]["Running"]:
+        return []
+    dummy, out, dummy = module.run_command([docker, "top", found["Id"], "-eo", "pid,comm"])
+    names = [line.split(None, 1)[1].strip() for line in out.splitlines()[1:] if len(line.split(None, 1)) == 2]
+    return sorted(set(names) - set(SUPERVISORS))
+
+
 def ask_docker(module, result):
     name, image = module.params["name"], module.params["image"]
     docker = module.get_bin_path(module.params["executable"])
     result["image"] = {"exists": False, "id": ""}
     result["container"] = {"exists": False, "running": False, "id": "", "image_id": "", "started_at": "", "managed": False,
-                           "settings": "", "restart_policy": ""}
+                           "settings": "", "restart_policy": "", "paused": False, "changed_files": [], "busy": []}
+    result["runtimes"] = []
     if not docker:
         return result.update(available=False, cause="not_installed", fix="run role docker_engine")
     rc, out, err = module.run_command([docker, "inspect", name] + ([image] if image else []))
@@ -205,7 +257,19 @@ def ask_docker(module, result):
                 "managed": labels.get("trainyard.managed") == "true",
                 "settings": labels.get("trainyard.settings", ""),
                 "restart_policy": found["HostConfig"]["RestartPolicy"]["Name"],
+                "paused": found["State"].get("Paused", False),
+                "changed_files": [],
+                "busy": [],
             }
+            if result["container"]["managed"]:
+                result["container"]["changed_files"] = changed_files(module, docker, found)
+                result["container"]["busy"] = busy(module, docker, found) if result["container"]["changed_files"] else []
+    if module.params["runtime"]:
+        dummy, out, dummy = module.run_command([docker, "info", "--format", "{{json .Runtimes}}"])
+        try:
+            result["runtimes"] = sorted(json.loads(out) or {})
+        except ValueError:
+            result["runtimes"] = []
     return None
 
 
@@ -238,6 +302,7 @@ def main():
             "paths": {"type": "list", "elements": "path", "default": []},
             "files": {"type": "list", "elements": "path", "default": []},
             "wait": {"type": "int", "default": 0},
+            "runtime": {"type": "str", "default": ""},
             "executable": {"type": "path", "default": "docker"},
         },
         supports_check_mode=True,

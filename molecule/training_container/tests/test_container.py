@@ -23,7 +23,7 @@ def test_is_what_was_asked(host):
     config, limits = found["HostConfig"], {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in found["HostConfig"]["Ulimits"]}
     assert found["State"]["Running"] and found["Config"]["Labels"]["trainyard.managed"] == "true"
     assert (config["NetworkMode"], config["RestartPolicy"]["Name"], config["Init"], config["Privileged"]) == ("host", "no", True, False)
-    assert config["ShmSize"] == 128 * 1024 * 1024
+    assert (config["ShmSize"], config["IpcMode"], found["Config"]["Tty"], found["Config"]["User"]) == (128 * 1024 * 1024, "private", False, "")
     assert limits == {"memlock": (8388608, 8388608), "stack": (67108864, 67108864)}
     assert [name.replace("CAP_", "") for name in config["CapAdd"]] == ["IPC_LOCK"]
     assert found["Config"]["WorkingDir"] == "/data1/share"
@@ -35,6 +35,10 @@ def test_mounts(host):
     assert mounts["/data1"] == ("/data1", True, "rslave")
     assert mounts["/etc/trainyard/ssh"][:2] == ("/etc/trainyard/ssh", False)
     assert mounts["/opt/of_the_host"][:2] == ("/opt", False)
+    assert mounts["/claraDevDay"][:2] == ("/srv", True)
+    host.check_output("docker exec %s sh -c 'echo notebook > /claraDevDay/one.ipynb'", NAME)
+    assert host.file("/srv/one.ipynb").content_string == "notebook\n"
+    host.check_output("rm /srv/one.ipynb")
     assert oct(host.file("/etc/trainyard/ssh").mode) == "0o700"
 
 

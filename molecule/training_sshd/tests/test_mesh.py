@@ -1,6 +1,8 @@
 """Every container logs in to every other, by key and with host keys checked, and nobody else gets in."""
 
 import json
+import re
+import subprocess
 import time
 
 import pytest
@@ -34,9 +36,18 @@ def test_sshd_s_own_view_of_its_settings(host):
     expected = {
         "port": str(PORT), "permitrootlogin": "without-password", "passwordauthentication": "no", "kbdinteractiveauthentication": "no",
         "authenticationmethods": "publickey", "allowusers": "root", "usepam": "no", "strictmodes": "yes", "disableforwarding": "yes",
-        "permitemptypasswords": "no", "hostkey": SSH + "/ssh_host_ed25519_key", "authorizedkeysfile": SSH + "/authorized_keys",
+        "permitemptypasswords": "no", "loglevel": "VERBOSE", "usedns": "no", "hostkey": SSH + "/ssh_host_ed25519_key", "authorizedkeysfile": SSH + "/authorized_keys",
     }
     assert {name: told[name] for name in expected} == expected
+
+
+def test_algorithms_are_those_that_ssh_audit_finds_no_fault_with(host):
+    """Except that a key exchange without a post-quantum part is offered beside the one that has it, as older OpenSSH knows no other."""
+    told = subprocess.run(["ssh-audit", "-n", "--skip-rate-test", "-p", str(PORT), address(host)], text=True, capture_output=True, check=False, timeout=60)
+    assert "(gen) software: OpenSSH" in told.stdout and "(kex) sntrup761x25519-sha512@openssh.com" in told.stdout, told.stdout + told.stderr
+    found = set(re.findall(r"\[(fail|warn)\] (.+)", told.stdout))
+    assert found == {("warn", "does not provide protection against post-quantum attacks")}
+    assert "(kex) curve25519-sha256" in told.stdout
 
 
 def test_listens_on_the_cluster_address_only(host):

@@ -65,6 +65,7 @@ BAD = [
     ({"vars_training_container_gpus": "all"}, "gpu-missing", "no GPU"),
     ({"vars_training_container_gpus": [0]}, "gpu-missing", "no GPU"),
     ({"answer_disk_free_mib": {"/var/lib/docker": 40959}}, "image-disk", "40959 MiB free"),
+    ({"answer_docker_config_error": "/etc/docker/daemon.json: line 3, column 3: Expecting value"}, "docker-config", "daemon.json: line 3, column 3"),
     ({"answer_listeners": [listener()]}, "ssh-port-taken", "0.0.0.0:12345 is held by nc (pid 7)"),
     ({"answer_listeners": [listener(address="::", pid=0, process="")]}, "ssh-port-taken", "could not be told"),
     ({"answer_listeners": [listener(address="10.0.0.11", container_id="e" * 64, container_name="other")]}, "ssh-port-taken", "in container other"),

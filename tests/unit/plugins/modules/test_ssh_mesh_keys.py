@@ -3,8 +3,10 @@
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -111,12 +113,40 @@ def test_sshd_that_has_not_read_its_newest_file(run, tmp_path):
     (tmp_path / "bin/docker").chmod(0o755)
     pid_file = tmp_path / "sshd.pid"
     asked = {"container": "trainyard-training", "pid_file": str(pid_file)}
-    assert run(**asked)["sshd"] == {"running": False, "reload_needed": False}
+    assert run(**asked)["sshd"] == {"running": False, "reload_needed": False, "frozen": False}
     pid_file.write_text("1")
-    assert run(**asked)["sshd"] == {"running": True, "reload_needed": False}
+    assert run(**asked)["sshd"] == {"running": True, "reload_needed": False, "frozen": False}
     assert run(**asked)["image_id"] == "sha256:0123"
     os.utime(pid_file, (1, 1))
-    assert run(**asked)["sshd"] == {"running": True, "reload_needed": True}
+    assert run(**asked)["sshd"] == {"running": True, "reload_needed": True, "frozen": False}
+
+
+@pytest.mark.parametrize("greeting, frozen", [(b"SSH-2.0-OpenSSH_9.2\r\n", False), (b"", True)])
+def test_sshd_that_does_not_answer(run, tmp_path, greeting, frozen):
+    """The kernel accepts the connection, as it does for a process that is stopped."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\necho sha256:0123 {os.getpid()}\n")
+    (tmp_path / "bin/docker").chmod(0o755)
+    (tmp_path / "sshd.pid").write_text("1")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        def greet():
+            connection, _address = listener.accept()
+            with connection:
+                connection.sendall(greeting)
+        if greeting:
+            threading.Thread(target=greet, daemon=True).start()
+        asked = {"container": "x", "pid_file": f"{tmp_path}/sshd.pid", "address": "127.0.0.1", "port": listener.getsockname()[1], "timeout": 1}
+        assert run(**asked)["sshd"]["frozen"] is frozen
+    # Nobody listens: it is being started.
+    assert run(**asked)["sshd"]["frozen"] is False
+
+
+def test_container_whose_sshd_is_not_root(run, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\necho sha256:0123 {os.getpid()} 1000:1000\n")
+    (tmp_path / "bin/docker").chmod(0o755)
+    told = run(container="x")
+    assert told["failed"] and "runs as user '1000:1000'" in told["msg"] and "docker exec --user" in told["msg"]
 
 
 def test_no_container(run, tmp_path):
@@ -124,4 +154,4 @@ def test_no_container(run, tmp_path):
     (tmp_path / "bin/docker").write_text("#!/bin/sh\necho 'Error: No such container: x' >&2\nexit 1\n")
     (tmp_path / "bin/docker").chmod(0o755)
     told = run(container="x")
-    assert told["image_id"] == "" and told["sshd"] == {"running": False, "reload_needed": False}
+    assert told["image_id"] == "" and told["sshd"] == {"running": False, "reload_needed": False, "frozen": False}

@@ -60,7 +60,8 @@ def test_all_is_there(run, tmp_path):
     assert (told["available"], told["cause"], told["changed"]) == (True, "", False)
     assert told["image"] == {"exists": True, "id": "sha256:aa"}
     assert told["container"] == {"exists": True, "running": True, "id": "c" * 64, "image_id": "sha256:aa", "started_at": "2026-11-20T12:41:28Z",
-                                 "managed": True, "settings": "0123", "restart_policy": "no"}
+                                 "managed": True, "settings": "0123", "restart_policy": "no", "paused": False, "changed_files": [], "busy": []}
+    assert told["runtimes"] == []
     assert told["unit"] == {"loaded": True, "foreign": "", "active": True, "state": "active", "enabled": True, "reload_needed": False, "log": []}
     assert told["paths"] == {str(tmp_path): "0750", "/no/such": ""}
 
@@ -76,6 +77,36 @@ def test_checksums_of_files(run, tmp_path):
     (tmp_path / "environment").write_text("A=1\n", encoding="utf-8")
     told = run(prints(CONTAINER, IMAGE), files=[f"{tmp_path}/environment", "/no/such"])
     assert told["files"] == {f"{tmp_path}/environment": hashlib.sha256(b"A=1\n").hexdigest()}
+
+
+def layered(tmp_path):
+    """An image's layer with a program, and a container's in which it was written to."""
+    for layer in ("image", "container"):
+        (tmp_path / layer / "usr/bin").mkdir(parents=True)
+        (tmp_path / layer / "usr/bin/tool").write_text(layer, encoding="utf-8")
+    return {**CONTAINER, "GraphDriver": {"Name": "overlay2", "Data": {"UpperDir": f"{tmp_path}/container", "LowerDir": f"/no/such:{tmp_path}/image"}}}
+
+
+@pytest.mark.parametrize("processes, busy", [("docker-init entrypoint sshd sleep", []), ("docker-init sshd bash python3", ["bash", "python3"])])
+def test_files_that_were_changed_in_the_container(run, tmp_path, processes, busy):
+    top = "PID COMMAND\n" + "".join(f"{number} {name}\n" for number, name in enumerate(processes.split(), 100))
+    told = run(f"if [ $1 = top ]; then /bin/cat <<'EOF'\n{top}EOF\nexit; fi\n" + prints(layered(tmp_path), IMAGE))["container"]
+    assert (told["changed_files"], told["busy"]) == (["/usr/bin/tool (modified)"], busy)
+    # Another one's is not ours to judge.
+    assert run(prints({**layered(tmp_path / "other"), "Config": {"Labels": None}}, IMAGE))["container"]["changed_files"] == []
+
+
+def test_files_without_overlayfs(run):
+    diff = "C /usr\nC /usr/bin\nD /usr/bin/tool\n"
+    told = run(f"if [ $1 = diff ]; then /bin/cat <<'EOF'\n{diff}EOF\nexit; fi\n[ $1 = top ] && exit\n" + prints(CONTAINER, IMAGE))
+    assert told["container"]["changed_files"] == ["/usr/bin/tool (deleted)"]
+
+
+def test_runtimes_and_a_pause(run):
+    runtimes = '{"runc": {}, "nvidia": {}}'
+    told = run(f"if [ $1 = info ]; then echo '{runtimes}'; exit; fi\n" + prints({**CONTAINER, "State": {**CONTAINER["State"], "Paused": True}}, IMAGE),
+               runtime="nvidia")
+    assert told["runtimes"] == ["nvidia", "runc"] and told["container"]["paused"]
 
 
 def test_no_password_of_the_environment_is_returned(run):

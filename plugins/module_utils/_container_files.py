@@ -1,0 +1,130 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which of an image's programs and libraries were modified or deleted in a container that was made of it.
+
+Files that were added are no fault: the container toolkit adds mount points, Python its caches, and a user a package for an experiment. Neither is what lies
+outside of the program folders, such as /etc, /root, /var and /tmp: running programs write there.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import re
+import stat
+
+__all__ = ["FOLDERS", "changed_in_layers", "parse_diff"]
+
+FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr")
+# Documentation and caches of the desktop, Python's caches, and the driver's files, which the container toolkit places and links.
+_HARMLESS = re.compile(r"^usr/share/|(^|/)__pycache__(/|$)|\.py[co]$|\.cache$"
+                       r"|(^|/)(nvidia-|lib(cuda|nv|nvidia|EGL_nvidia|GLX_nvidia|GLESv\w*_nvidia|vdpau_nvidia)[^/]*\.so|libcudadebugger)")
+MOST = 20
+
+
+def _is_whiteout(found):
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
+
+
+def _is_opaque(path):
+    try:
+        return os.getxattr(path, "trusted.overlay.opaque", follow_symlinks=False) == b"y"
+    except OSError:
+        return False
+
+
+def _lstat(path):
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def _below(lowers, name):
+    """The path of what the image has under that name, empty where it has nothing. C(lowers) are the image's layers, the last one first."""
+    steps = name.split("/")
+    for lower in lowers:
+        path, hidden = lower, False
+        for step in steps:
+            path += "/" + step
+            found = _lstat(path)
+            if found is None:
+                break
+            if _is_whiteout(found):
+                return ""
+            hidden = hidden or (stat.S_ISDIR(found.st_mode) and _is_opaque(path))
+        else:
+            return path
+        if hidden:
+            return ""
+    return ""
+
+
+def _same(one, other):
+    """Whether a file that was written to has the content and permissions of before."""
+    first, second = os.lstat(one), os.lstat(other)
+    if stat.S_IFMT(first.st_mode) != stat.S_IFMT(second.st_mode):
+        return False
+    if stat.S_ISLNK(first.st_mode):
+        return os.readlink(one) == os.readlink(other)
+    if not stat.S_ISREG(first.st_mode):
+        return True
+    return stat.S_IMODE(first.st_mode) == stat.S_IMODE(second.st_mode) and first.st_size == second.st_size and filecmp.cmp(one, other, shallow=False)
+
+
+def _walk(upper, lowers, name, found):
+    """C(name) is a folder that both the container's layer and the image have."""
+    folder = upper + "/" + name
+    entries = {entry.name: entry for entry in os.scandir(folder)}
+    if _is_opaque(folder):
+        # The folder was deleted and made again: what it does not have any more was the image's.
+        for lower in lowers:
+            if os.path.isdir(lower + "/" + name):
+                found += [(name + "/" + inner, "deleted") for inner in sorted(os.listdir(lower + "/" + name))
+                          if inner not in entries and _below(lowers, name + "/" + inner) and not _HARMLESS.search(name + "/" + inner)]
+    for inner in sorted(entries):
+        if len(found) >= MOST:
+            return
+        path = name + "/" + inner
+        if _HARMLESS.search(path):
+            continue
+        here = os.lstat(folder + "/" + inner)
+        if _is_whiteout(here):
+            found.append((path, "deleted"))
+            continue
+        before = _below(lowers, path)
+        if not before:
+            continue
+        if stat.S_ISDIR(here.st_mode) and os.path.isdir(before):
+            _walk(upper, lowers, path, found)
+        elif not _same(folder + "/" + inner, before):
+            found.append((path, "modified"))
+
+
+def changed_in_layers(upper, lowers):
+    """[(path, V(modified) or V(deleted))] of a container on overlayfs, from the folder of its own layer and those of its image."""
+    found = []
+    for name in FOLDERS:
+        here = _lstat(upper + "/" + name)
+        if here is None or not _below(lowers, name):
+            continue
+        if _is_whiteout(here):
+            found.append((name, "deleted"))
+        elif stat.S_ISDIR(here.st_mode):
+            _walk(upper, lowers, name, found)
+    return [("/" + path, how) for path, how in list(dict.fromkeys(found))[:MOST]]
+
+
+def parse_diff(text):
+    """The same of what C(docker diff) prints. It names a folder too when something in it has changed, and a file that was only touched."""
+    rows = [(line[0], line[2:].lstrip("/")) for line in text.splitlines() if line[1:3] == " /"]
+    parents = {os.path.dirname(path) for _kind, path in rows}
+    found = []
+    for kind, path in rows:
+        if path.split("/")[0] not in FOLDERS or _HARMLESS.search(path) or path in parents:
+            continue
+        if kind in ("C", "D"):
+            found.append(("/" + path, "deleted" if kind == "D" else "modified"))
+    return found[:MOST]

@@ -1,0 +1,71 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Whether Docker can read its configuration file: the installed dockerd itself is asked, also where it has no C(--validate), which came with 23.0.
+
+It reads the file first of all. Started without privileges it then says what is wrong with the file, or that it needs to be root, before it has touched
+anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import ParseError, parse_daemon_config
+
+__all__ = ["daemon_config_error", "flags_of", "verdict"]
+
+# An id that nobody has, so that no one can read the copy.
+NOBODY = 65533
+_REFUSED = re.compile(r"unable to configure the Docker daemon with file \S+: (.+)")
+
+
+def flags_of(exec_start):
+    """The options that the unit starts dockerd with, of C(systemctl show --property=ExecStart): an option cannot stand in both places."""
+    found = re.search(r"argv\[\]=(.*?) ;", exec_start)
+    words = found.group(1).split()[1:] if found else []
+    # Variables are the unit's own.
+    return [word for word in words if not word.startswith("$")]
+
+
+def verdict(text):
+    """What dockerd says about the file; empty where it could read it."""
+    found = _REFUSED.search(text)
+    return found.group(1).strip() if found else ""
+
+
+def daemon_config_error(module, path="/etc/docker/daemon.json", service="docker.service"):
+    """Why Docker cannot read the file; empty where it can, or where there is none."""
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return "%s: %s" % (path, error.strerror)
+    dockerd, setpriv = (module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"]) for name in ("dockerd", "setpriv"))
+    if os.geteuid() == 0 and dockerd and setpriv:
+        systemctl = module.get_bin_path("systemctl")
+        flags = flags_of(module.run_command([systemctl, "show", "--property=ExecStart", service])[1]) if systemctl else []
+        with tempfile.NamedTemporaryFile(dir="/tmp", prefix="trainyard-daemon-") as copy:
+            copy.write(content)
+            copy.flush()
+            os.chown(copy.name, NOBODY, NOBODY)
+            drop = [setpriv, "--reuid=%d" % NOBODY, "--regid=%d" % NOBODY, "--clear-groups"]
+            dummy, out, err = module.run_command(drop + [dockerd] + flags + ["--config-file", copy.name], cwd="/")
+        found = verdict(out + "\n" + err)
+    else:
+        try:
+            parse_daemon_config(content.decode("utf-8"))
+            found = ""
+        except (ParseError, UnicodeDecodeError) as error:
+            found = str(error)
+    # Docker gives no place for what is no JSON.
+    try:
+        parse_daemon_config(content.decode("utf-8"))
+    except (ParseError, UnicodeDecodeError) as error:
+        found = found and str(error)
+    return "%s: %s" % (path, found) if found else ""
