@@ -220,7 +220,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, check_timeout, run_tool, tool_options
 
 FIXES = {
-    "not_installed": "install Horovod {place}, or name its horovodrun in «executable»",
+    "not_installed": "install Horovod {place}, or name its horovodrun in `executable`",
     "option_unsupported": "install Horovod 0.18 or later {place}: before that horovodrun has no --check-build",
     "import_error": "Horovod {place} does not start: reinstall it for the framework and libraries that are there now",
     "no_output": "run horovodrun --check-build {place} by hand and see how it ends (a crash, too little memory)",
@@ -229,7 +229,19 @@ FIXES = {
     "image_missing": "load or pull image {image} on this host, or correct its name",
     "engine_unavailable": "install and start Docker on this host, and run the task as root",
     "ssh_failed": "make container {container} able to log in to {ssh_host} on port {ssh_port} (sshd, keys, known_hosts)",
-    "timeout": "see what horovodrun --check-build {place} waits for, or raise «timeout»",
+    "timeout": "see what horovodrun --check-build {place} waits for, or raise `timeout`",
+}
+# A container gets all that it needs from its image: nothing is ever installed in it.
+RECREATE = "Run training_environment.yml, which recreates a container whose files were changed, and rebuilds the image if it lacks what training_image_requires names"
+CONTAINER_FIXES = {
+    "not_installed": "horovodrun is missing {place}. " + RECREATE,
+    "option_unsupported": "Horovod {place} is older than 0.18 and has no --check-build. Name a newer one in training_image_horovod_version and run training_environment.yml",
+    "import_error": "Horovod {place} does not start. " + RECREATE,
+    "no_output": "horovodrun --check-build {place} ended without a word, as after a crash or with too little memory. " + RECREATE,
+    "truncated": "horovodrun --check-build {place} died before its table, as after a crash or with too little memory. " + RECREATE,
+    "container_not_running": "start container {container}: run training_environment.yml, which also resumes one that is paused",
+    "ssh_failed": "container {container} cannot log in to {ssh_host} on port {ssh_port}: run training_environment.yml, which repairs sshd, keys and known_hosts, "
+                  "or names what is in the way",
 }
 
 
@@ -270,12 +282,13 @@ def main() -> None:
 
     place = "behind ssh port {ssh_port} of {ssh_host}" if params["ssh_host"] else "in container {container}" if params["container"] else \
         "in image {image}" if params["image"] else "on this host"
+    fixes = dict(FIXES, **CONTAINER_FIXES) if params["container"] else FIXES
     sections = build._asdict() if build else {section: dict.fromkeys(keys, False) for section, keys in KEYS.items()}
     module.exit_json(**{
         "changed": False,
         "available": build is not None,
         "cause": cause or None,
-        "fix": FIXES[cause].format(place=place.format(**params), **params) + f". It said: {evidence}" if cause else None,
+        "fix": fixes[cause].format(place=place.format(**params), **params) + f". It said: {evidence}" if cause else None,
         "version": None,
         "missing": missing(requires, build, import_errors),
         "import_errors": import_errors,

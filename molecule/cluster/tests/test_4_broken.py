@@ -41,6 +41,26 @@ def test_sshd_killed(cluster):
     assert cluster.inspect(cluster.peer)["State"]["StartedAt"] == started
 
 
+def test_container_changed_and_sshd_frozen(cluster, healed):
+    """verify names both for what they are; a run of site.yml recreates the one container and restarts only sshd in the other."""
+    program = cluster.inside(cluster.peer, "readlink -f $(command -v horovodrun)").out.strip()
+    former, started = cluster.inspect(cluster.peer)["Id"], cluster.inspect(cluster.head)["State"]["StartedAt"]
+    cluster.inside(cluster.peer, "mv %s /root/" % program)
+    cluster.inside(cluster.head, "kill -STOP $(cat /run/trainyard-sshd.pid)")
+    run = cluster.playbook("playbooks/verify.yml")
+    assert run.code == 2
+    report = cluster.last_report()
+    failed = {(check["id"], check["host"]): check for check in report["checks"] if check["verdict"] == "fail"}
+    assert "%s (deleted)" % program in failed["container-running", cluster.peer]["found"]
+    assert ("container-running", cluster.head) not in failed
+    assert any(check_id == "ssh-mesh" and "(no_banner)" in check["found"] and "firewall" not in check["found"].replace("no firewall", "")
+               for (check_id, _host), check in failed.items())
+    assert not any("nstall Horovod" in check["fix"] for check in failed.values())
+    healing = cluster.site()
+    assert healing.code == 0
+    assert cluster.inspect(cluster.peer)["Id"] != former and cluster.inspect(cluster.head)["State"]["StartedAt"] == started
+
+
 def test_host_key_of_a_peer_changed(cluster):
     """As after a break-in, or a host that someone has installed anew: no job runs, and site.yml says which host it is."""
     key = "/etc/trainyard/ssh/ssh_host_ed25519_key"

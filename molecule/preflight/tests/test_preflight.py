@@ -106,6 +106,22 @@ def test_port_that_someone_else_holds():
         on(B, "systemctl stop taken")
 
 
+def test_daemon_json_that_docker_can_not_read():
+    """Nobody asks for an option there, and the engine runs on. It is the installed dockerd that says what is wrong."""
+    config = "/etc/docker/daemon.json"
+    pid = on(B, "pidof dockerd")
+    for content, found in (('{"log-leve": "warn"}', "don't match any configuration option: log-leve"),
+                           ('{"debug": "yes"}', "cannot unmarshal string into Go struct field Config.debug of type bool"),
+                           ('{"debug": true,\n}', "line 2, column 1"), ('{"hosts": ["fd://"]}', "both as a flag and in the configuration file: hosts")):
+        with broken(B, "mkdir -p /etc/docker; cat > %s <<'EOF'\n%s\nEOF" % (config, content), "rm " + config):
+            run = preflight()
+        assert (run.code, run.findings) == (2, {("BLOCK", "docker-config", B)})
+        assert found in run.text
+    with broken(B, "echo '{\"debug\": true}' > " + config, "rm " + config):
+        assert preflight().code == 0
+    assert on(B, "pidof dockerd") == pid
+
+
 def test_own_name_on_the_loopback_is_a_warning_that_can_be_made_to_stop_it():
     # Docker has mounted the file: it is written, not replaced.
     with broken(A, "cp /etc/hosts /root/hosts; { echo 127.0.1.1 preflight-a; cat /root/hosts; } > /etc/hosts", "cat /root/hosts > /etc/hosts; rm /root/hosts"):

@@ -287,7 +287,10 @@ def test_timeout_removes_the_throwaway_container(script, tmp_path):
 )
 def test_what_docker_says(script, place, stderr, rc, cause):
     script("docker", f"echo '[]'; cat >&2 <<'EOF'\n{stderr}\nEOF\nexit {rc}")
-    assert_cause(run(**{place: "t"}), cause, stderr)
+    result = run(**{place: "t"})
+    assert_cause(result, cause, stderr)
+    # Nothing is ever installed in a container.
+    assert place == "image" or cause == "engine_unavailable" or ("install" not in result["fix"] and "training_environment.yml" in result["fix"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""What the installed dockerd says about its configuration file; these are words of 20.10 and 26.1."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.trainyard.gpu.plugins.module_utils import _daemon_check
+from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_error, flags_of, verdict
+
+
+@pytest.mark.parametrize("said, found", [
+    ("unable to configure the Docker daemon with file /tmp/x: the following directives don't match any configuration option: x\n",
+     "the following directives don't match any configuration option: x"),
+    ("unable to configure the Docker daemon with file /tmp/x: json: cannot unmarshal string into Go struct field Config.debug of type bool\n",
+     "json: cannot unmarshal string into Go struct field Config.debug of type bool"),
+    ('time="2026-11-24T21:48:11Z" level=info msg="Starting up"\ndockerd needs to be started with root privileges. To run dockerd in rootless mode', ""),
+    ("", ""),
+])
+def test_verdict(said, found):
+    assert verdict(said) == found
+
+
+def test_flags():
+    said = ("ExecStart={ path=/usr/sbin/dockerd ; argv[]=/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS ; "
+            "ignore_errors=no ; pid=52 ; code=(null) ; status=0/0 }\n")
+    assert flags_of(said) == ["-H", "fd://", "--containerd=/run/containerd/containerd.sock"]
+    assert flags_of("") == []
+
+
+class Module:
+    """Without dockerd the file is only parsed."""
+
+    def get_bin_path(self, name, opt_dirs=()):
+        return None
+
+
+@pytest.mark.parametrize("content, found", [('{"debug": true}', ""), ("", ""), ('{"debug": true,\n}', "line 2, column 1"), ("[]", "no JSON object")])
+def test_host_without_dockerd(tmp_path, content, found):
+    path = tmp_path / "daemon.json"
+    path.write_text(content, encoding="utf-8")
+    error = daemon_config_error(Module(), str(path))
+    assert (found in error and error.startswith(str(path))) if found else error == ""
+    assert daemon_config_error(Module(), str(tmp_path / "none")) == ""
+
+
+def test_dockerd_is_asked(tmp_path, monkeypatch):
+    """As somebody without privileges, with a copy of the file that no one else can read."""
+    path, asked = tmp_path / "daemon.json", []
+    path.write_text('{"x": 1}', encoding="utf-8")
+
+    class Host(Module):
+        def get_bin_path(self, name, opt_dirs=()):
+            return "/usr/bin/" + name
+
+        def run_command(self, command, cwd=None):
+            asked.append(command)
+            return 1, "", "unable to configure the Docker daemon with file /tmp/y: the following directives don't match any configuration option: x\n"
+
+    monkeypatch.setattr(_daemon_check.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(_daemon_check.os, "chown", lambda *dummy: None)
+    assert daemon_config_error(Host(), str(path)) == f"{path}: the following directives don't match any configuration option: x"
+    assert asked[1][:5] == ["/usr/bin/setpriv", "--reuid=65533", "--regid=65533", "--clear-groups", "/usr/bin/dockerd"]
