@@ -61,7 +61,7 @@ _BELOW = [Signature(*entry) for entry in (
      "leave the host out, power it off and on; a GPU that is lost again has to be replaced", NVML),
     ("nvml_unknown_error", r"Failed to initialize NVML: Unknown Error",
      "a running container lost its GPUs, mostly by a daemon-reload of systemd; the host itself is well",
-     "restart the container (systemctl restart trainyard-training)", TOOLKIT),
+     "restart the container, which ends what runs in it (systemctl restart trainyard-training)", TOOLKIT),
     ("no_devices", r"No devices were found",
      "the driver is loaded and starts no GPU: the open kernel module needs Turing or newer, a driver may be too new for the GPU, or firmware is missing",
      "look at «dmesg» for NVRM; choose the kernel module or branch that the GPU needs (nvidia_driver_kernel_module, nvidia_driver_version)", NVML),
@@ -90,7 +90,7 @@ _BELOW = [Signature(*entry) for entry in (
      "run preflight.yml, which names such a host; check that the cluster network lets all ports through between the hosts", PYTORCH),
     ("address_in_use", r"(?:EADDRINUSE|Address already in use)",
      "another program, often an earlier job, holds the port",
-     "look at «ss -ltnp» on the host; end the earlier job", PYTORCH),
+     "look at «ss -ltnp» on the host; end the earlier job if that is what holds it, or take another port", PYTORCH),
     ("horovod_extension_missing", r"Extension horovod\.(\w+) has not been built",
      "Horovod in the image was compiled without {1}",
      "name it in training_image_requires, and run training_environment.yml: it compiles what is missing", HOROVOD),
@@ -105,7 +105,7 @@ _BELOW = [Signature(*entry) for entry in (
      "check that the cluster network lets all ports through between the hosts; set cluster_network where a host has several", HOROVOD),
     ("horovodrun_arguments", r"horovodrun: error: unrecognized arguments",
      "this Horovod is too old for the option, or the option is spelt wrong",
-     "look at «horovodrun --help» in the container; take Horovod 0.19.2 or newer", HOROVOD),
+     "look at «horovodrun --help» in the container; set training_image_horovod_version to 0.19.2 or newer and run training_environment.yml", HOROVOD),
     # The engine and containers.
     ("docker_no_gpu_driver", r"could not select device driver .{0,20}with capabilities: \[\[gpu\]\]",
      "Docker was asked for GPUs and knows no runtime for them",
@@ -119,7 +119,7 @@ _BELOW = [Signature(*entry) for entry in (
     # Storage.
     ("nfs_stale", r"Stale (?:NFS )?file handle",
      "the server no longer knows a file or folder that the client had open: it was removed, or exported anew from another file system",
-     "run shared_storage.yml, which mounts it anew; restart the container where its programs keep the old one open", NFS),
+     "run shared_storage.yml, which mounts it anew; if programs keep the old one open, restart the container, which ends them", NFS),
     ("nfs_denied", r"access denied by server while mounting",
      "the server's export does not name this client's address",
      "run shared_storage.yml for all hosts; with a server of your own, add the client to its export", NFS),
@@ -128,7 +128,8 @@ _BELOW = [Signature(*entry) for entry in (
      "check that nfs-server runs there, and that port 2049 is let through", NFS),
     ("disk_full", r"(?:No space left on device|Disk quota exceeded)",
      "a file system, or someone's quota on it, is full",
-     "look at «df -h» and «df -i» on the host that said it; remove old checkpoints and images", "https://man7.org/linux/man-pages/man3/errno.3.html"),
+     "look at «df -h» and «df -i» on the host that said it, and remove what is no longer needed there, such as old checkpoints; `docker image prune` "
+     "without --all leaves the images that have a name", "https://man7.org/linux/man-pages/man3/errno.3.html"),
     # Packages.
     ("apt_signed_by", r"Conflicting values set for option Signed-By",
      "two entries of apt name one repository with different keys, which stops all of apt",

@@ -133,15 +133,17 @@ _FIXES = {
     "host_key_changed": "find out why {name} answers with another key than the one on record. If it was replaced on purpose: "
                         "-e training_sshd_rotate_keys=true --limit {name}",
     "host_key_unknown": "run site.yml without --limit, so that {name} makes its keys known",
-    "login_refused": "look at `docker logs` of the container on {name}: sshd says why; authorized_keys there may lack this host's key",
+    "login_refused": "run training_environment.yml for all hosts, which writes authorized_keys on each; if it is refused again, sshd says why in "
+                     "`docker logs` of the container on {name}",
     "name_unresolved": "run site.yml: /etc/trainyard/ssh/ssh_config lacks {name}",
-    "connection_refused": "no sshd listens on {name}: look at `systemctl status` and `docker logs` of the container there",
+    "connection_refused": "no sshd listens on {name}: run training_environment.yml, which starts container and sshd; if it ends again, `docker logs` of the "
+                          "container there says why",
     "timeout": "look for a firewall between the hosts on the cluster network, and whether {name} is up",
     "no_banner": "{name} accepts connections and its sshd does not answer, so no firewall is in the way: the container's sshd is stopped or "
                  "hangs, the container is paused, or the host is overloaded. Run training_environment.yml, which restarts its sshd",
     "unreachable": "look at the cluster network's interface of both hosts",
     "connection_closed": "look at `docker logs` of the container on {name}: sshd closed the connection before the login",
-    "ssh_missing": "the image lacks ssh or our wrapper: run role training_image",
+    "ssh_missing": "the image lacks ssh or our wrapper, or they were removed from the container: run training_environment.yml",
     "unknown": "run the same in the container by hand: ssh -v {name}",
 }
 #: Causes that may pass by themselves: sshd is just being started.

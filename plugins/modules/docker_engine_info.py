@@ -230,8 +230,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine impor
 
 FIXES = {
     "": "",
-    "not_installed": "install a Docker engine, by role docker_engine or by hand",
-    "daemon_stopped": "start it: systemctl start docker.service",
+    "not_installed": "run gpu_stack.yml, which installs an engine",
+    "daemon_stopped": "run gpu_stack.yml, which starts it; if it ends again, journalctl -u docker.service says why",
     "no_answer": "see why: journalctl -u docker.service",
 }
 NO_PACKAGE = {"installed": "", "candidate": "", "origin": "", "versions": []}

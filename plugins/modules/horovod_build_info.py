@@ -232,16 +232,18 @@ FIXES = {
     "timeout": "see what horovodrun --check-build {place} waits for, or raise `timeout`",
 }
 # A container gets all that it needs from its image: nothing is ever installed in it.
-RECREATE = "Run training_environment.yml, which recreates a container whose files were changed, and rebuilds the image if it lacks what training_image_requires names"
+RECREATE = ("Run training_environment.yml, which recreates a container whose files were changed, and rebuilds the image if it lacks what "
+            "training_image_requires names")
 CONTAINER_FIXES = {
     "not_installed": "horovodrun is missing {place}. " + RECREATE,
-    "option_unsupported": "Horovod {place} is older than 0.18 and has no --check-build. Name a newer one in training_image_horovod_version and run training_environment.yml",
+    "option_unsupported": "Horovod {place} is older than 0.18 and has no --check-build. Name a newer one in training_image_horovod_version and run "
+                          "training_environment.yml",
     "import_error": "Horovod {place} does not start. " + RECREATE,
     "no_output": "horovodrun --check-build {place} ended without a word, as after a crash or with too little memory. " + RECREATE,
     "truncated": "horovodrun --check-build {place} died before its table, as after a crash or with too little memory. " + RECREATE,
     "container_not_running": "start container {container}: run training_environment.yml, which also resumes one that is paused",
-    "ssh_failed": "container {container} cannot log in to {ssh_host} on port {ssh_port}: run training_environment.yml, which repairs sshd, keys and known_hosts, "
-                  "or names what is in the way",
+    "ssh_failed": "container {container} cannot log in to {ssh_host} on port {ssh_port}: run training_environment.yml, which repairs sshd, keys and "
+                  "known_hosts, or names what is in the way",
 }
 
 

@@ -302,7 +302,9 @@ listeners:
       description: Name of that container as the Docker engine knows it; empty where the engine doesn't.
       type: str
 docker_config_error:
-  description: Why the Docker engine cannot read its configuration file, by its own words; empty where it can, where there is none, and without O(docker_config).
+  description:
+    - Why the Docker engine cannot read its configuration file, by its own words.
+    - Empty where it can, where there is none, and without O(docker_config).
   returned: always
   type: str
   sample: "/etc/docker/daemon.json: the following directives don't match any configuration option: log-leve"

@@ -110,8 +110,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import LAYER
 
 FIXES = {
     "": "",
-    "not_installed": "install Docker on this host",
-    "engine_unavailable": "start Docker on this host (systemctl start docker), and run the task as root",
+    "not_installed": "run gpu_stack.yml, which installs Docker",
+    "engine_unavailable": "run gpu_stack.yml, which starts Docker, and run the task as root; if it ends again, journalctl -u docker.service says why",
 }
 NO_IMAGE = re.compile(r"no such (image|object)", re.IGNORECASE)
 NO_ENGINE = re.compile(r"connect to the docker daemon|permission denied|error during connect", re.IGNORECASE)

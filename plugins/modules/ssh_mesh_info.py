@@ -262,7 +262,7 @@ def main():
     result = {"changed": False, "available": False, "container": {}, "logins": []}
     container, cause, evidence = own_container(module)
     if cause:
-        module.exit_json(cause=cause, fix="run role training_container: %s" % evidence, **result)
+        module.exit_json(cause=cause, fix="run training_environment.yml: %s" % evidence, **result)
     result["container"] = container
 
     deadline = time.monotonic() + module.params["wait"]
@@ -273,7 +273,7 @@ def main():
         except ParseError as error:
             module.fail_json(msg="what the container %s printed can't be understood: %s" % (module.params["container"], error))
         if logins is None:
-            module.exit_json(cause=run.cause or "unknown", fix="run role training_container: %s" % (run.evidence or run.stderr.strip()), **result)
+            module.exit_json(cause=run.cause or "unknown", fix="run training_environment.yml: %s" % (run.evidence or run.stderr.strip()), **result)
         done.update((login["name"], login) for login in logins)
         left = [login["name"] for login in logins if login["cause"] in PASSING]
         if time.monotonic() >= deadline:

@@ -237,10 +237,11 @@ def ask_docker(module, result):
                            "settings": "", "restart_policy": "", "paused": False, "changed_files": [], "busy": []}
     result["runtimes"] = []
     if not docker:
-        return result.update(available=False, cause="not_installed", fix="run role docker_engine")
+        return result.update(available=False, cause="not_installed", fix="run gpu_stack.yml")
     rc, out, err = module.run_command([docker, "inspect", name] + ([image] if image else []))
     if rc != 0 and "no such object" not in err.lower():
-        return result.update(available=False, cause="engine_unavailable", fix="see `systemctl status docker`: %s" % (err.strip() or out.strip()))
+        return result.update(available=False, cause="engine_unavailable",
+                             fix="run gpu_stack.yml, which starts it; if it ends again, `journalctl -u docker` says why: %s" % (err.strip() or out.strip()))
     result.update(available=True, cause="", fix="")
     # What isn't there is left out of the list.
     for found in json.loads(out or "[]"):

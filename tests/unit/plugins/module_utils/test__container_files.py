@@ -68,8 +68,8 @@ def test_what_may_no_longer_be_run(layers):
     assert layers.changed() == [("/usr/local/bin/horovodrun", "modified")]
 
 
-@pytest.mark.parametrize("path", ["opt/conda/lib/__pycache__/a.cpython-38.pyc", "usr/lib/python3/a.pyc", "usr/lib/x86_64-linux-gnu/libcuda.so.1", "usr/bin/nvidia-smi",
-                                  "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache"])
+@pytest.mark.parametrize("path", ["opt/conda/lib/__pycache__/a.cpython-38.pyc", "usr/lib/python3/a.pyc", "usr/lib/x86_64-linux-gnu/libcuda.so.1",
+                                  "usr/bin/nvidia-smi", "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache"])
 def test_caches_and_the_driver_s_files(layers, path):
     layers("base", path, "before")
     layers("container", path, "after")
