@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import re
 
+from bisect import bisect_left
+from collections import Counter
 from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -38,13 +40,19 @@ EXIT_CODES = {4: "permission", 9: "driver_not_loaded", 12: "library_missing", 15
 # «GPU 0000:03:00.0:», «GPU0000:07:00.0:» or «GPU0: 0000:01:00.0:», the index only in the last; a domain has four digits or eight.
 _LOST_GPU = re.compile(r"Unable to determine the device handle for GPU\s*?(?:\d{1,2}\s*:\s*)?"
                        r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:\s*([^\n]*)", re.IGNORECASE)
-_DOCUMENT = re.compile(r"<nvidia_smi_log\b.*?</nvidia_smi_log\s*>", re.DOTALL)
-_PROLOGUE = re.compile(r"<\?xml[^>]*\?>|<!DOCTYPE[^>]*>")
-_FREE_TEXT = re.compile(r"(<process_name>)(.*?)(</process_name>)", re.DOTALL)
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-_ENTITY = re.compile(r"&amp;(amp|lt|gt|quot|apos|#\d+|#x[0-9a-fA-F]+);")
-_VERSION = re.compile(r"(\d+(?:\.\d+)+)(?:\s*\[[^]]*\])?")
-_NUMBER = r"(-?\d+(?:\.\d+)?)\s*"
+_BEGIN, _END = re.compile(r"<nvidia_smi_log\b"), re.compile(r"</nvidia_smi_log[ \t\r\n]{0,9}>")
+_PROLOGUE = re.compile(r"<\?xml[^<>]*\?>|<!DOCTYPE[^<>]*>")
+_NAME, _NAME_END = "<process_name>", "</process_name>"
+# What follows a process's name in every document, and no name contains by chance.
+_BEHIND_NAME = re.compile(r"</process_name>(?=[ \t\r\n]{0,99}(?:<used_memory>[^<]{0,99}</used_memory>[ \t\r\n]{0,99})?</process_info>)")
+# What XML does not have, in no spelling. Ansible keeps bytes that are no UTF-8 as lone surrogates.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_ENTITY = re.compile(r"&amp;(amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9a-fA-F]{1,6});")
+_ODD_DIGIT = re.compile(r"(?![0-9])\d|[\u00b2\u00b3\u00b9\u2070-\u2079\u2080-\u2089\u2460-\u2468]")
+_VERSION = re.compile(r"([0-9]+(?:\.[0-9]+)+)(?:\s*\[[^]]*\])?")
+# int() refuses longer ones.
+_NUMBER = r"(-?[0-9]{1,18}(?:\.[0-9]{1,18})?)\s*"
+MOST_GPUS = 256
 _YES_NO = {"enabled": True, "on": True, "yes": True, "active": True, "disabled": False, "off": False, "no": False, "not active": False}
 ABSENT = "not reported by this driver"
 
@@ -65,30 +73,35 @@ class Answer(NamedTuple):
 
 def parse_query(text):
     """The answer, or None where the text holds no document."""
-    documents = _DOCUMENT.findall(text)
-    if len(documents) > 1:
-        raise ParseError(f"{len(documents)} documents in one answer: nvidia-smi prints one")
-    if not documents:
+    text = _without_names(text)
+    spans = _documents(text)
+    if len(spans) > 1:
+        raise ParseError(f"{len(spans)} documents in one answer: nvidia-smi prints one")
+    if not spans:
         for number, line in enumerate(text.splitlines(), 1):
             if "<nvidia_smi_log" in line:
                 raise ParseError(f"the document that begins in line {number} has no end: the output was cut")
         return None
-    root = _tree(documents[0], text[:text.index(documents[0])].count("\n"))
-    beside = _PROLOGUE.sub("", text.replace(documents[0], "\n"))
-    gpus = [_gpu(index, node) for index, node in enumerate(root.findall("gpu"))]
+    begin, end = spans[0]
+    root = _tree(text[begin:end], text.count("\n", 0, begin))
+    _refuse_odd_digits(root)
+    beside = _PROLOGUE.sub("", text[:begin] + "\n" + text[end:])
+    nodes = root.findall("gpu")
+    count = _count(root, len(nodes), lost_gpus(beside))
+    gpus = [_gpu(index, node) for index, node in enumerate(nodes)]
     for gpu in gpus:
         if gpu["uuid"] is None and gpu["bus_id"] is None:
             raise ParseError(f"GPU {gpu['index']} has neither a uuid nor a bus id")
     for key in ("uuid", "bus_id"):
-        values = [gpu[key] for gpu in gpus if gpu[key] is not None]
         # Exporters of documents mask the uuid with zeros.
-        twice = sorted({value for value in values if values.count(value) > 1 and value.strip("GPU-0")})
+        counts = Counter(gpu[key] for gpu in gpus if gpu[key] is not None and gpu[key].strip("GPU-0"))
+        twice = sorted(value for value in counts if counts[value] > 1)
         if twice:
             raise ParseError(f"two GPUs have the {key} {twice[0]}")
     return Answer(
         _first_version(root, "kmd_version", "driver_version"),
         _first_version(root, "cuda_umd_version", "cuda_version"),
-        _count(root, len(gpus)),
+        count,
         gpus,
         [line.strip() for line in beside.splitlines() if line.strip()],
     )
@@ -96,16 +109,15 @@ def parse_query(text):
 
 def lost_gpus(text):
     """GPUs of which nvidia-smi only says that it can't reach them: bus_id and error."""
-    # A console may have wrapped the line.
-    found = [{"bus_id": bus_id.lower(), "error": " ".join(error.split()).rstrip(".") or "no reason given"}
-             for bus_id, error in _LOST_GPU.findall(text)]
-    return [gpu for index, gpu in enumerate(found) if gpu not in found[:index]]
+    # A console may have wrapped the line. What a process is called is no word of nvidia-smi's.
+    found = [(bus_id.lower(), " ".join(error.split()).rstrip(".") or "no reason given") for bus_id, error in _LOST_GPU.findall(_beside(text))]
+    return [{"bus_id": bus_id, "error": error} for bus_id, error in dict.fromkeys(found)]
 
 
 def why_no_answer(rc, stdout, stderr):
     """Cause, and the line that shows it. For an answer without a document, or with an exit code other than 0."""
     text = stdout + "\n" + stderr
-    lines = [line.strip() for line in _DOCUMENT.sub("", text).splitlines() if line.strip()]
+    lines = [line.strip() for line in _beside(text).splitlines() if line.strip()]
     for cause, pattern in CAUSES:
         for line in lines:
             if re.search(pattern, line, re.IGNORECASE):
@@ -114,27 +126,92 @@ def why_no_answer(rc, stdout, stderr):
     return EXIT_CODES.get(rc, "unknown"), f"{last} (exit code {rc})"
 
 
+def _without_names(text):
+    """The text with the names of processes as XML has them. A name is its user's: nvidia-smi prints it as it is, tags, quotes, control characters and all.
+
+    nvidia-smi gives each name a line of its own, so it ends with the last end tag in that line. In a document that has lost its lines, or with a name that
+    has several, it ends where the rest of the process follows.
+    """
+    pieces, at, behind = [], 0, None
+    while True:
+        begin = text.find(_NAME, at)
+        if begin < 0:
+            return "".join(pieces) + text[at:]
+        begin += len(_NAME)
+        line_end = text.find("\n", begin)
+        line_end = len(text) if line_end < 0 else line_end
+        line = text[text.rfind("\n", 0, begin) + 1:begin]
+        end = -1
+        if line.strip() == _NAME:
+            end = line_end - len(text[begin:line_end]) + len(text[begin:line_end].rstrip()) - len(_NAME_END)
+            end = end if end >= begin and text.startswith(_NAME_END, end) else -1
+        if end < 0:
+            behind = [match.start() for match in _BEHIND_NAME.finditer(text)] if behind is None else behind
+            place = bisect_left(behind, begin)
+            end = behind[place] if place < len(behind) else text.find(_NAME_END, begin)
+        if end < 0:
+            return "".join(pieces) + text[at:]
+        pieces += [text[at:begin], _ENTITY.sub(_entity, escape(text[begin:end]))]
+        at = end
+
+
+def _entity(match):
+    """What was escaped already stays so, unless it stands for a character that no document may have."""
+    word = match[1]
+    if word[0] != "#":
+        return f"&{word};"
+    code = int(word[2:], 16) if word[1] == "x" else int(word[1:])
+    return f"&{word};" if code in (9, 10, 13) or 32 <= code < 0xd800 or 0xe000 <= code < 0xfffe or 0x10000 <= code <= 0x10ffff else match[0]
+
+
+def _documents(text):
+    """Where documents begin and end."""
+    spans, at = [], 0
+    while True:
+        begin = _BEGIN.search(text, at)
+        end = begin and _END.search(text, begin.end())
+        if not end:
+            return spans
+        spans.append((begin.start(), end.end()))
+        at = end.end()
+
+
+def _beside(text):
+    """What nvidia-smi says beside the document."""
+    text = _without_names(text)
+    at, pieces = 0, []
+    for begin, end in _documents(text):
+        pieces.append(text[at:begin])
+        at = end
+    return "\n".join(pieces + [text[at:]])
+
+
 def _tree(document, lines_before):
     if "<!ENTITY" in document:
         raise ParseError("the document defines entities, which nvidia-smi does not")
-    document = _CONTROL.sub("\ufffd", document)
     try:
-        return ElementTree.fromstring(document)
-    except ElementTree.ParseError:
-        # A process may be called anything, and nvidia-smi prints it as it is.
-        document = _FREE_TEXT.sub(lambda match: match[1] + _ENTITY.sub(r"&\1;", escape(match[2])) + match[3], document)
-    try:
-        return ElementTree.fromstring(document)
+        return ElementTree.fromstring(_CONTROL.sub("\ufffd", document))
     except ElementTree.ParseError as exc:
         line, column = exc.position
         raise ParseError(f"the document is not well-formed in line {line + lines_before}, column {column}") from exc
 
 
-def _count(root, described):
+def _refuse_odd_digits(root):
+    """int() takes digits of other scripts or dies of them; nvidia-smi writes none, so something has changed its answer."""
+    for node in root.iter():
+        for words in [] if node.tag == "process_name" else [node.text or "", *node.attrib.values()]:
+            if not words.isascii() and _ODD_DIGIT.search(words):
+                raise ParseError(f"{node.tag}: '{' '.join(words.split())[:80]}' has digits other than 0 to 9, which nvidia-smi never prints")
+
+
+def _count(root, described, lost):
+    """GPUs that nvidia-smi counted. It describes each, unless it says beside the document that it can't."""
+    if described > MOST_GPUS:
+        raise ParseError(f"{described} GPUs are described, more than {MOST_GPUS}")
     said = _words(root, "attached_gpus")
     if said is None:
         return described
-    if not said.isdigit() or int(said) < described:
+    if not re.fullmatch("[0-9]{1,9}", said) or int(said) < described or int(said) > described and not lost:
         raise ParseError(f"attached_gpus is «{said}», but {described} GPUs are described")
     return int(said)
 
@@ -261,7 +338,7 @@ def _ecc_errors(read, span, kind):
     nodes = [total] if total is not None else [
         part for part in read.node.findall(f"ecc_errors/{span}/*") if re.match(rf"[sd]ram_{kind}(_|$)", part.tag)]
     said = [" ".join((part.text or "").split()) for part in nodes]
-    counted = [int(words) for words in said if words.isdigit()]
+    counted = [int(words) for words in said if re.fullmatch("[0-9]{1,18}", words)]
     if not counted:
         read.unavailable[f"ecc_errors.{span}.{kind}"] = next((words for words in said if words), ABSENT)
         return None

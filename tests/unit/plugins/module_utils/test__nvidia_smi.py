@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from eight_gpus import eight_gpus
+from hypothesis import given, settings, strategies
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import ABSENT, ParseError, lost_gpus, parse_query, why_no_answer
 
@@ -29,7 +30,8 @@ def facts(row):
 
 
 XML, FAIL = index("nvidia-smi-xml"), index("nvidia-smi-fail")
-A100 = read("nvidia-smi-xml/a100-sxm4-v12.xml")
+# Those who published it left the other three out.
+A100 = read("nvidia-smi-xml/a100-sxm4-v12.xml").replace("<attached_gpus>4<", "<attached_gpus>1<")
 CAUSES = {
     "gpu-lost": "gpu_lost", "no-devices": "no_devices", "no-driver": "driver_not_loaded", "no-nvml-library": "library_missing",
     "driver-library-mismatch": "driver_library_mismatch", "nvml-unknown-error": "unknown",
@@ -45,7 +47,15 @@ def test_index_lists_every_fixture(folder):
 
 @pytest.mark.parametrize("name", list(XML))
 def test_every_generation(name):
-    expected, answer = facts(XML[name]), parse_query(read("nvidia-smi-xml/%s" % name))
+    expected, text = facts(XML[name]), read("nvidia-smi-xml/%s" % name)
+    if expected["attached_gpus"] not in (expected["gpu_elements"], "ABSENT"):
+        said = "attached_gpus is «%s», but %s GPUs are described" % (expected["attached_gpus"], expected["gpu_elements"])
+        with pytest.raises(ParseError, match=said):
+            parse_query(text)
+        # What is described is read, as of a host of fewer GPUs.
+        text = text.replace("<attached_gpus>%s<" % expected["attached_gpus"], "<attached_gpus>%s<" % expected["gpu_elements"])
+        expected["attached_gpus"] = expected["gpu_elements"]
+    answer = parse_query(text)
 
     def said(value):
         return None if value in ("ABSENT", "Not Found") else value
@@ -140,21 +150,99 @@ def test_lines_beside_the_document():
     assert len(lost_gpus(LOST + LOST)) == 1
 
 
-@pytest.mark.parametrize("command", ["a && b < c > d", "a &amp; b", "&lt;idle&gt;", "x\x01y", "]]>", "&nbsp;"])
-def test_a_process_may_be_called_anything(command):
-    process = "<process_info><pid>7</pid><type>C</type><process_name>%s</process_name><used_memory>1 MiB</used_memory></process_info>" % command
-    (gpu,) = parse_query(A100.replace("<processes />", "<processes>%s</processes>" % process)).gpus
+def with_process(command, line_end="\n\t\t\t\t"):
+    """A document with a process of that name, as nvidia-smi writes it."""
+    process = line_end.join(["<process_info>", "<pid>7</pid>", "<type>C</type>", "<process_name>%s</process_name>" % command,
+                             "<used_memory>1 MiB</used_memory>", "</process_info>"])
+    return A100.replace("<processes />", "<processes>%s%s%s</processes>" % (line_end, process, line_end))
+
+
+COMMANDS = ["a && b < c > d", "a &amp; b", "&lt;idle&gt;", "x\x01y", "\x00\x1b[1m", "]]>", "<![CDATA[ x", "&nbsp;",
+            "&#0;", "&#xD800;", "&#x41;", "\udcff", "\uffff",
+            "<!-- x", "<?xml x", "</nvidia_smi_log>", "<nvidia_smi_log>", "<!ENTITY x 'y'>", "</gpu>", "</process_info>", "<process_name>", "\u0661\u00b2"]
+
+
+@pytest.mark.parametrize("line_end", ["\n\t\t\t\t", ""])
+@pytest.mark.parametrize("command", COMMANDS + ["</process_name><a>", "</process_name>"])
+def test_a_process_may_be_called_anything(command, line_end):
+    (gpu,) = parse_query(with_process(command, line_end)).gpus
     assert [(each["pid"], each["used_memory_mib"]) for each in gpu["processes"]] == [(7, 1)]
-    assert gpu["processes"][0]["name"] == command.replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">").replace("\x01", "\ufffd")
+    name = re.sub("[\x00\x01\x1b\udcff\uffff]", "\ufffd", command)
+    for escaped, character in (("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"), ("&#x41;", "A")):
+        name = name.replace(escaped, character)
+    assert gpu["processes"][0]["name"] == name
+
+
+# The whole of a process and of a GPU, in a name that has no line breaks.
+FORGED = "x</process_name><used_memory>1 MiB</used_memory></process_info></processes></gpu><gpu id='00000000:02:00.0'><uuid>GPU is lost</uuid></gpu><gpu>"
+
+
+@pytest.mark.parametrize("command", [FORGED, "GPU is lost", LOST.strip(), "No devices were found", "Driver/library version mismatch"])
+def test_what_a_process_is_called_is_no_word_of_nvidia_smi(command):
+    text = with_process(command)
+    answer = parse_query(text)
+    assert len(answer.gpus) == 1 and answer.gpus[0]["processes"][0]["name"] == " ".join(command.split()) and answer.remarks == []
+    assert lost_gpus(text) == []
+    assert why_no_answer(1, text[text.index("<nvidia_smi_log"):], "") == ("unknown", "nothing (exit code 1)")
+    # With several lines, too.
+    several = with_process("a\n" + command.replace(FORGED, "") + "\nb")
+    assert lost_gpus(several) == lost_gpus(with_process("a\n" + command + "\nb")) == [] and len(parse_query(several).gpus) == 1
+
+
+@settings(derandomize=True, deadline=None, database=None, max_examples=100)
+@given(strategies.lists(strategies.sampled_from(COMMANDS + ["</process_name>", "GPU is lost", "\n", " ", "x"]) | strategies.text(max_size=3), max_size=5))
+def test_no_name_changes_anything_but_itself(parts):
+    # A name with a line break may end early, but the GPUs are what they are.
+    command = "".join(parts)
+    text = with_process(command.replace("\n", " ").replace("\r", " "))
+    answer = parse_query(text)
+    assert [dict(gpu, processes=0) for gpu in answer.gpus] == WITH_PROCESS and len(answer.gpus[0]["processes"]) == 1
+    assert lost_gpus(text) == lost_gpus(with_process(command)) == []
+
+
+WITH_PROCESS = [dict(gpu, processes=0) for gpu in parse_query(with_process("python")).gpus]
+
+
+@pytest.mark.parametrize("old, new", [
+    ("<used>50 MiB<", "<used>٥٠ MiB<"), ("<used>50 MiB<", "<used>5² MiB<"), ("<attached_gpus>1<", "<attached_gpus>²<"),
+    ("<attached_gpus>1<", "<attached_gpus>١<"),
+    ("<sram_uncorrectable>0<", "<sram_uncorrectable>²<"), ("<minor_number>", "<minor_number>①"), ('<gpu id="0', '<gpu id="٠'),
+])
+def test_odd_digits(old, new):
+    assert A100.count(old)
+    with pytest.raises(ParseError):
+        parse_query(A100.replace(old, new))
+
+
+@pytest.mark.parametrize("digits", ["9" * 19, "9" * 5000, "1" + "." + "9" * 400])
+def test_numbers_of_many_digits_are_none(digits):
+    (gpu,) = parse_query(A100.replace("<used>50 MiB<", "<used>%s MiB<" % digits).replace("<sram_uncorrectable>0<", "<sram_uncorrectable>%s<" % digits)).gpus
+    assert gpu["memory_used_mib"] is None and gpu["ecc_errors"]["volatile"]["uncorrectable"] in (None, 0)
+    with pytest.raises(ParseError, match="attached_gpus"):
+        parse_query(A100.replace("<attached_gpus>1<", "<attached_gpus>%s<" % digits))
+
+
+def test_gpus_that_are_counted_and_not_described():
+    """nvidia-smi describes all of them, or says beside the document which it can't reach."""
+    eight = eight_gpus()
+    assert parse_query(eight).gpu_count == 8
+    for count in (0, 7, 9):
+        with pytest.raises(ParseError, match="attached_gpus is «%d», but 8 GPUs are described" % count):
+            parse_query(eight.replace("<attached_gpus>8<", "<attached_gpus>%d<" % count))
+    one_less = eight[:eight.rindex("<gpu id")] + "</nvidia_smi_log>\n"
+    with pytest.raises(ParseError, match="attached_gpus is «8», but 7 GPUs are described"):
+        parse_query(one_less)
+    assert parse_query(one_less + LOST).gpu_count == 8 and lost_gpus(one_less + LOST)
+    assert parse_query(one_less.replace(">8</attached_gpus>", ">7</attached_gpus>")).gpu_count == 7
 
 
 @pytest.mark.parametrize("text, said", [
     (A100[: len(A100) // 2], "was cut"),
     (A100.replace("</gpu>", ""), "not well-formed in line"),
     (A100 + A100, "2 documents"),
-    (A100.replace("<attached_gpus>4<", "<attached_gpus>0<"), "attached_gpus is «0»"),
-    (A100.replace("<attached_gpus>4<", "<attached_gpus>many<"), "attached_gpus is «many»"),
-    (re.sub("(<gpu id=.*</gpu>)", r"\1\1", A100, flags=re.DOTALL), "two GPUs have the uuid"),
+    (A100.replace("<attached_gpus>1<", "<attached_gpus>0<"), "attached_gpus is «0»"),
+    (A100.replace("<attached_gpus>1<", "<attached_gpus>many<"), "attached_gpus is «many»"),
+    (re.sub("(<gpu id=.*</gpu>)", r"\1\1", A100.replace("<attached_gpus>1<", "<attached_gpus>2<"), flags=re.DOTALL), "two GPUs have the uuid"),
     (A100.replace("<nvidia_smi_log>", "<nvidia_smi_log><!ENTITY a 'b'>"), "entities"),
 ])
 def test_what_is_refused(text, said):
@@ -164,7 +252,7 @@ def test_what_is_refused(text, said):
 
 def test_no_input_makes_it_guess_or_crash():
     generator = random.Random(4)
-    texts = [read("nvidia-smi-xml/%s" % name) for name in XML]
+    texts = [A100, eight_gpus()] + [read("nvidia-smi-xml/%s" % name) for name in XML if "sample.xml" not in name and "a100" not in name]
     whole = {text: parse_query(text) for text in texts}
     for _round in range(600):
         text = generator.choice(texts)
@@ -181,9 +269,10 @@ def test_no_input_makes_it_guess_or_crash():
 def test_eight_gpus_take_less_than_50_ms():
     text, best = eight_gpus(), 1.0
     for _round in range(5):
-        began = time.perf_counter()
+        # Of the processor: what else the machine does is no matter.
+        began = time.process_time()
         answer = parse_query(text)
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.process_time() - began)
     assert len(answer.gpus) == answer.gpu_count == 8 and best < 0.05
 
 

@@ -7,13 +7,17 @@ from scripted_tools import run_module, scripts
 
 ROOT = Path(__file__).parents[4]
 FIXTURES = ROOT / "tests/fixtures"
-A100 = FIXTURES / "nvidia-smi-xml/a100-sxm4-v12.xml"
+# One of four GPUs, and nvidia-smi counts four.
+PUBLISHED = FIXTURES / "nvidia-smi-xml/a100-sxm4-v12.xml"
+A100 = "$A100"
 FAIL = FIXTURES / "nvidia-smi-fail"
 
 
 @pytest.fixture(name="script")
 def fixture_script(tmp_path, monkeypatch):
     """Puts a shell script on the PATH."""
+    monkeypatch.setenv("A100", str(tmp_path / "a100.xml"))
+    (tmp_path / "a100.xml").write_text(PUBLISHED.read_text(encoding="utf-8").replace("<attached_gpus>4<", "<attached_gpus>1<"), encoding="utf-8")
     return scripts(tmp_path, monkeypatch)
 
 
@@ -25,7 +29,7 @@ def test_a_driver_that_answers(script):
     script("nvidia-smi", f'[ "$*" = "-q -x" ] && cat {A100}')
     told = run()
     assert (told["available"], told["cause"], told["fix"], told["changed"]) == (True, None, None, False)
-    assert (told["driver_version"], told["cuda_version"], told["gpu_count"], len(told["gpus"])) == ("535.54.03", "12.2", 4, 1)
+    assert (told["driver_version"], told["cuda_version"], told["gpu_count"], len(told["gpus"])) == ("535.54.03", "12.2", 1, 1)
     assert told["error_gpus"] == told["remarks"] == []
     assert told["gpus"][0]["uuid"] == "GPU-513536b6-7d19-9063-b049-1e69664bb298"
 
@@ -63,6 +67,15 @@ def test_one_lost_gpu_among_others(script):
     assert "exit code 14" in told["fix"]
 
 
+def test_a_process_with_a_bad_name(script):
+    """Bytes that are no UTF-8, and the words of another failure."""
+    name = r"\377]]>Unable to determine the device handle for GPU 0000:03:00.0: GPU is lost"
+    process = f"<processes>\\n<process_info>\\n<pid>7</pid>\\n<process_name>%b</process_name>\\n</process_info>\\n</processes>\\n"
+    script("nvidia-smi", f"sed '/<processes/,$d' {A100}; printf '{process}' '{name}'; sed '1,/<processes/d' {A100}")
+    told = run()
+    assert (told["available"], told["error_gpus"]) == (True, []) and told["gpus"][0]["processes"][0]["name"].endswith("GPU is lost")
+
+
 def test_without_a_driver_and_one_that_hangs(script):
     assert run()["cause"] == "not_installed"
     script("nvidia-smi", "sleep 20")
@@ -71,7 +84,10 @@ def test_without_a_driver_and_one_that_hangs(script):
 
 
 @pytest.mark.parametrize("body, said", [
-    (f"head -c 4000 {A100}", "the output was cut"), ("echo '| NVIDIA-SMI 535 |'", "printed no document"), (f"cat {A100} {A100}", "2 documents")])
+    (f"head -c 4000 {A100}", "the output was cut"), ("echo '| NVIDIA-SMI 535 |'", "printed no document"), (f"cat {A100} {A100}", "2 documents"),
+    # A GPU that is counted, not described, and not said to be lost.
+    (f"cat {PUBLISHED}", "attached_gpus is «4», but 1 GPUs are described"),
+    (f"sed 's#<used>50 MiB#<used>5\u00b2 MiB#' {A100}", "has digits other than 0 to 9")])
 def test_garbage_is_a_failure(script, body, said):
     script("nvidia-smi", body)
     told = run()
