@@ -260,7 +260,9 @@ def _differences(source, target, session, container):
     if session["container_id"] != container["id"]:
         return [("session", "%s logs in to container %s under the name %s, whose container is %s: two hosts share an address, or a second sshd listens there"
                  % (source, session["container_id"][:12] or "(none)", target, container["id"][:12]))]
-    found = [("session", "%s is %r, in the container %r" % (name, session["environment"].get(name, ""), value))
+    # The entrypoint writes the sessions' environment when the container starts.
+    found = [("session", "%s is %r, in the container %r. Fix: restart the container on %s when no job runs there; if it stays, see what the image's own login "
+              "files set" % (name, session["environment"].get(name, ""), value, target))
              for name, value in container["environment"].items() if not _has(name, session["environment"].get(name, ""), value)]
     if container["memlock"] is not None and session["memlock"] != container["memlock"]:
         found.append(("memlock", "ulimit -l is %s, the container was given %s" % (session["memlock"], container["memlock"])))
