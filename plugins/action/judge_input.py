@@ -99,7 +99,10 @@ class ActionModule(ActionBase):
         def value(name, default):
             return str(inputs.value(name)) if name in inputs else default
 
+        # Any other key may be in an agent under this name. This one exists only where lab/lab.py has made hosts.
+        key = os.path.normpath(value("ansible_ssh_private_key_file", ""))
         return {
+            "missing_lab_key": key if "/.lab/" in key and not os.path.exists(key) else "",
             "address": value("ansible_host", value("inventory_hostname", "")),
             "port": value("ansible_port", "22"),
             "connection": value("ansible_connection", C.DEFAULT_TRANSPORT),

@@ -20,6 +20,10 @@ def image_fit(base, known=None, source_fixes=(), horovod="", facts_file=""):
     return _compat.image_fit(base, _compat.load_facts(facts_file), known or {}, _compat.own_source_fixes() + list(source_fixes), horovod)
 
 
+def toolkit_version(asked, packages, facts_file=""):
+    return _compat.toolkit_version(str(asked), packages, _compat.load_facts(facts_file))
+
+
 class FilterModule:
     def filters(self):
-        return {"gpu_fit": gpu_fit, "image_fit": image_fit}
+        return {"gpu_fit": gpu_fit, "image_fit": image_fit, "toolkit_version": toolkit_version}

@@ -267,7 +267,8 @@ def _same_address(hosts):
 def check_inventory(groups, connections):
     """Return the findings about the inventory's shape.
 
-    C(groups) is {group: [hosts]}. C(connections) is {host: {address, port, connection, cluster_address}} of the hosts of group cluster.
+    C(groups) is {group: [hosts]}. C(connections) is {host: {address, port, connection, cluster_address, missing_lab_key}} of the hosts of group cluster;
+    the last is the path of a key that only lab/lab.py makes and has not made, else empty.
     """
     where = "inventory"
     if "cluster" not in groups:
@@ -297,6 +298,12 @@ def check_inventory(groups, connections):
     by_ssh = [(host, entry["address"], str(entry["port"])) for host, entry in connections.items()
               if entry["connection"].rpartition(".")[2] in ("ssh", "smart", "paramiko", "paramiko_ssh")]
     given = [(host, entry["cluster_address"], "") for host, entry in connections.items() if entry["cluster_address"]]
+    keys = sorted({entry["missing_lab_key"] for entry in connections.values() if entry.get("missing_lab_key")})
+    for key in keys:
+        names = ", ".join(host for host, entry in connections.items() if entry.get("missing_lab_key") == key)
+        findings.append(finding("inventory-no-lab", names, "fail", "the key that the lab's hosts are reached with", "%s does not exist" % show(key),
+                                "ansible_ssh_private_key_file", "run make lab, which makes the hosts of this inventory and their key (inventories/lab_virtual: "
+                                "make lab-vm)"))
     for variable, hosts in (("ansible_host", by_ssh), ("cluster_address", given)):
         for address, names in _same_address(hosts).items():
             listed = ", ".join(names)

@@ -109,7 +109,7 @@ _BELOW = [Signature(*entry) for entry in (
     # The engine and containers.
     ("docker_no_gpu_driver", r"could not select device driver .{0,20}with capabilities: \[\[gpu\]\]",
      "Docker was asked for GPUs and knows no runtime for them",
-     "set container_toolkit_version and run gpu_stack.yml", TOOLKIT),
+     "leave container_toolkit_version at recommended, or set it to a version, and run gpu_stack.yml", TOOLKIT),
     ("cdi_unresolvable", r"unresolvable CDI devices",
      "the CDI specification does not name the device: it was written before the driver or the GPUs changed, or not at all",
      "run gpu_stack.yml, which writes it anew (nvidia-ctk cdi generate)", TOOLKIT),

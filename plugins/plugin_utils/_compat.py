@@ -20,6 +20,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import up
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES
 
 PATH = os.path.join(ROLES, "preflight", "meta", "compat_facts.yml")
+RECOMMENDED = "recommended"
 
 
 @functools.lru_cache(maxsize=4)
@@ -178,11 +179,22 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
         "keyrings_elsewhere": [row["sha256_1.1-1"] for row in facts["driver_packages"]["cuda_keyring"]["rows"]
                                if row["dir"] != directory and "sha256_1.1-1" in row],
         "server_branches_left": [row["branch"] for row in facts["driver_packages"]["ubuntu_archive"]["server_branches"] if row["state"] != "live"],
-        "toolkit": wanted["toolkit"] or stack["container_toolkit"],
+        "toolkit": upstream(toolkit_version(wanted["toolkit"], stack["packages"], facts) if wanted["toolkit"] == RECOMMENDED and not stack["container_toolkit"]
+                            else wanted["toolkit"].replace(RECOMMENDED, "") or stack["container_toolkit"]),
         "toolkit_packages": facts["container_toolkit"]["pin_together"]["packages"],
         "toolkit_safe_from": max((row["fixed"] for row in facts["container_toolkit"]["security_floor"]), key=version_key),
         "toolkit_cdi": next(dict(row["needs"], since=row["version"].rstrip("+")) for row in facts["container_toolkit"]["known_bad"] if "needs" in row),
     }
+
+
+def toolkit_version(asked, packages, facts):
+    """The packages' version of the container toolkit that is meant by what was asked for: a version such as 1.17.8, or C(recommended).
+
+    C(packages) are those of gpu_stack_info. A recommendation is for a host without a toolkit: of an installed one the version stays.
+    """
+    if asked == RECOMMENDED:
+        asked = packages.get("nvidia-container-toolkit", {}).get("version") or facts["container_toolkit"]["recommended"]["version"]
+    return asked if not asked or "-" in asked else asked + "-1"
 
 
 def is_data_center(model, facts):

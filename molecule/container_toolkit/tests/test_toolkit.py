@@ -168,3 +168,17 @@ def test_teardown_leaves_what_the_user_had(host, role):
     assert not host.file("/etc/cdi").exists
     assert host.check_output("find /etc /var/lib/trainyard -name '*container?toolkit*' -o -name '*nvidia-container*'").replace(
         "/etc/apt/sources.list.d/trainyard-nvidia-container.sources", "").replace("/etc/apt/keyrings/trainyard-nvidia-container.gpg", "").split() == []
+
+
+def test_recommended_version_is_for_a_host_without_a_toolkit(host, role):
+    run = role(container_toolkit_version="recommended")
+    assert (run.code, states(host)) == (0, {"1.17.8-1 hi "}) and "a container sees 2 GPUs" in run.text
+    again = role(container_toolkit_version="recommended")
+    assert (again.code, again.changed) == (0, 0)
+    # The same toolkit, installed by somebody else: neither held nor configured.
+    host.run_expect([0], f"mkdir /srv/records && mv /var/lib/trainyard/placed.d/container_toolkit.* /srv/records && apt-mark unhold {PACKAGES}")
+    others = role(container_toolkit_version="recommended")
+    assert (others.code, others.changed, states(host)) == (0, 0, {"1.17.8-1 ii "}) and "it is left alone" in others.text
+    host.run_expect([0], "mv /srv/records/* /var/lib/trainyard/placed.d/ && rmdir /srv/records")
+    assert role("remove").code == 0
+    assert host.check_output("dpkg --list") == host.check_output("cat /srv/packages")

@@ -21,6 +21,8 @@ REPOSITORY = {"path": "/etc/apt/sources.list.d/x.list", "uri": "https://develope
               "signed_by": ""}
 PYTORCH = {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
 TENSORFLOW = dict(PYTORCH, frameworks=["tensorflow"])
+# As with a toolkit that the site installs itself.
+OWN_TOOLKIT = {"container_toolkit_version": ""}
 
 
 def package(version, held=False, by_nvidia=True):
@@ -92,23 +94,24 @@ FIRING = {
     "keyring-old-key": [(host(old_keys=["/etc/apt/trusted.gpg"]), "/etc/apt/trusted.gpg")],
     "debian13-sha1": [(host(facts={"os": {"id": "debian", "version_id": "13"}}, repositories=[REPOSITORY]), "whose signature")],
     "repo-dir-arch": [(host(facts={"architecture": "aarch64"}, repositories=[dict(REPOSITORY, uri=REPOSITORY["uri"].replace("x86_64", "arm64"))]), "Jetson")],
-    "ctk-old-repo": [(host(repositories=[dict(REPOSITORY, uri="https://nvidia.github.io/nvidia-docker/ubuntu18.04/amd64")]), "which is archived"),
-                     (host(repositories=[dict(REPOSITORY, uri="https://nvidia.github.io/libnvidia-container/stable/debian10/amd64")]), "which is archived")],
+    "ctk-old-repo": [(host(asks=OWN_TOOLKIT, repositories=[dict(REPOSITORY, uri=uri)]), "which is archived")
+                     for uri in ("https://nvidia.github.io/nvidia-docker/ubuntu18.04/amd64", "https://nvidia.github.io/libnvidia-container/stable/debian10/amd64")],
     "cuda-above-driver": [(host(driver="535.309.01", base="own:1", asks={"cuda_toolkit_versions": ["12.2", "13.0"]}), "CUDA 13.0")],
     "nccl-unpinned": [(host(asks={"nccl_version": "2.21.5"}), "without nccl_cuda")],
     "nccl-cuda-major": [(host(driver="570.124.06", asks={"nccl_version": "2.27.7-1+cuda13.0"}), "2.27.7-1+cuda13.0 (asked)"),
                         (host(driver="570.124.06", packages={"libnccl2": package("2.27.7-1+cuda13.0")}), "2.27.7-1+cuda13.0 (found)")],
     "nccl-pair-unknown": [(host(facts={"os": {"id": "ubuntu", "version_id": "22.04"}}, asks={"nccl_version": "2.99.1-1+cuda12.4"}), "2.99.1-1+cuda12.4")],
     "nccl-dev-mismatch": [(host(packages={"libnccl2": package("2.21.5-1+cuda12.4"), "libnccl-dev": package("2.20.5-1+cuda12.4")}), "libnccl-dev 2.20.5-1+cuda12.4")],
-    "ctk-skew": [(host(packages={"nvidia-container-toolkit": package("1.17.8-1"), "libnvidia-container1": package("1.16.2-1")}), "libnvidia-container1 1.16.2-1")],
+    "ctk-skew": [(host(asks=OWN_TOOLKIT, packages={"nvidia-container-toolkit": package("1.17.8-1"), "libnvidia-container1": package("1.16.2-1")}), "libnvidia-container1 1.16.2-1")],
     "ctk-cdi-engine": [(host(container_toolkit="1.20.0", docker="24.0.7"), "Docker engine 24.0.7"),
                        (host(docker="20.10.24", asks={"container_toolkit_version": "1.19.1"}), "Docker engine 20.10.24")],
-    "ctk-runtime-missing": [(host(container_runtimes=["runc"], asks={"training_container_gpus": "all"}), "runtimes runc")],
+    "ctk-runtime-missing": [(host(container_runtimes=["runc"], asks={"training_container_gpus": "all", **OWN_TOOLKIT}), "runtimes runc")],
+    "ctk-missing": [(host(container_toolkit="", asks={"training_container_gpus": gpus, **OWN_TOOLKIT}), "none installed") for gpus in ("all", ["0", "2"])],
     "ctk-cve": [(host(container_toolkit="1.17.7"), "container toolkit 1.17.7")],
     "ctk-compat-lost": [(host(driver="470.82.01", is_open=False, container_toolkit="1.17.4", base="own:1", asks={"preflight_image_facts": {"cuda": "12.4"}}),
                          "1.17.4")],
-    "cdi-stale": [(host(cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "570.124.06"}]), "of driver 570.124.06"),
-                  (host(cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "580.95.05"}, {"path": "/var/run/cdi/nvidia.yaml", "library": ""}]), "of driver ?")],
+    "cdi-stale": [(host(asks=OWN_TOOLKIT, cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "570.124.06"}]), "of driver 570.124.06"),
+                  (host(asks=OWN_TOOLKIT, cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "580.95.05"}, {"path": "/var/run/cdi/nvidia.yaml", "library": ""}]), "of driver ?")],
     "hvd-tf-keras3": [(host((), base="own:1", asks={"preflight_image_facts": {"tensorflow": "2.16.1"}, "training_image_requires": TENSORFLOW}), "TensorFlow 2.16.1")],
     "hvd-tf-untested": [(host((), base="own:1", asks={"preflight_image_facts": {"tensorflow": "2.14.0"}, "training_image_requires": TENSORFLOW}), "TensorFlow 2.14.0")],
     "hvd-buildchain": [(host((), base="own:1", asks={"preflight_image_facts": {"python": "3.12"}, "training_image_horovod_build_packages": ["cmake==3.31.6"],
@@ -173,12 +176,24 @@ def test_mixed_versions_in_one_cluster():
 
 
 def test_a_host_in_order_passes_and_says_what_it_could_not_judge():
-    findings, result = verdicts(host(asks={"training_container_gpus": "all"}))
+    findings, result = verdicts(host(asks={"training_container_gpus": "all", **OWN_TOOLKIT}))
     assert {entry["verdict"] for entry in findings.values()} == {"pass", "skipped"}
     passed = {key for key, entry in findings.items() if entry["verdict"] == "pass"}
     assert {"drv-below-cuda-floor", "drv-below-toolkit", "arch-open-module", "arch-dropped-cuda", "drv-mixed-source", "drv-unpinned", "keyring-old-key",
-            "ctk-old-repo", "ctk-skew", "ctk-runtime-missing", "ctk-cve", "ngc-tag-form"} <= passed
+            "ctk-old-repo", "ctk-skew", "ctk-runtime-missing", "ctk-missing", "ctk-cve", "ngc-tag-form"} <= passed
     assert "failed" not in result
+
+
+def test_defaults_are_neither_refused_nor_warned_of():
+    """The default base, Horovod compiled for it, and the recommended toolkit, on fresh hosts with GPUs and on hosts without."""
+    base = yaml.safe_load((ROOT / "roles/training_image/defaults/main.yml").read_text(encoding="utf-8"))["training_image_base"]
+    for case in (host(base=base, asks={"training_container_gpus": "all"}),
+                 host(base=base, driver="", container_toolkit="", container_runtimes=[], docker="", asks={"training_container_gpus": "all"}),
+                 host((), base=base)):
+        findings, result = verdicts(case)
+        assert "failed" not in result and {entry["id"] for entry in findings.values() if entry["verdict"] in ("warn", "fail")} == set()
+        assert [findings[check_id]["verdict"] for check_id in ("hvd-torch-cxx", "hvd-buildchain", "hvd-cmake4", "torch-python", "ngc-tag-form")] == ["pass"] * 5
+    assert verdicts(host(container_toolkit="", asks={"container_toolkit_version": "recommended"}))[0]["ctk-cve"]["verdict"] == "pass"
 
 
 def test_the_silent_cases():
@@ -193,7 +208,7 @@ def test_the_silent_cases():
         (host((VOLTA,), is_open=False), "arch-open-module"),
         (host((VOLTA,), is_open=False), "arch-dropped-driver"),
         (host(packages={"nvidia-fabricmanager-580": package("580.95.05-1")}), "drv-lockstep"),
-        (host(repositories=[dict(REPOSITORY, uri="https://nvidia.github.io/libnvidia-container/stable/deb/amd64")]), "ctk-old-repo"),
+        (host(asks=OWN_TOOLKIT, repositories=[dict(REPOSITORY, uri="https://nvidia.github.io/libnvidia-container/stable/deb/amd64")]), "ctk-old-repo"),
         (host(driver="570.124.06", asks={"nccl_version": "2.21.5-1+cuda12.4"}), "nccl-cuda-major"),
         (host(asks={"nccl_version": "2.21.5", "nccl_cuda": "12.4"}), "nccl-unpinned"),
         (host(asks={"nvidia_driver_version": "recommended", "nvidia_driver_source": "distribution"}), "drv-mixed-source"),
@@ -248,7 +263,7 @@ def test_a_site_may_change_rules_and_facts(tmp_path):
 
 def test_every_rule_of_the_reference_is_there_tried_and_published():
     ids = [rule["id"] for rule in TABLE["host_rules"]]
-    assert len(ids) == len(set(ids)) and len(set(ids) - {"cuda-above-driver"}) == 50
+    assert len(ids) == len(set(ids)) and len(set(ids) - {"cuda-above-driver"}) == 51
     judged = {rule["id"] for rule in TABLE["host_rules"] if "that" in rule}
     assert judged == set(FIRING) | {"drv-uniform"}
     readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")

@@ -114,3 +114,18 @@ def test_keyrings(compat):
     assert compat.keyring("debian99") == {"exists": None, "sha256": ""}
     sums = [row["sha256_1.1-1"] for row in FACTS["driver_packages"]["cuda_keyring"]["rows"] if "sha256_1.1-1" in row]
     assert len(sums) == len(set(sums))
+
+
+@pytest.mark.parametrize("asked, installed, meant", [
+    ("recommended", None, "1.17.8-1"), ("recommended", "1.19.0-1", "1.19.0-1"), ("1.17.7", "1.19.0-1", "1.17.7-1"), ("1.17.7-2", None, "1.17.7-2"), ("", "1.19.0-1", ""),
+])
+def test_container_toolkit(asked, installed, meant):
+    packages = {"nvidia-container-toolkit": {"version": installed, "held": False}} if installed else {}
+    assert _compat.toolkit_version(asked, packages, FACTS) == meant
+
+
+def test_recommended_container_toolkit_is_safe_and_exists():
+    recommended = FACTS["container_toolkit"]["recommended"]["version"]
+    assert recommended in FACTS["container_toolkit"]["repo"]["versions"]
+    assert all(version_key(recommended) >= version_key(row["fixed"]) for row in FACTS["container_toolkit"]["security_floor"])
+    assert recommended not in [row["version"] for row in FACTS["container_toolkit"]["known_bad"]]
