@@ -11,10 +11,9 @@ import time
 
 from ansible import constants as C
 from ansible.errors import AnsibleError
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible.module_utils.errors import RequiredError, UnsupportedError
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import blocks, finding, render
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import (
     RuleError,
@@ -23,14 +22,51 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import 
     judge_rules,
     parse_rules,
     show,
+    texts_of_many_lines,
     unknown_variables,
 )
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles, show_failure
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import RUNTIME_FACTS, Shared, load_data, load_roles, show_failure
+
+HIDDEN = "(not shown)"
+# What is judged about how Ansible itself gets to a host, and its default.
+CONNECTION = {"ansible_connection": C.DEFAULT_TRANSPORT, "ansible_host": None, "ansible_port": "22", "ansible_user": "", "cluster_address": "",
+              "ansible_ssh_private_key_file": ""}
 
 
 def keeps_secrets(spec):
     """Tell whether an option or one of its suboptions must not be shown."""
     return bool(spec.get("no_log")) or any(keeps_secrets(inner) for inner in (spec.get("options") or {}).values())
+
+
+def option_at(spec, label):
+    """Return the option that a path within a variable names: [0].password; {} where nothing is said about it."""
+    for step in re.findall(r"\.[^.\[]+", label):
+        if spec.get("no_log"):
+            return spec
+        spec = (spec.get("options") or {}).get(step[1:], {})
+    return spec
+
+
+def without_secrets(spec, value):
+    """Return a value with (not shown) for what must not be."""
+    if spec.get("no_log"):
+        return HIDDEN
+    if isinstance(value, dict):
+        options = spec.get("options") or {}
+        return {key: without_secrets(options.get(key, {}), inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [without_secrets(spec, inner) for inner in value]
+    # A text in place of a dictionary with a secret key.
+    return HIDDEN if keeps_secrets(spec) else value
+
+
+def texts_of(value, label=""):
+    """Return (path, text) of all texts in a value, names in dictionaries among them."""
+    if isinstance(value, dict):
+        return [found for key, inner in value.items() for found in [(label, str(key))] + texts_of(inner, "%s.%s" % (label, key))]
+    if isinstance(value, list):
+        return [found for number, inner in enumerate(value) for found in texts_of(inner, "%s[%d]" % (label, number))]
+    return [(label, value)] if isinstance(value, str) else []
 
 
 class ActionModule(ActionBase):
@@ -52,27 +88,38 @@ class ActionModule(ActionBase):
         except RuleError as error:
             raise AnsibleError(str(error)) from error
         defaults = {name: value for role in roles for name, value in role.defaults.items()}
-        hosts = {host: HostInput(self._templar, hostvars, host, defaults) for host in groups.get("cluster", [])}
+        shared = Shared(self._templar, hostvars, groups.get("cluster", []), defaults)
 
-        findings = check_inventory(groups, {host: self._connection_of(inputs) for host, inputs in hosts.items()})
+        findings, connections = self._connections(shared)
+        findings += check_inventory(groups, connections)
+        values = {host: {} for host in shared.hosts}
         # Without a cluster there is nothing else to judge: every role's variables are those of its hosts.
-        if hosts:
-            values_by_role = {}
+        if shared.hosts:
+            names = [name for role in roles for name in role.options]
+            # Defaults are good, as a unit test says. What is left as it is on all hosts need not be worked out.
+            touched = set().union(*[shared.touched(host, names) for host in shared.hosts])
+            rules = {role: [rule for rule in of_role if rule["kind"] == "multiline" or not touched.isdisjoint(rule["words"])]
+                     for role, of_role in rules.items()}
+            needed = touched.union(re.split(r"[.\[]", rule["variable"])[0] for of_role in rules.values() for rule in of_role)
+            judged, wrong = {}, {host: set() for host in shared.hosts}
             for role in roles:
-                values = values_by_role[role.name] = {}
-                for host, inputs in hosts.items():
-                    values[host], wrong = self._values_of(role, host, inputs)
-                    findings += wrong
-                    inputs.settle(values[host])
+                many_lines = texts_of_many_lines(rules[role.name])
+                for host in shared.hosts:
+                    its_values, its_findings, wrong_names = self._values_of(role, host, shared, many_lines, judged, needed)
+                    findings += its_findings
+                    wrong[host] |= wrong_names
+                    values[host].update(its_values)
+                    shared.settle(host, its_values)
             # Afterwards, as a rule may speak of other roles' variables.
             for role in roles:
-                findings += self._judge_rules(rules[role.name], values_by_role[role.name], hosts, role)
-            findings = self._causes(findings, hosts, defaults)
-            findings += self._unknown(roles, hosts)
+                findings += self._judge_rules(self._with_ids(rules[role.name], roles, values), values, wrong, shared, role)
+            findings = self._causes(findings, shared, defaults)
+            findings += self._unknown(roles, shared, hostvars)
 
-        fail_on = args["fail_on"] or self._fail_on(hosts)
+        fail_on = args["fail_on"] or self._fail_on(values)
         stopping = blocks(findings, fail_on)
-        result.update(changed=False, findings=findings, seconds=round(time.monotonic() - started, 3))
+        result.update(changed=False, findings=findings, seconds=round(time.monotonic() - started, 3),
+                      evaluations=shared.evaluations)
         if stopping:
             result["failed"] = True
             result["msg"] = "The input is refused; nothing has been changed.\n" + render(findings)
@@ -87,97 +134,178 @@ class ActionModule(ActionBase):
         data = load_data(self._loader, os.path.join(role.path, "meta", "input_rules.yml"))
         return data if data is not None else {"input_rules": []}
 
-    @staticmethod
-    def _fail_on(hosts):
-        for inputs in hosts.values():
-            if "preflight_fail_on" in inputs:
-                return inputs.value("preflight_fail_on")
-        return "block"
+    def _with_ids(self, rules, roles, values):
+        """Return the rules with the ids that they ask for by a role's name; files of one's own add to them."""
+        paths = {role.name: role.path for role in roles}
+        filled = []
+        for rule in rules:
+            if rule["kind"] == "ids":
+                files = [os.path.join(paths[rule["ids"]], "meta", name) for name in ("host_rules.yml", "compat_rules.yml")]
+                own = {path for its in values.values() for path in its.get("preflight_rules_files", []) if kinds.is_file(path)}
+                rule = dict(rule, ids=frozenset().union(*[ids_in(self._load(path)) for path in files + sorted(own)]))
+            filled.append(rule)
+        return filled
+
+    def _load(self, path):
+        try:
+            return load_data(self._loader, path)
+        except AnsibleError:
+            # A rule about the file itself says so.
+            return None
 
     @staticmethod
-    def _connection_of(inputs):
-        def value(name, default):
-            return str(inputs.value(name)) if name in inputs else default
-
-        # Any other key may be in an agent under this name. This one exists only where lab/lab.py has made hosts.
-        key = os.path.normpath(value("ansible_ssh_private_key_file", ""))
-        return {
-            "missing_lab_key": key if "/.lab/" in key and not os.path.exists(key) else "",
-            "address": value("ansible_host", value("inventory_hostname", "")),
-            "port": value("ansible_port", "22"),
-            "connection": value("ansible_connection", C.DEFAULT_TRANSPORT),
-            "cluster_address": value("cluster_address", ""),
-        }
+    def _fail_on(values):
+        # One that is wrong has a finding that blocks by itself.
+        return "warn" if any(its.get("preflight_fail_on") == "warn" for its in values.values()) else "block"
 
     @staticmethod
-    def _values_of(role, host, inputs):
-        """Return the values of a role's variables as the role will get them, and what is wrong with the others."""
-        values, wrong = {}, []
+    def _connections(shared):
+        """Return (findings, {host: how it is reached}); an expression that fails is one finding of many."""
+        findings, connections = [], {}
+        for host, inputs in shared.hosts.items():
+            entry = {}
+            for name, default in CONNECTION.items():
+                value = host if default is None else default
+                if name in inputs:
+                    try:
+                        value = shared.value(host, name)
+                    except AnsibleError as error:
+                        # cluster_address is judged with its role.
+                        if name != "cluster_address":
+                            findings.append(finding("input-template", host, "fail", "text", "a template that fails: %s" % show(str(error)), name,
+                                                    "correct the expression, or what it refers to, where the inventory sets %s" % name))
+                            entry["failed"] = True
+                entry[name] = "" if value is None else str(value)
+            by_ssh = entry["ansible_connection"].rpartition(".")[2] in ("ssh", "smart", "paramiko", "paramiko_ssh")
+            if by_ssh and "failed" not in entry:
+                if not kinds.is_host(entry["ansible_host"].partition("%")[0]) and entry["ansible_host"] != host:
+                    findings.append(finding("input-hostname", host, "fail", "a host name or an address", show(entry["ansible_host"]), "ansible_host",
+                                            "set ansible_host to what ssh connects to; a port goes into ansible_port, a user into ansible_user"))
+                port = kinds.as_number(entry["ansible_port"])
+                if port is None or not 0 < port < 65536:
+                    findings.append(finding("input-range", host, "fail", "a number from 1 to 65535", show(entry["ansible_port"]), "ansible_port",
+                                            "set ansible_port to the port of the host's sshd"))
+                if not kinds.is_plain_text(entry["ansible_user"]) or re.search(r"[\s:/@]|\A-", entry["ansible_user"]):
+                    findings.append(finding("input-pattern", host, "fail", "the name of an account", show(entry["ansible_user"]), "ansible_user",
+                                            "set ansible_user to the account that ssh logs in to"))
+            # Any other key may be in an agent under this name. This one exists only where lab/lab.py has made hosts.
+            key = os.path.normpath(entry["ansible_ssh_private_key_file"])
+            connections[host] = {"missing_lab_key": key if "/.lab/" in key and not os.path.exists(key) else "", "address": entry["ansible_host"], "port": entry["ansible_port"],
+                                 "connection": "" if "failed" in entry else entry["ansible_connection"], "cluster_address": entry["cluster_address"]}
+        return findings, connections
+
+    @staticmethod
+    def _values_of(role, host, shared, many_lines, judged, needed):
+        """Return the values of a role's variables as the role will get them, what is wrong with the others, and the names of these."""
+        values, wrong, wrong_names = {}, [], set()
+        inputs = shared.hosts[host]
         for name, spec in role.options.items():
-            if name not in inputs:
+            if name not in needed or name not in inputs:
                 # Whether a variable without a default is needed, only the playbook that uses the role can tell.
                 continue
-            secret = keeps_secrets(spec)
-            try:
-                value = inputs.value(name)
-            except AnsibleError as error:
-                if name in inputs.given and not inputs.depends_on_the_run(name):
-                    wrong.append(finding("input-template", host, "fail", describe(spec), "a template that fails: %s" % show(str(error)), name,
+            key = (name, shared.key(host, name))
+            if key not in judged:
+                judged[key] = judge_value(name, spec, lambda: shared.value(host, name), shared.is_secret(host, name), many_lines)  # noqa: B023
+            value, problems = judged[key]
+            if problems is None:
+                # What a default is made of may be wrong, or only known during the run.
+                if name in inputs.given and not shared.depends_on_the_run(host, name):
+                    wrong.append(finding("input-template", host, "fail", describe(spec), value, name,
                                          "correct the expression, or what it refers to, where the inventory sets %s" % name))
-                continue
-            if spec.get("type") in ("list", "dict") and isinstance(value, str) and value:
-                # Ansible's own check would split it; the role gets the text, and goes through it letter by letter.
-                wrong.append(finding("input-type", host, "fail", describe(spec), "(not shown)" if secret else show(value), name,
-                                     "set %s to %s, on a command line as JSON: -e '{\"%s\": ...}'" % (name, describe(spec), name)))
-                continue
-            checked = ArgumentSpecValidator({name: spec}).validate({name: value}, validate_role_argument_spec=True)
-            if checked.error_messages:
-                kind = "input-choice" if "choices" in spec else "input-type"
-                found = "(not shown)" if secret else show(value)
-                # Which key is missing or unknown is no secret.
-                told = [str(error) for error in checked.errors.errors if not secret or isinstance(error, (RequiredError, UnsupportedError))]
-                if "options" in spec and told:
-                    found = "%s (%s)" % (found, show("; ".join(told)))
-                wrong.append(finding(kind, host, "fail", describe(spec), found, name, "set %s to %s" % (name, describe(spec))))
+            elif problems:
+                wrong += [finding(check_id, host, "fail", expected, found, name + label, fix) for check_id, label, expected, found, fix in problems]
             else:
-                # Numbers as such. The rest as the role will see it: here ~ is expanded and keys that were not given appear.
-                values[name] = checked.validated_parameters[name] if spec.get("type") in ("int", "float", "bool") else value
-        return values, wrong
+                values[name] = value
+                continue
+            wrong_names.add(name)
+        return values, wrong, wrong_names
 
     @staticmethod
-    def _judge_rules(rules, values, hosts, role):
+    def _judge_rules(rules, values, wrong, shared, role):
+        wrong_input = {host: not wrong[host].isdisjoint(role.options) for host in values}
+
         def evaluate(host, expression, item):
-            try:
-                return bool(hosts[host].evaluate(expression, item=item))
-            except AnsibleError:
-                # A value of a shape that the rule doesn't know is not allowed either. What is made of a value that has been
-                # found wrong already is not blamed again.
-                return wrong_input[host]
+            # A value of a shape that the rule doesn't know is not allowed either. What is made of a value that has been
+            # found wrong already is not blamed again.
+            truth = shared.truth(host, expression, item)
+            return wrong_input[host] if truth is None else truth
 
-        wrong_input = {host: any(name in hosts[host] and name not in values[host] for name in role.options) for host in values}
-        hidden = {name for name, spec in role.options.items() if keeps_secrets(spec)}
-        return judge_rules(rules, values, evaluate, hidden)
+        def reveal(host, label, value):
+            name = re.split(r"[.\[]", label)[0]
+            if shared.is_secret(host, name):
+                return HIDDEN
+            return show(without_secrets(option_at(role.options[name], label[len(name):]), value))
+
+        return judge_rules(rules, values, evaluate, reveal, shared.key)
 
     @staticmethod
-    def _causes(findings, hosts, defaults):
+    def _causes(findings, shared, defaults):
         """Return the findings without those about a default that is only wrong because it is made of a variable that is."""
-        blamed = {(entry["host"], re.split(r"[.\[]", entry["source"])[0]) for entry in findings}
+        blamed = {(entry["host"], re.split(r"[.\[]", entry["source"])[0]) for entry in findings if entry["verdict"] == "fail"}
+        # A value that is wrong for itself is no matter of agreement.
+        wrong = {re.split(r"[.\[]", entry["source"])[0] for entry in findings if entry["verdict"] == "fail" and entry["id"] != "input-same"}
+        shape = any(entry["id"] in ("inventory-outside-cluster", "inventory-one-host") for entry in findings)
 
         def is_consequence(entry):
             host, name = entry["host"], re.split(r"[.\[]", entry["source"])[0]
-            if host not in hosts or name in hosts[host].given or name not in defaults:
+            if entry["id"] == "input-same" and name in wrong:
+                return True
+            if host not in shared.hosts or name in shared.hosts[host].given or name not in defaults:
                 return False
-            return any((host, word) in blamed for word in re.findall(r"\w+", repr(defaults[name])) if word != name)
+            words = re.findall(r"\w+", repr(defaults[name]))
+            return any((host, word) in blamed for word in words if word != name) or (shape and "groups" in words)
 
         return [entry for entry in findings if not is_consequence(entry)]
 
     @staticmethod
-    def _unknown(roles, hosts):
+    def _unknown(roles, shared, hostvars):
         known = {name for role in roles for name in list(role.options) + list(role.defaults)}
         names = [role.name for role in roles]
-        findings = []
-        for host, inputs in hosts.items():
-            for name, meant in unknown_variables(inputs.given, known, names).items():
-                findings.append(finding("input-unknown", host, "warn", "a variable that a role has", "no role has a variable of this name", name,
-                                        "did you mean %s?" % meant if meant else "correct the name, or remove it"))
+        findings, told = [], {}
+        # What a run before this one has worked out is not from the inventory.
+        facts = getattr(getattr(hostvars, "_variable_manager", None), "_nonpersistent_fact_cache", {})
+        for host, inputs in shared.hosts.items():
+            group = frozenset(inputs.given)
+            if group not in told:
+                told[group] = unknown_variables(inputs.given, known.union(RUNTIME_FACTS), names, shared.words_of(host))
+            for name, (meant, certain) in told[group].items():
+                if name in facts.get(host, {}):
+                    continue
+                findings.append(finding("input-unknown", host, "fail" if certain else "warn", "a variable that a role has",
+                                        "no role has a variable of this name", name, "did you mean %s?" % meant if meant else "correct the name, or remove it"))
+            for name in RUNTIME_FACTS:
+                if name in inputs.given and name not in facts.get(host, {}):
+                    findings.append(finding("input-unknown", host, "fail", "variables that a role has", "a name that every run sets itself", name,
+                                            "remove it, or give your own variable another name"))
         return findings
+
+
+def ids_in(data):
+    """Return the ids of a role's rules or checks, in whatever lists they stand."""
+    if isinstance(data, dict):
+        return frozenset([str(data["id"])] if "id" in data else []).union(*[ids_in(inner) for inner in data.values()])
+    return frozenset().union(*[ids_in(inner) for inner in data]) if isinstance(data, list) else frozenset()
+
+
+def judge_value(name, spec, ask, secret, many_lines):
+    """Return (value, problems) of a variable; (what is said, None) where its template fails."""
+    try:
+        value = ask()
+    except AnsibleError as error:
+        return "a template that fails: %s" % (HIDDEN if secret else show(str(error))), None
+    value, found = kinds.check_type(spec, value)
+    problems = []
+    for check_id, label, expected, shown, fix, shows in found:
+        hidden = shows and (secret or keeps_secrets(option_at(spec, label)))
+        where = name + label
+        if fix is None and spec.get("type") in ("list", "dict") and not label:
+            fix = "set %s to %s, on a command line as JSON: -e '{\"%s\": ...}'" % (name, describe(spec), name)
+        problems.append((check_id, label, expected, HIDDEN if hidden else shown, "set %s to %s" % (where, expected) if fix is None else fix))
+    if not problems:
+        for label, text in texts_of(value):
+            if not kinds.is_plain_text(text) and re.sub(r"\[[0-9]+\]", "[]", name + label) not in many_lines:
+                hidden = secret or keeps_secrets(option_at(spec, label))
+                problems.append(("input-text", label, "text of one line, without control characters", HIDDEN if hidden else "%s (%s)" % (
+                    show(text), ", ".join(sorted({ascii(char)[1:-1] for char in text if not kinds.is_plain_text(char)}))),
+                    "set %s%s to one line; a block (|) in YAML ends with a line break, which |- leaves out" % (name, label)))
+    return value, problems

@@ -25,14 +25,33 @@ A role writes them as data in C(meta/input_rules.yml). All are judged for all ho
         allowed: empty where training_image_base is set
         fix: set one of the two
 
-Keys of a rule. C(variable) and exactly one kind are required:
+Keys of a rule. C(variable) and exactly one kind are required. Every text of every variable is one line without control
+characters, unless a rule says C(multiline).
 
 - C(range: [low, high])   a number within these, both included; null leaves a side open
-- C(pattern: regex)       the whole value matches
-- C(path: absolute)       begins with / and is neither / itself nor contains ..
+- C(number: [low, high])  the same of a number that may be written as text, in dictionaries whose keys are free
+- C(pattern: regex)       the whole value matches; C(\\d) and C(\\w) are ASCII
+- C(path: absolute)       begins with / and is neither / itself nor contains ..;  C(path: plain): nothing in it that a shell, a unit or a
+                          configuration file would read otherwise; C(path: any): / itself, too
+- C(folder: use)          none of a system's own folders, in any spelling; use is share, export, mount, tree, data or target (of a container)
+- C(inside: variable)     an address in the network that another variable names, if it names one
 - C(network: true)        CIDR without host bits, IPv4
-- C(address: true)        IPv4 address
+- C(address: true)        IPv4 address that other hosts can reach;  C(address: any): IPv4 or IPv6
+- C(hostname: true)       host name or address;  C(client: true): that, or a network;  C(no_proxy: true): what a proxy is left out for
+- C(url: true)            http, https or file, without credentials; or a dictionary of schemes, ends, credentials
+- C(proxy: true)          http(s)://[user:password@]host[:port]
+- C(image: true)          a reference of a container image
+- C(checksum: true)       sha256:DIGITS;  C(checksum: bare): the digits;  C(checksum: list): several
+- C(nccl_build: true)     2.21.5 or 2.21.5-1+cuda12.4;  C(nccl_build: exact): only the latter
+- C(package: true)        Debian's name[=version];  C(package: pinned): pip's name==version;  C(package: requirement): with a condition
+- C(capability: true)     compute capability without its dot;  C(capability: number): without its letter
+- C(key: PGP PUBLIC KEY BLOCK)  armored text, or the absolute path of a file on the controller
+- C(file: true)           absolute path of a file on the controller;  C(file: directory): of a folder
+- C(environment: true)    a dictionary of variables for a program
 - C(command: true)        words of a command line, each quote closed
+- C(ids: preflight)       ids of that role's rules;  C(ids: verify): of its checks; of a dictionary, its keys
+- C(one_of: [values])     one of these
+- C(multiline: true)      judges nothing: line breaks are allowed in this text
 - C(unique: true)         no value twice on one host (of a list);  C(unique: hosts): on no two hosts
 - C(same: true)           one value for all hosts
 - C(that: expression)     Jinja without braces, true is good; C(item) is the value named by C(variable)
@@ -50,49 +69,58 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-import shlex
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
+from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import describe, normal, show
 
-__all__ = ["KINDS", "RuleError", "check_inventory", "describe", "judge_rules", "parse_rules", "select", "show", "unknown_variables"]
-
-KINDS = ("range", "pattern", "path", "network", "address", "command", "unique", "same", "that")
-_OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
-_NEED_WORDS = ("pattern", "that")
-_MAX_SHOWN = 160
+__all__ = ["KINDS", "RuleError", "check_inventory", "describe", "judge_rules", "parse_rules", "select", "show", "texts_of_many_lines", "unknown_variables"]
 
 
 class RuleError(ValueError):
     """A rule that cannot be judged; the message names the role, the variable and what is wrong."""
 
 
-def show(value):
-    """Return a value as one short line."""
-    text = value if isinstance(value, str) and value else repr(value)
-    text = " ".join(text.split())
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+def _in_range(value, limits):
+    low, high = limits
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and (low is None or value >= low) and (high is None or value <= high)
 
 
-def describe(spec):
-    """Return in words what an option of argument_specs takes."""
-    if "choices" in spec:
-        return "one of %s" % ", ".join(str(choice) for choice in spec["choices"])
-    kind = spec.get("type", "str")
-    words = {
-        "str": "text",
-        "int": "an integer",
-        "float": "a number",
-        "bool": "true or false",
-        "path": "a path",
-        "raw": "any value",
-        "dict": "a dictionary",
-        "list": "a list",
-    }.get(kind, kind)
-    if kind == "list" and "elements" in spec:
-        words += " of %s" % {"str": "texts", "int": "integers", "dict": "dictionaries", "path": "paths"}.get(spec["elements"], spec["elements"])
-    if "options" in spec:
-        words += " with the keys %s" % ", ".join(sorted(spec["options"]))
-    return words
+def _is_number(value, limits):
+    number = kinds.as_number(value)
+    return number is not None and _in_range(number, limits)
+
+
+_PATHS = {"absolute": kinds.is_path, "plain": kinds.is_plain_path, "any": kinds.is_absolute}
+_GOOD = {
+    "range": _in_range,
+    "number": _is_number,
+    "pattern": kinds.matches,
+    "path": lambda value, kind: _PATHS[kind](value),
+    "folder": kinds.is_folder,
+    "network": lambda value, dummy: kinds.is_network(value),
+    "address": kinds.is_address,
+    "hostname": lambda value, dummy: kinds.is_host(value),
+    "client": lambda value, dummy: kinds.is_client(value),
+    "no_proxy": lambda value, dummy: kinds.is_no_proxy(value),
+    "url": kinds.is_url,
+    "proxy": lambda value, dummy: kinds.is_proxy(value),
+    "image": lambda value, dummy: kinds.is_image(value),
+    "checksum": kinds.is_checksum,
+    "nccl_build": kinds.is_nccl_build,
+    "package": kinds.is_package,
+    "capability": kinds.is_capability,
+    "key": kinds.is_key,
+    "file": kinds.is_file,
+    "environment": lambda value, dummy: kinds.is_environment(value),
+    "command": lambda value, dummy: kinds.is_command(value),
+    "one_of": lambda value, values: value in values,
+    "ids": lambda value, ids: all(isinstance(name, str) and name in ids for name in (value if isinstance(value, (dict, list)) else [value])),
+    "multiline": lambda value, dummy: True,
+}
+KINDS = tuple(_GOOD) + ("inside", "unique", "same", "that")
+_OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
+_NEED_WORDS = ("pattern", "that")
 
 
 def parse_rules(data, role, options):
@@ -118,138 +146,234 @@ def parse_rules(data, role, options):
         if row.get("severity", "block") not in ("block", "warn"):
             raise RuleError("%s: rule of %s: severity is block or warn" % (role, name))
         kind = kinds[0]
+        if kind in ("path", "folder", "key") and row[kind] not in _WORDS[kind]:
+            raise RuleError("%s: rule of %s: %s is one of %s" % (role, name, kind, ", ".join(_WORDS[kind])))
         if kind in _NEED_WORDS and not (row.get("allowed") and row.get("fix")):
             raise RuleError("%s: rule of %s: %s needs allowed and fix" % (role, name, kind))
-        rules.append(dict(row, kind=kind))
+        # What a change of it can change.
+        texts = [name] + [str(row[key]) for key in ("when", "that", "inside") if key in row]
+        rules.append(dict(row, kind=kind, words=frozenset(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))))
     return rules
 
 
 def select(value, path):
-    """Return (label, value) of everything that the rest of a variable path names: '' itself, C([].path) each entry's path."""
+    """Return (label, value) of everything that the rest of a variable path names.
+
+    '' is the value itself, C([].path) each entry's path, C([].target|path) its target, or its path where it has no target.
+    """
     found = [("", value)]
     for step in re.findall(r"\[\]|\.[^.\[]+", path):
         following = []
         for label, entry in found:
             if step == "[]":
                 following += [("%s[%d]" % (label, index), inner) for index, inner in enumerate(entry if isinstance(entry, list) else [])]
-            elif isinstance(entry, dict) and entry.get(step[1:]) is not None:
-                following.append((label + step, entry[step[1:]]))
+            elif isinstance(entry, dict):
+                # target|path: path where there is no target
+                given = [name for name in step[1:].split("|") if entry.get(name) not in (None, "")] or [step[1:]]
+                if entry.get(given[0]) is not None:
+                    following.append(("%s.%s" % (label, given[0]), entry[given[0]]))
         found = following
     return found
-
-
-def _in_range(value, limits):
-    low, high = limits
-    return not isinstance(value, bool) and isinstance(value, (int, float)) and (low is None or value >= low) and (high is None or value <= high)
-
-
-def _is_network(value):
-    try:
-        return "/" in str(value) and bool(ipaddress.IPv4Network(str(value)))
-    except ValueError:
-        return False
-
-
-def _is_address(value):
-    try:
-        return bool(ipaddress.IPv4Address(str(value)))
-    except ValueError:
-        return False
-
-
-def _is_command(value):
-    try:
-        return shlex.split(str(value)) != []
-    except ValueError:
-        return False
-
-
-_GOOD = {
-    "range": _in_range,
-    "pattern": lambda value, regex: re.fullmatch(regex, str(value)) is not None,
-    "path": lambda value, dummy: str(value).startswith("/") and str(value).strip("/") != "" and ".." not in str(value).split("/"),
-    "network": lambda value, dummy: _is_network(value),
-    "address": lambda value, dummy: _is_address(value),
-    "command": lambda value, dummy: _is_command(value),
-}
 
 
 def _allowed(rule):
     if rule.get("allowed"):
         return rule["allowed"]
-    if rule["kind"] == "range":
-        low, high = rule["range"]
+    kind = rule["kind"]
+    if kind in ("range", "number"):
+        low, high = rule[kind]
         if low is None:
             return "a number, %s at most" % high
         return "a number from %s to %s" % (low, high) if high is not None else "a number, %s at least" % low
-    return {
-        "path": "an absolute path below /, without ..",
-        "network": "an IPv4 network such as 10.0.0.0/24, without host bits",
-        "address": "an IPv4 address",
-        "command": "a command line, each quote closed, such as: python3 /data1/share/train.py",
-        "unique": "every value once",
-        "same": "the same value for all hosts",
-    }[rule["kind"]]
+    if kind == "one_of":
+        return "one of %s" % ", ".join(str(value) for value in rule[kind])
+    if kind == "inside":
+        return "an address in %s" % rule[kind]
+    if kind == "url" and isinstance(rule[kind], dict):
+        return "a URL (%s)%s, without credentials" % (
+            ", ".join(rule[kind].get("schemes", ["https", "http", "file"])), " of a %s" % " or ".join(rule[kind]["ends"]) if "ends" in rule[kind] else "")
+    words = _WORDS[kind]
+    return words[rule[kind]] if isinstance(words, dict) else words
 
 
-def _finding(rule, host, label, value, hidden=()):
+_WORDS = {
+    "path": {"absolute": "an absolute path below /, without ..", "any": "an absolute path, without ..",
+             "plain": "an absolute path below /, without .., of letters, digits and . _ + @ = ~ -"},
+    "folder": {
+        "share": "a path whose first folder is none of a system's own, such as /data1/share",
+        "export": "a folder that is none of the system's own, such as /data1/share",
+        "mount": "a mount point that is none of the system's own folders, such as /data1/share",
+        "tree": "a path whose first folder is none of a system's own, such as /mnt/user",
+        "data": "a folder for data, none of the system's own, such as /var/lib/docker",
+        "target": "a path in the container that is not /proc, /sys, /dev or a whole system folder",
+    },
+    "network": "an IPv4 network such as 10.0.0.0/24, without host bits",
+    "address": {True: "an IPv4 address that the other hosts can reach", "any": "an address such as 10.0.0.53"},
+    "hostname": "a host name or an address",
+    "client": "an address, a network such as 10.0.0.0/24 without host bits, or a host name; no wildcards",
+    "no_proxy": "a host, .domain, address or network",
+    "url": "a URL such as https://mirror.example.org/folder, without credentials",
+    "proxy": "a URL such as http://proxy.example.org:3128",
+    "image": "the reference of an image, with tag or digest, such as nvcr.io/nvidia/pytorch:25.02-py3",
+    "checksum": {True: "sha256 and 64 hexadecimal digits", "bare": "64 hexadecimal digits",
+                 "list": "sha256 and 64 hexadecimal digits; several with spaces between them"},
+    "nccl_build": {True: "an exact version such as 2.21.5-1+cuda12.4, or a release such as 2.21.5", "exact": "an exact version such as 2.28.9-1+cuda13.0"},
+    "package": {True: "a Debian package's name, or name=version", "pinned": "name==version",
+                "requirement": "name==version, with or without a condition behind ;"},
+    "capability": {True: "a compute capability without its dot, such as 90", "number": 'a compute capability without its dot, such as "90" for 9.0'},
+    "key": {"PGP PUBLIC KEY BLOCK": "an ASCII-armored public key, or the absolute path of one on the controller",
+            "CERTIFICATE": "PEM text, or the absolute path of a file on the controller"},
+    "file": {True: "the absolute path of a file on the controller", "directory": "the absolute path of a folder on the controller"},
+    "environment": "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
+    "command": "a command line, each quote closed, such as: python3 /data1/share/train.py",
+    "ids": "ids of checks; they are in the README of the role",
+    "unique": "every value once",
+    "same": "the same value for all hosts",
+    "multiline": "any text",
+}
+
+
+def texts_of_many_lines(rules):
+    """Return the paths of the texts in which rules allow line breaks."""
+    return {rule["variable"] for rule in rules if rule["kind"] == "multiline"}
+
+
+def _finding(rule, host, label, value, reveal):
     base = re.split(r"[.\[]", rule["variable"])[0]
     return finding(
-        "input-rule" if rule["kind"] == "that" else "input-" + rule["kind"],
+        "input-rule" if rule["kind"] == "that" else "input-" + rule["kind"].replace("_", "-"),
         host,
         "warn" if rule.get("severity") == "warn" else "fail",
         expected=_allowed(rule),
-        found="(not shown)" if base in hidden else show(value),
+        found=reveal(host, base + label, value),
         source=base + label,
         fix=rule.get("fix") or "set %s to %s" % (base + label, _allowed(rule)),
     )
 
 
-def judge_rules(rules, values, evaluate, hidden=()):
+def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(value), key=lambda host, name: None):
     """Return the findings of rules.
 
     C(values) is {host: {variable: value}}; a variable that is missing was found wrong before and is not judged again.
-    C(evaluate(host, expression, item)) gives the truth of a Jinja expression. Values of C(hidden) variables are not shown.
+    C(evaluate(host, expression, item)) gives the truth of a Jinja expression. C(reveal(host, label, value)) is what may be shown of a
+    value. C(key(host, variable)) is the same for hosts whose values are the same, or None if that is not known.
     """
-    findings = []
+    findings, blamed = [], {}
     for rule in rules:
         base, path = re.match(r"([^.\[]+)(.*)", rule["variable"]).groups()
-        seen = {}
+        kind = rule["kind"]
+        seen, judged = {}, {}
         for host in values:
             if base not in values[host] or ("when" in rule and not evaluate(host, rule["when"], None)):
                 continue
-            on_host = set()
-            for label, value in select(values[host][base], path):
-                if rule.get("empty") and not value and value is not False and value != 0:
-                    continue
-                kind = rule["kind"]
-                if kind in _GOOD:
-                    good = _GOOD[kind](value, rule[kind])
-                elif kind == "that":
-                    good = evaluate(host, rule["that"], value)
-                elif kind == "same":
-                    seen.setdefault(repr(value), (host, label, value))
-                    good = True
-                else:
-                    good = repr(value) not in on_host and (rule["unique"] != "hosts" or repr(value) not in seen)
-                    on_host.add(repr(value))
-                    seen[repr(value)] = (host, label, value)
-                if not good:
-                    findings.append(_finding(rule, host, label, value, hidden))
-        if rule["kind"] == "same" and len(seen) > 1:
-            findings += [_finding(rule, host, label, value, hidden) for host, label, value in seen.values()]
+            group = key(host, base)
+            wrong = judged.get(group) if group is not None and (kind in _GOOD or kind == "same" or rule.get("unique") is True) else None
+            if wrong is None:
+                wrong = judged[group] = _wrong(rule, host, select(values[host][base], path), evaluate, seen, values[host])
+            for label, value in wrong:
+                # What has been refused is not refused once more, as a whole or in part.
+                before = blamed.setdefault((host, base), set())
+                if not any(label.startswith(other) or other.startswith(label) for other in before):
+                    findings.append(_finding(rule, host, label, value, reveal))
+                    if findings[-1]["verdict"] == "fail":
+                        before.add(label)
+        if kind == "same" and len(seen) > 1:
+            findings += [_finding(rule, host, label, value, reveal) for host, label, value in seen.values()]
     return findings
 
 
-def unknown_variables(names, known, roles):
-    """Return {name: likely meant name or ''} of variables that carry a role's prefix but that no role knows."""
+def _wrong(rule, host, selected, evaluate, seen, its):
+    wrong, on_host = [], set()
+    kind = rule["kind"]
+    for label, value in selected:
+        if rule.get("empty") and not value and value is not False and value != 0:
+            continue
+        if kind in _GOOD:
+            good = _GOOD[kind](value, rule[kind])
+        elif kind == "inside":
+            good = not kinds.is_network(its.get(rule[kind])) or not kinds.is_address(value) or kinds.is_inside(value, its[rule[kind]])
+        elif kind == "that":
+            good = evaluate(host, rule["that"], value)
+        else:
+            alike = repr(normal(value))
+            if kind == "same":
+                seen.setdefault(alike, (host, label, value))
+                good = True
+            else:
+                good = alike not in on_host and (rule["unique"] != "hosts" or alike not in seen)
+                on_host.add(alike)
+                seen[alike] = (host, label, value)
+        if not good:
+            wrong.append((label, value))
+    return wrong
+
+
+def unknown_variables(names, known, roles, used=()):
+    """Return {name: (likely meant name or '', whether the name can only be a mistake)} of variables that no role knows.
+
+    Names of the user's own are not among them: those that are like none of ours, and C(used), those that the inventory's own
+    templates read. Those that carry a role's prefix, or miss words of a known name, may be their own, too.
+    """
     prefixes = tuple(role + "_" for role in roles)
+    folded = {name.lower(): name for name in known}
+    by_length = {}
+    for name in folded:
+        by_length.setdefault(len(name), []).append(name)
     unknown = {}
     for name in sorted(names):
-        if name.startswith(prefixes) and name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-            unknown[name] = close[0] if close else ""
+        if name in known or name in used or name.startswith(("ansible_", "__", "inventory_")):
+            continue
+        # CLUSTER_SSH_PORT, clusterSshPort, cluster-ssh-port, trainyard_cluster_ssh_port
+        plain = re.sub(r"\Atrainyard_(gpu_)?", "", re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).replace("-", "_").lower())
+        if plain in folded:
+            unknown[name] = (folded[plain], True)
+            continue
+        # A short own name is near to many.
+        near = kinds.nearest(plain, [other for size in range(len(plain) - 2, len(plain) + 3) for other in by_length.get(size, ())]) if len(plain) > 7 else ""
+        if near and not _is_family(plain, near):
+            unknown[name] = (folded[near], True)
+        elif name.startswith(prefixes):
+            close = near or (difflib.get_close_matches(plain, folded, n=1, cutoff=0.8) or [""])[0]
+            unknown[name] = (folded.get(close, ""), False)
+        else:
+            words = plain.split("_")
+            fits = [other for other in folded if len(words) > 1 and _lacks_words(words, other.split("_"))]
+            if len(fits) == 1:
+                unknown[name] = (folded[fits[0]], False)
     return unknown
+
+
+def _is_family(name, other):
+    """Tell whether two names differ by digits only: cluster_network2 is one of the user's own beside cluster_network."""
+    return name != other and re.sub("_?[0-9]+", "", name) == re.sub("_?[0-9]+", "", other)
+
+
+def _lacks_words(words, full):
+    """Tell whether a name is another one without words in the middle: docker_version for docker_engine_version."""
+    rest = iter(full)
+    return len(words) < len(full) and words[0] == full[0] and words[-1] == full[-1] and all(word in rest for word in words)
+
+
+GROUPS = ("cluster", "head", "storage", "gpu")
+_OWN_GROUPS = ("cpu", "lead", "heat", "heap", "bead", "beads", "hear", "heard", "heads_up")
+
+
+def misspelt_groups(groups):
+    """Return {group: the one that is meant} of groups whose name is nearly one of ours and that hold what ours lacks."""
+    found = {}
+    for name, hosts in groups.items():
+        if not hosts or name in GROUPS or name in _OWN_GROUPS or name in ("all", "ungrouped"):
+            continue
+        plain = name.lower()
+        for meant in GROUPS:
+            # gpu1 and gpu2 are parts of a cluster.
+            near = plain in (meant, meant + "s") or (plain[0] == meant[0] and not re.search("[0-9]", plain) and kinds.distance(
+                plain, meant, 2 if len(meant) > 5 else 1) <= (2 if len(meant) > 5 else 1) and (len(meant) > 3 or len(plain) > 3))
+            # An umbrella over ours has all of its hosts.
+            if near and not (groups.get(meant) and set(groups[meant]) <= set(hosts)):
+                found[name] = meant
+                break
+    return found
 
 
 def _same_address(hosts):
@@ -264,6 +388,30 @@ def _same_address(hosts):
     return {text: names for (text, dummy), names in shared.items() if len(names) > 1}
 
 
+_OF_ITSELF = ("localhost", "localhost.localdomain", "127.0.0.1", "::1")
+_BY_SSH = ("ssh", "smart", "paramiko", "paramiko_ssh")
+
+
+def _host_names(cluster, connections):
+    """Return the findings about names, which stand in ssh_config, known_hosts and the lists of hosts of launchers."""
+    findings = []
+    for host in cluster:
+        if not kinds.is_host(host):
+            findings.append(finding("inventory-host-name", show(host), "fail", "letters, digits, - and _ between dots, 63 at most each and 253 in all",
+                                    show(host), "inventory_hostname", "rename the host, and set ansible_host to what ssh connects to"))
+        elif len(cluster) > 1 and host.lower() in _OF_ITSELF and connections.get(host, {}).get("connection", "").rpartition(".")[2] in _BY_SSH:
+            findings.append(finding("inventory-host-name", host, "fail", "a name that means the same on all hosts", host, "inventory_hostname",
+                                    "name the host as the others know it, or set ansible_connection to local if it is the controller"))
+    alike = {}
+    for host in cluster:
+        alike.setdefault(host.lower().rstrip("."), []).append(host)
+    for hosts in alike.values():
+        if len(hosts) > 1:
+            findings.append(finding("inventory-host-name", ", ".join(hosts), "fail", "names that differ by more than upper and lower case", ", ".join(hosts),
+                                    "inventory_hostname", "rename or remove one of %s" % ", ".join(hosts)))
+    return findings
+
+
 def check_inventory(groups, connections):
     """Return the findings about the inventory's shape.
 
@@ -271,15 +419,17 @@ def check_inventory(groups, connections):
     the last is the path of a key that only lab/lab.py makes and has not made, else empty.
     """
     where = "inventory"
+    misspelt = [finding("inventory-group-name", ", ".join(groups[name]), "fail", "groups cluster, head, storage and gpu", "a group named %s" % show(name),
+                        where, "did you mean %s? Rename the group" % meant) for name, meant in misspelt_groups(groups).items()]
     if "cluster" not in groups:
         others = ", ".join(sorted(set(groups) - {"all", "ungrouped"})) or "none"
-        return [finding("inventory-no-cluster", "localhost", "fail", "a group named cluster", "groups: %s" % others, where,
+        return misspelt + [finding("inventory-no-cluster", "localhost", "fail", "a group named cluster", "groups: %s" % others, where,
                         "put every server into a group named cluster; its order is the order of the ranks")]
     cluster = groups["cluster"]
     if not cluster:
-        return [finding("inventory-empty-cluster", "localhost", "fail", "at least one host in group cluster", "group cluster has no host", where,
+        return misspelt + [finding("inventory-empty-cluster", "localhost", "fail", "at least one host in group cluster", "group cluster has no host", where,
                         "put every server into group cluster; its order is the order of the ranks")]
-    findings = []
+    findings = misspelt + _host_names(cluster, connections)
     for group in ("head", "storage", "gpu"):
         for host in groups.get(group, []):
             if host not in cluster:
@@ -296,7 +446,7 @@ def check_inventory(groups, connections):
                                     "rename the host %s or the group: Ansible takes one for the other in patterns and variables" % host))
     # Behind one forwarding address hosts differ in their port; local and container connections have no address of their own.
     by_ssh = [(host, entry["address"], str(entry["port"])) for host, entry in connections.items()
-              if entry["connection"].rpartition(".")[2] in ("ssh", "smart", "paramiko", "paramiko_ssh")]
+              if entry["connection"].rpartition(".")[2] in _BY_SSH]
     given = [(host, entry["cluster_address"], "") for host, entry in connections.items() if entry["cluster_address"]]
     keys = sorted({entry["missing_lab_key"] for entry in connections.values() if entry.get("missing_lab_key")})
     for key in keys:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
+
+from ansible.errors import AnsibleError
 
 ROLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "roles")
 
@@ -63,7 +66,14 @@ class HostInput:
         self._variables["hostvars"] = hostvars
         self._variables.update(extra or {})
         self._parent = templar
-        self._templar = self._with({})
+        # Made when it is needed: for most hosts another one has been asked already.
+        self._own = None
+
+    @property
+    def _templar(self):
+        if self._own is None:
+            self._own = self._with({})
+        return self._own
 
     def _with(self, extra):
         return self._parent.copy_with_new_env(available_variables=dict(self._variables, **extra))
@@ -71,7 +81,11 @@ class HostInput:
     def settle(self, values):
         """Take these values, of the types that the roles ask for, in place of the templates and texts they come from."""
         self._variables.update(values)
-        self._templar = self._with({})
+        self._own = None
+
+    def raw(self, name):
+        """Return what a variable has been set to."""
+        return self._variables[name]
 
     def __contains__(self, name):
         return name in self._variables
@@ -95,3 +109,170 @@ class HostInput:
     def template(self, text, **extra):
         """Return a text of the collection's own files with its expressions filled in."""
         return self._with(extra).template(text)
+
+
+class Shared:
+    """What was found out once for all hosts that have the same.
+
+    Compiling an expression takes far longer than anything else here, and hosts of a cluster differ in next to nothing. So values and
+    truths are kept by key(): what a variable's own text says, and what the variables say that it names.
+    """
+
+    # The same for all hosts of a run.
+    CONSTANT = frozenset(("groups", "omit", "playbook_dir", "inventory_dir", "inventory_file", "ansible_version", "environment"))
+    # By these an expression reads what its text does not name.
+    OF_THE_HOST = frozenset(("hostvars", "vars", "lookup", "query", "q", "random", "now"))
+
+    def __init__(self, templar, hostvars, hosts, defaults):
+        self.hosts = {host: HostInput(templar, hostvars, host, defaults) for host in hosts}
+        self._facts = {}
+        self._numbers = {}
+        self._keys = {host: {} for host in hosts}
+        self._reads = {}
+        self._settled = {host: {} for host in hosts}
+        self._values = {}
+        self._truths = {}
+        self._words = {}
+        self.evaluations = 0
+
+    def _number(self, thing):
+        return self._numbers.setdefault(thing, len(self._numbers))
+
+    def _about(self, raw):
+        """Return (what equal values share, whether it is no template, the words in its templates, whether it is from a vault)."""
+        known = self._facts.get(id(raw))
+        # The value is kept, too, as another one may come to stand at its place.
+        if known is None or known[0] is not raw:
+            texts = []
+            secret = _collect(raw, texts)
+            templates = [text for text in texts if "{{" in text or "{%" in text or "{#" in text]
+            words = frozenset(word for text in templates for word in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text))
+            try:
+                print_of_it = self._number((type(raw).__name__, getattr(raw, "_ciphertext", None) or repr(raw)))
+            except Exception:  # pylint: disable=broad-exception-caught
+                # A vault that cannot be opened says so when it is read.
+                print_of_it = self._number(("", id(raw)))
+            known = self._facts[id(raw)] = (raw, print_of_it, not templates and not secret, words, secret)
+        return known[1:]
+
+    def key(self, host, name):
+        """Return a number that hosts share for which the variable is the same."""
+        keys = self._keys[host]
+        if name not in keys:
+            if name in self.CONSTANT:
+                return -1
+            # What names itself in a circle fails anyway.
+            keys[name] = -2
+            of_it, static, words, secret = self._about(self.hosts[host].raw(name))
+            read = {name}
+            if not static:
+                inner = []
+                for word in sorted(words):
+                    if word in self.OF_THE_HOST:
+                        inner.append((word, host))
+                    elif word in self.hosts[host]:
+                        key = self.key(host, word)
+                        inner.append((word, key))
+                        # A circle's other half is not worked out yet.
+                        its_words, its_secret = self._reads.get(key, (frozenset(), False))
+                        read |= its_words
+                        secret = secret or its_secret
+                read |= words
+                of_it = self._number((of_it, tuple(inner)))
+            keys[name] = of_it
+            self._reads.setdefault(of_it, (frozenset(read) if not static else frozenset(), secret))
+        return keys[name]
+
+    def is_secret(self, host, name):
+        """Tell whether a variable's value comes from a vault, directly or through the variables that it names."""
+        return name in self.hosts[host] and self._reads.get(self.key(host, name), (None, False))[1]
+
+    def depends_on_the_run(self, host, name):
+        return any(fact in self._reads.get(self.key(host, name), (frozenset(), False))[0] for fact in RUNTIME_FACTS)
+
+    def value(self, host, name):
+        """Return the templated value of a variable in plain containers; raises AnsibleError."""
+        key = self.key(host, name)
+        if key not in self._values:
+            raw = self.hosts[host].raw(name)
+            if self._about(raw)[1]:
+                self._values[key] = (_plain(raw), None)
+            else:
+                self.evaluations += 1
+                try:
+                    self._values[key] = (_plain(self.hosts[host].value(name)), None)
+                except AnsibleError as error:
+                    self._values[key] = (None, error)
+                except RecursionError:
+                    self._values[key] = (None, AnsibleError("%s names itself" % name))
+        value, error = self._values[key]
+        if error is not None:
+            raise error
+        return value
+
+    def touched(self, host, names):
+        """Return those of the names whose value the inventory sets, or sets something that the default is made of."""
+        given = self.hosts[host].given
+        found = set()
+        for name in names:
+            if name in self.hosts[host] and (name in given or not self._reads[self.key(host, name)][0].isdisjoint(given)):
+                found.add(name)
+        return found
+
+    def words_of(self, host):
+        """Return the names that the templates in a host's variables read."""
+        inputs = self.hosts[host]
+        return frozenset().union(*[self._about(raw)[2] for name, raw in inputs.given.items() if name not in self.CONSTANT])
+
+    def settle(self, host, values):
+        """Take these values, of the types that the roles ask for, in place of the templates and texts they come from."""
+        self._settled[host].update(values)
+
+    def truth(self, host, expression, item=None):
+        """Return whether a Jinja expression is true on a host, None if it fails."""
+        if expression not in self._words:
+            self._words[expression] = sorted(set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", expression)))
+        names = tuple((word, host if word in self.OF_THE_HOST else self.key(host, word)) for word in self._words[expression]
+                      if word in self.OF_THE_HOST or word in self.hosts[host])
+        key = (expression, names, repr(item))
+        if key not in self._truths:
+            self.evaluations += 1
+            if self._settled[host]:
+                self.hosts[host].settle(self._settled[host])
+                self._settled[host] = {}
+            try:
+                self._truths[key] = bool(self.hosts[host].evaluate(expression, item=item))
+            except AnsibleError:
+                self._truths[key] = None
+        return self._truths[key]
+
+
+def _collect(raw, texts):
+    """Add the texts in a value to a list. Returns whether one of them is from a vault."""
+    if isinstance(raw, dict):
+        return any([_collect(inner, texts) for pair in raw.items() for inner in pair])
+    if isinstance(raw, (list, tuple)):
+        return any([_collect(inner, texts) for inner in raw])
+    # EncryptedString, or AnsibleVaultEncryptedUnicode before ansible-core 2.19; a file that is encrypted as a whole leaves a tag.
+    if hasattr(raw, "_ciphertext"):
+        return True
+    if isinstance(raw, str):
+        texts.append(raw)
+    return any(tag.__name__ == "VaultedValue" for tag in getattr(raw, "_ansible_tags_mapping", ()))
+
+
+def _plain(value):
+    """Return a value with all that is templated late in it templated now."""
+    if isinstance(value, dict):
+        return {_plain(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, str) and "{" in value:
+        # Whether it is a template is told by a mark that a plain copy would not have.
+        return value
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    return value

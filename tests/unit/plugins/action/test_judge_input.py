@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,9 @@ from ansible.template import Templar
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
 
+from ansible_collections.trainyard.gpu.plugins.action import judge_input
 from ansible_collections.trainyard.gpu.plugins.action.judge_input import ActionModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import load_data, load_roles
 
 
 class Judge:
@@ -33,8 +36,24 @@ class Judge:
         return action.run(task_vars=task_vars)
 
 
+LOADER = DataLoader()
+
+
+@functools.lru_cache(maxsize=None)
+def roles():
+    """The roles' files are read once, not once for each inventory."""
+    return load_roles(LOADER)
+
+
+@functools.lru_cache(maxsize=None)
+def data(path):
+    return load_data(LOADER, path)
+
+
 @pytest.fixture(name="judge")
-def _judge(tmp_path):
+def _judge(tmp_path, monkeypatch):
+    monkeypatch.setattr(judge_input, "load_roles", lambda loader: roles())
+    monkeypatch.setattr(judge_input, "load_data", lambda loader, path: data(path))
     return Judge(tmp_path)
 
 
@@ -70,58 +89,58 @@ def test_checks_of_verify_by_their_ids(judge):
     ("cluster_share_path", "data1/share", "input-path", "absolute path"),
     ("cluster_share_path", "~/share", "input-path", "absolute path"),
     ("cluster_share_path", "/", "input-path", "absolute path"),
-    ("cluster_share_path", "/opt/share", "input-rule", "none of a system's own"),
+    ("cluster_share_path", "/opt/share", "input-folder", "none of a system's own"),
     ("cluster_slots", -1, "input-range", "0 to 64"),
-    ("package_sources_wheels_dir", "tests", "input-rule", "absolute path"),
+    ("package_sources_wheels_dir", "tests", "input-file", "absolute path"),
     ("training_image_apt_packages", ["libnccl2=2.21.5-1+cuda12.4"], "input-rule", "at one version"),
-    ("nccl_version", "latest", "input-pattern", "2.21.5-1+cuda12.4"),
+    ("nccl_version", "latest", "input-nccl-build", "2.21.5-1+cuda12.4"),
     ("nccl_version", "2.21.5", "input-rule", "together with nccl_cuda"),
     ("nccl_cuda", "twelve", "input-pattern", "such as 12.4"),
-    ("nccl_checksum", "md5:1", "input-pattern", "sha256"),
+    ("nccl_checksum", "md5:1", "input-checksum", "sha256"),
     ("nccl_prefix", "/opt/nccl", "input-pattern", "/usr/local"),
-    ("nccl_timeout", 5, "input-range", "60 at least"),
+    ("nccl_timeout", 5, "input-range", "60 to 86400"),
     ("nccl_cuda_home", "cuda", "input-path", "absolute path"),
     ("package_sources_name_servers", ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"], "input-rule", "three servers"),
-    ("package_sources_nvidia_cuda_url", "https://user:word@mirror.example.org/cuda", "input-pattern", "without credentials"),
-    ("package_sources_nvidia_container_url", "mirror.example.org", "input-pattern", "a URL"),
-    ("package_sources_nvidia_keyring_checksum", "md5:1", "input-pattern", "sha256"),
+    ("package_sources_nvidia_cuda_url", "https://mirror.example.org:cuda", "input-url", "without credentials"),
+    ("package_sources_nvidia_container_url", "mirror.example.org", "input-url", "a URL"),
+    ("package_sources_nvidia_keyring_checksum", "md5:1", "input-checksum", "sha256"),
     ("package_sources_nvidia_container_key_fingerprint", "F796ECB0", "input-pattern", "40 hexadecimal digits"),
-    ("training_image_base_archive", "README.md", "input-rule", "absolute path"),
-    ("docker_engine_repository_key", "README.md", "input-rule", "absolute path"),
+    ("training_image_base_archive", "README.md", "input-file", "absolute path"),
+    ("docker_engine_repository_key", "README.md", "input-key", "absolute path"),
     ("nvidia_driver_version", "latest", "input-pattern", "a branch such as 570"),
     ("nvidia_driver_source", "ppa", "input-choice", "nvidia_repository"),
-    ("nvidia_driver_runfile_checksum", "md5:0123", "input-rule", "sha256"),
+    ("nvidia_driver_runfile_checksum", "md5:0123", "input-checksum", "sha256"),
     ("nvidia_driver_reboot_timeout", 5, "input-range", "60 to 7200"),
     ("docker_engine_no_proxy", ".example.org,localhost", "input-type", "a list"),
     ("train_environment", "NCCL_DEBUG=INFO", "input-type", "a dictionary"),
-    ("train_environment", {"1X": "y"}, "input-rule", "not beginning with a digit"),
+    ("train_environment", {"1X": "y"}, "input-environment", "not beginning with a digit"),
     ("train_command", "python3 'train.py", "input-command", "each quote closed"),
     ("training_container_capabilities", ["CAP_IPC_LOCK", "IPC_LOK"], "input-rule", "IPC_LOCK"),
     ("training_container_ulimits", {"memlok": -1}, "input-rule", "memlock"),
     ("training_container_ipc", "none", "input-pattern", "private, shareable or host"),
     ("training_container_runtime", "nvidia;id", "input-pattern", "a runtime that Docker knows"),
     ("training_container_user", "1000:1000", "input-pattern", "starts every rank as root"),
-    ("training_sshd_options", {"Banner": "x\nPermitRootLogin yes"}, "input-rule", "a text in one line"),
+    ("training_sshd_options", {"Banner": "x\nPermitRootLogin yes"}, "input-text", "one line"),
     ("training_sshd_options", {"port": 22}, "input-rule", "no Port"),
     ("training_sshd_options", {"AuthorizedKeysFile": "/x"}, "input-rule", "has all hosts trust just these"),
     ("training_sshd_options", {"PasswordAuthentication": True}, "input-rule", "only the cluster's keys"),
     ("training_sshd_options", {"ForceCommand": "x"}, "input-rule", "no ForceCommand"),
     ("training_sshd_options", {"Match": "all"}, "input-rule", "no Match"),
-    ("training_image_build_variables", {"HOROVOD GPU": "NCCL"}, "input-rule", "names of letters"),
-    ("training_image_horovod_url", "ftp://example.org/horovod.tar.gz", "input-pattern", "URL"),
+    ("training_image_build_variables", {"HOROVOD GPU": "NCCL"}, "input-environment", "names of letters"),
+    ("training_image_horovod_url", "ftp://example.org/horovod.tar.gz", "input-url", "URL"),
     ("training_image_horovod_version", "latest", "input-pattern", "0.28.1"),
     ("cluster_network", "10.0.0.1/24", "input-network", "10.0.0.0/24"),
     ("cluster_head", "server-z", "input-rule", "group cluster"),
     ("cluster_storage", "nas", "input-rule", "group cluster"),
     ("container_toolkit_version", "latest", "input-pattern", "1.17.8"),
-    ("container_toolkit_proof_image", "--privileged", "input-pattern", "name of an image"),
+    ("container_toolkit_proof_image", "--privileged", "input-image", "reference of an image"),
     ("preflight_fail_on", "never", "input-choice", "block, warn"),
     ("preflight_overrule", {"drv-branch-eol": "off"}, "input-rule", "skip, warn or block"),
     ("verify_overrule", {"gpu-ecc": "off"}, "input-rule", "skip, warn or block"),
     ("verify_overrule", {"gpu-ec": "skip"}, "input-rule", "ids of checks"),
     ("verify_overrule", {"bandwidth-cluster": "warn", "gpu-ecc": "warn"}, "input-rule", "only skip for bandwidth-host, bandwidth-cluster"),
     ("verify_overrule", {"gpus-busy": "block"}, "input-rule", "only skip for bandwidth-host, bandwidth-cluster"),
-    ("preflight_compat_facts", "facts.yml", "input-rule", "absolute path"),
+    ("preflight_compat_facts", "facts.yml", "input-file", "absolute path"),
     ("preflight_image_facts", {"torch": "latest"}, "input-rule", "begin with a number"),
     ("shared_storage_backend", "gluster", "input-choice", "existing"),
     ("training_image_distribution", "carrier-pigeon", "input-choice", "registry, archive"),
@@ -154,7 +173,7 @@ RUNFILE = {"nvidia_driver_source": "runfile", "nvidia_driver_version": "570.172.
 ])
 def test_an_installer_needs_its_version_its_url_and_its_checksum(judge, name, value):
     assert "failed" not in judge(cluster(RUNFILE))
-    assert ("input-rule", name) in problems(judge(cluster(dict(RUNFILE, **{name: value}))))
+    assert name in {source for _id, source in problems(judge(cluster(dict(RUNFILE, **{name: value}))))}
 
 
 def test_an_installer_of_another_version_is_refused(judge):
@@ -171,15 +190,15 @@ def test_one_cluster_has_one_driver(judge):
     ("nfs_server_options", ["rw=1"], "[0]", "exports(5)"),
     ("nfs_server_options", ["sec=foo"], "[0]", "exports(5)"),
     ("nfs_server_options", ["anonuid=1000"], "[0]", "nfs_server_anonuid"),
-    ("nfs_server_exports", [{"path": "share"}], "[0].path", "absolute path"),
+    ("nfs_server_exports", [{"path": "share"}], "[0].path", "none of the system's own"),
     ("nfs_server_exports", [{"path": "/a"}, {"path": "/a"}], "[1].path", "every value once"),
     ("nfs_server_exports", [{"path": "/a", "options": ["anonuid=abc"], "full_access": False}], "[0].options[0]", "exports(5)"),
     ("nfs_server_exports", [{"path": "/a", "options": ["rw", "anonuid=1000"]}], "", "nfs_server_anonuid"),
     ("nfs_server_clients", ["*.example.org"], "[0]", "no wildcards"),
     ("nfs_client_mounts", [{"server": "10.0.0.1", "path": "a"}], "[0].path", "an absolute path"),
     ("nfs_client_mounts", [{"server": "10.0.0.1:/a", "path": "/a"}], "[0].server", "an address"),
-    ("nfs_client_mounts", [{"server": "10.0.0.1", "path": "/"}], "", "a target other than /"),
-    ("nfs_client_mounts", [{"server": "10.0.0.1", "path": "/a", "target": "/mnt"}, {"server": "10.0.0.2", "path": "/b", "target": "/mnt/"}], "", "every target once"),
+    ("nfs_client_mounts", [{"server": "10.0.0.1", "path": "/"}], "[0].path", "a mount point"),
+    ("nfs_client_mounts", [{"server": "10.0.0.1", "path": "/a", "target": "/mnt"}, {"server": "10.0.0.2", "path": "/b", "target": "/mnt/"}], "[1].target", "every target once"),
     ("nfs_client_options", ["hard,noatime"], "[0]", "one mount option"),
     ("shared_storage_users", [{"name": "anna", "uid": 999}], "[0].uid", "1000 to 65000"),
     ("shared_storage_users", [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2001}], "[1].uid", "every value once"),
@@ -276,7 +295,7 @@ FILE = {"version": "11.4.4", "url": "https://mirror.example.org/cuda_11.4.4_470.
     ({"cuda_toolkit_versions": ["12.4"], "cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [FILE]}, {"cuda_toolkit_versions"}),
     ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [FILE], "cuda_toolkit_default": "11.4"}, set()),
     ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [dict(FILE, checksum="md5:1")]}, {"cuda_toolkit_runfiles[0].checksum"}),
-    ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [{"version": "11.4.4", "url": FILE["url"]}]}, {"cuda_toolkit_runfiles"}),
+    ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [{"version": "11.4.4", "url": FILE["url"]}]}, {"cuda_toolkit_runfiles[0]"}),
     ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [dict(FILE, version="11.4")]}, {"cuda_toolkit_runfiles[0].version"}),
     ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [dict(FILE, url="ftp://a/b.run")]}, {"cuda_toolkit_runfiles[0].url"}),
     ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [FILE, dict(FILE, version="11.4.3")]}, {"cuda_toolkit_runfiles"}),
@@ -314,7 +333,7 @@ def test_ranges_of_versions(judge, when, good):
 
 def test_a_source_fix_names_what_it_replaces(judge):
     fix = {"name": "ours", "reason": "why", "source": ["issue"], "when": {"torch": ">=2"}, "replace": [{"file": "setup.py", "text": "x"}]}
-    assert {source for _id, source in problems(judge(cluster({"training_image_source_fixes": [fix]})))} == {"training_image_source_fixes"}
+    assert {source for _id, source in problems(judge(cluster({"training_image_source_fixes": [fix]})))} == {"training_image_source_fixes[0].replace[0]"}
 
 
 def test_all_problems_come_at_once(judge):
@@ -332,14 +351,16 @@ def test_what_is_only_known_during_the_run_is_left_to_the_run(judge):
     assert judge(cluster({"training_image_base": "{{ cluster_host.architecture }}-base"}))["findings"] == []
 
 
-def test_a_misspelt_name_is_warned_of(judge):
-    inventory = cluster({"cluster_ssh_prot": 2222, "my_own": 1})
-    result = judge(inventory)
-    assert "failed" not in result
+def test_a_misspelt_name_is_refused_and_a_name_that_only_begins_alike_is_warned_of(judge):
+    result = judge(cluster({"cluster_ssh_prot": 2222, "my_own": 1}))
+    assert result["failed"]
     assert {(entry["id"], entry["source"], entry["fix"]) for entry in result["findings"]} == {
         ("input-unknown", "cluster_ssh_prot", "did you mean cluster_ssh_port?")}
+    inventory = cluster({"cluster_colour": "blue", "my_own": 1})
+    result = judge(inventory)
+    assert "failed" not in result and {entry["source"] for entry in result["findings"]} == {"cluster_colour"}
     assert judge(inventory, fail_on="warn")["failed"]
-    assert judge(cluster({"cluster_ssh_prot": 2222, "preflight_fail_on": "warn"}))["failed"]
+    assert judge(cluster({"cluster_colour": "blue", "preflight_fail_on": "warn"}))["failed"]
 
 
 def test_a_secret_is_not_shown(judge):

@@ -63,7 +63,7 @@ def test_rules_across_hosts():
 
 def test_secrets_are_not_shown():
     rules = _input_rules.parse_rules({"input_rules": [dict(WORDS, variable="r_v.password", pattern="x+")]}, "r", ["r_v"])
-    (entry,) = _input_rules.judge_rules(rules, {"a": {"r_v": {"password": "hunter2"}}}, None, hidden={"r_v"})
+    (entry,) = _input_rules.judge_rules(rules, {"a": {"r_v": {"password": "hunter2"}}}, None, lambda host, label, value: "(not shown)")
     assert "hunter2" not in str(entry)
 
 
@@ -88,11 +88,41 @@ def test_a_rule_that_is_misspelt_is_an_error(data, blamed):
         _input_rules.parse_rules(data, "r", ["r_v"])
 
 
-def test_unknown_variables():
-    known = {"training_image_base", "cluster_head"}
-    assert _input_rules.unknown_variables(
-        ["training_image_bse", "training_image_base", "cluster_zzz", "ansible_host", "mine"], known, ["training_image", "cluster"]
-    ) == {"training_image_bse": "training_image_base", "cluster_zzz": ""}
+KNOWN = {"training_image_base", "cluster_head", "cluster_network", "cluster_ssh_port", "docker_engine_version", "nccl_version", "train_timeout",
+         "nfs_server_exports", "package_sources_http_proxy", "train_environment", "training_container_environment"}
+ROLES = ["training_image", "cluster", "docker_engine", "nccl", "train", "nfs_server", "package_sources", "training_container"]
+
+
+@pytest.mark.parametrize("name, meant, certain", [
+    ("training_image_bse", "training_image_base", True), ("ncll_version", "nccl_version", True), ("traning_image_base", "training_image_base", True),
+    ("CLUSTER_SSH_PORT", "cluster_ssh_port", True), ("clusterSshPort", "cluster_ssh_port", True), ("trainyard_cluster_head", "cluster_head", True),
+    ("cluster_netwrok", "cluster_network", True), ("nfs_srver_exports", "nfs_server_exports", True), ("cluster_networks", "cluster_network", True),
+    # They may be the user's own.
+    ("cluster_zzz", "", False), ("cluster_network2", "cluster_network", False), ("docker_version", "docker_engine_version", False),
+    ("train_epochs", "", False),
+])
+def test_a_name_that_no_role_has(name, meant, certain):
+    assert _input_rules.unknown_variables([name, "training_image_base"], KNOWN, ROLES) == {name: (meant, certain)}
+
+
+@pytest.mark.parametrize("name", ["ansible_host", "mine", "http_proxy", "nfs_server", "timeout", "version", "__cluster_head", "my_cluster_network", "train_env"])
+def test_a_name_of_the_users_own(name):
+    assert {found for found, (dummy, certain) in _input_rules.unknown_variables([name], KNOWN, ROLES).items() if certain} == set()
+
+
+def test_a_name_that_the_inventory_itself_reads_is_the_users_own():
+    assert _input_rules.unknown_variables(["cluster_networks"], KNOWN, ROLES, used={"cluster_networks"}) == {}
+
+
+@pytest.mark.parametrize("groups, found", [
+    ({"cluster": ["a"], "gpus": ["a"]}, {"gpus": "gpu"}), ({"cluster": ["a"], "Head": ["a"]}, {"Head": "head"}), ({"clusters": ["a"]}, {"clusters": "cluster"}),
+    ({"cluster": ["a"], "storge": ["a"]}, {"storge": "storage"}), ({"cluster": ["a"], "haed": ["a"]}, {"haed": "head"}),
+    ({"cluster": ["a"], "clusters": ["b"]}, {"clusters": "cluster"}),
+    ({"cluster": ["a", "b"], "gpu": ["a"], "gpus": ["a", "b"]}, {}), ({"cluster": ["a"], "clusters": ["a", "b"]}, {}), ({"cluster": ["a"], "gpu1": ["a"]}, {}),
+    ({"cluster": ["a"], "cpu": ["a"], "rack2": ["a"], "lead": ["a"], "gpu_a100": ["a"], "heads": []}, {}),
+])
+def test_a_group_that_is_nearly_one_of_ours(groups, found):
+    assert _input_rules.misspelt_groups(groups) == found
 
 
 @pytest.mark.parametrize("spec, words", [

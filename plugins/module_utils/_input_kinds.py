@@ -1,0 +1,480 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""One function per kind of value: types, texts, folders, addresses, names, URLs, images, packages.
+
+Each returns whether a value is good. Nothing here knows a role or a variable.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import os
+import re
+import shlex
+import unicodedata
+
+__all__ = ["check_type", "describe", "is_plain_text", "mask", "normal", "normal_path", "show"]
+
+_MAX_SHOWN = 160
+
+
+# --- showing values -------------------------------------------------------------------------------------------------------
+
+def mask(text):
+    """Return a text without the credentials of the URLs in it."""
+    # Up to the last @, as a password may hold blanks, / and @ that should have been escaped. An image's digest has one, too.
+    begin = re.search(r"[A-Za-z][A-Za-z0-9+.-]{0,40}:/{1,3}", text)
+    if begin:
+        for found in reversed(list(re.finditer(r"@(?!sha[0-9]+:)", text[begin.end():]))):
+            text = text[:begin.end()] + "***" + text[begin.end() + found.start():]
+            break
+    text = re.sub(r"[^\s:/@'\"\[]{1,200}:[^\s@*]{1,500}@(?!sha[0-9]+:)", "***@", text)
+    return re.sub(r"(?i)([?&](?:[a-z_-]*(?:token|key|password|passwd|secret|signature)|sig)=)[^&\s'\"]+", r"\1***", text)
+
+
+def show(value):
+    """Return a value as one short line that holds no credentials of a URL."""
+    # What is nothing but blanks would not be seen.
+    text = value if isinstance(value, str) and value.strip() else repr(value)
+    text = "".join(char if char.isprintable() else " " if char.isspace() else repr(char)[1:-1] for char in str(text))
+    text = " ".join(mask(text).split())
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+
+
+# --- types ----------------------------------------------------------------------------------------------------------------
+
+_TRUE = ("y", "yes", "on", "1", "true", "t")
+_FALSE = ("n", "no", "off", "0", "false", "f")
+
+
+def describe(spec):
+    """Return in words what an option of argument_specs takes."""
+    if "choices" in spec:
+        return "one of %s" % ", ".join(str(choice) for choice in spec["choices"])
+    kind = spec.get("type", "str")
+    words = {
+        "str": "text",
+        "int": "an integer",
+        "float": "a number",
+        "bool": "true or false",
+        "path": "a path",
+        "raw": "any value",
+        "dict": "a dictionary",
+        "list": "a list",
+    }.get(kind, kind)
+    if kind == "list" and "elements" in spec:
+        words += " of %s" % {"str": "texts", "int": "integers", "dict": "dictionaries", "path": "paths"}.get(spec["elements"], spec["elements"])
+    if "options" in spec:
+        words += " with the keys %s" % ", ".join(sorted(spec["options"]))
+    return words
+
+
+def as_number(value, kind="int"):
+    """Return a number, also one written as text; None for what is none. True and false are none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        text = value
+        if re.fullmatch(r"[+-]?[0-9]{1,30}", text):
+            value = int(text)
+        elif kind == "float" and re.fullmatch(r"[+-]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2})?", text):
+            value = float(text)
+        else:
+            return None
+    if not isinstance(value, (int, float)) or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if kind == "int":
+        return int(value) if value == int(value) else None
+    return float(value)
+
+
+def _scalar(spec, kind, value):
+    """Return (value, found, fix): found is None for a good value; without fix it is the usual one."""
+    if kind in ("int", "float"):
+        number = as_number(value, kind)
+        return (number, None, None) if number is not None else (value, value, None)
+    if kind == "bool":
+        if isinstance(value, bool):
+            return value, None, None
+        text = str(value).lower() if isinstance(value, (str, int)) else ""
+        return (text in _TRUE, None, None) if text in _TRUE + _FALSE else (value, value, None)
+    if kind in ("str", "path"):
+        if isinstance(value, bool):
+            return value, "true or false without quotes: %s" % value, "quote it"
+        if isinstance(value, int):
+            return str(value), None, None
+        if isinstance(value, float):
+            return value, "a number without quotes, which YAML reads as %s" % value, "quote it"
+        if isinstance(value, str):
+            return str(value), None, None
+        if value is None:
+            return value, "no value (null)", None
+        if isinstance(value, (list, tuple, dict)):
+            return value, "%s: %s" % ("a dictionary" if isinstance(value, dict) else "a list", show(value)), None
+        return value, "%s without quotes: %s" % (type(value).__name__, show(str(value))), "quote it"
+    return value, None, None
+
+
+def check_type(spec, value, label=""):
+    """Return (value, problems) of a value against an option of argument_specs.
+
+    The value has numbers, also those that were written as text, as what the option asks for. Each problem is
+    (id, label, expected, found, fix, whether it shows a value); label is the path within the variable.
+    """
+    problems = []
+    value = _check(spec, spec.get("type", "str"), value, label, problems)
+    return value, problems
+
+
+def _check(spec, kind, value, label, problems):
+    if kind == "raw":
+        return value
+    if kind == "list":
+        if value is None or value == "":
+            # Ansible's own default for nothing.
+            return []
+        if not isinstance(value, (list, tuple)):
+            problems.append(("input-type", label, describe(spec), show(value), None, True))
+            return value
+        inner = dict(spec, type=spec.get("elements", "raw"))
+        return [_check(inner, inner["type"], entry, "%s[%d]" % (label, number), problems) for number, entry in enumerate(value)]
+    if kind == "dict":
+        if value is None or value == "":
+            return {}
+        if not isinstance(value, dict):
+            problems.append(("input-type", label, describe(dict(spec, type="dict")), show(value), None, True))
+            return value
+        return _check_keys(spec, value, label, problems)
+    checked, found, fix = _scalar(spec, kind, value)
+    if found is not None:
+        problems.append(("input-type", label, describe(dict(spec, type=kind)), show(found), fix, True))
+        return value
+    if "choices" in spec and checked not in spec["choices"]:
+        # A number is good for a text, and the reverse.
+        problems.append(("input-choice", label, describe(spec), show(checked), None, True))
+    return checked
+
+
+def _check_keys(spec, value, label, problems):
+    options = spec.get("options")
+    if options is None:
+        return {str(key): inner for key, inner in value.items()}
+    result = {}
+    for key, inner in value.items():
+        where = "%s.%s" % (label, key)
+        if key not in options:
+            close = nearest(str(key), options)
+            problems.append(("input-type", label, describe(dict(spec, type="dict")), "an unknown key %s" % show(str(key)),
+                             "did you mean %s?" % close if close else "remove the key", False))
+        elif inner is None and not options[key].get("required"):
+            # As Ansible takes it: not given.
+            result[key] = None
+        else:
+            result[key] = _check(options[key], options[key].get("type", "str"), inner, where, problems)
+    for key, option in options.items():
+        if option.get("required") and key not in value:
+            problems.append(("input-type", label, describe(dict(spec, type="dict")), "no key %s" % key, "add %s: %s" % (key, describe(option)), False))
+    return result
+
+
+# --- names that are nearly known ------------------------------------------------------------------------------------------
+
+def distance(one, other, most=2):
+    """Return how many letters to add, drop, change or swap with their neighbour make one of the other; most + 1 where it is more."""
+    if abs(len(one) - len(other)) > most:
+        return most + 1
+    before, row = None, list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        older, before, row = before, row, [i]
+        for j, its in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != its))
+            if older is not None and j > 1 and letter == other[j - 2] and one[i - 2] == its:
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+        if min(row) > most:
+            return most + 1
+    return min(row[-1], most + 1)
+
+
+def nearest(name, known, most=2):
+    """Return the known name that is nearest to this one, '' if none is as near as that."""
+    best, least = "", most + 1
+    for other in sorted(known):
+        apart = distance(name, other, least - 1) if least else least
+        if apart < least:
+            best, least = other, apart
+    return best
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------------
+
+def is_plain_text(text, tabs=False):
+    """Tell whether a text is one line without control characters."""
+    return not any(unicodedata.category(char) in ("Cc", "Zl", "Zp", "Cs") and not (tabs and char == "\t") for char in text)
+
+
+def is_command(value):
+    try:
+        return is_text(value) and "\0" not in str(value) and shlex.split(str(value)) != []
+    except ValueError:
+        return False
+
+
+def is_text(value):
+    return isinstance(value, (str, int)) and not isinstance(value, bool)
+
+
+def matches(value, regex):
+    return is_text(value) and re.fullmatch(regex, str(value), re.ASCII) is not None
+
+
+def is_environment(value):
+    """Variables for programs: names that a shell takes, one line each, and no lists or dictionaries."""
+    return isinstance(value, dict) and all(
+        matches(name, "[A-Za-z_][A-Za-z0-9_]*") and isinstance(inner, (str, int, float)) and is_plain_text(str(inner)) for name, inner in value.items())
+
+
+# --- folders --------------------------------------------------------------------------------------------------------------
+
+def normal_path(path):
+    """Return an absolute path with each folder once: //a/./b/ is /a/b."""
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def normal(value):
+    """Return what two values that mean the same have in common, for comparing them."""
+    if isinstance(value, str) and value.startswith("/"):
+        return normal_path(value)
+    if isinstance(value, dict):
+        return tuple(sorted((str(key), repr(normal(inner))) for key, inner in value.items()))
+    if isinstance(value, (list, tuple)):
+        return tuple(normal(inner) for inner in value)
+    return value
+
+
+def is_absolute(value):
+    return is_text(value) and str(value).startswith("/") and ".." not in str(value).split("/") and is_plain_text(str(value))
+
+
+def is_path(value):
+    return is_absolute(value) and normal_path(str(value)) != "/"
+
+
+def is_plain_path(value):
+    """An absolute path of letters, digits and a few marks, which shells, units and configuration files take as it is."""
+    return is_path(value) and all(char.isalpha() or char in "0123456789._/+@=~-" for char in str(value))
+
+
+_SYSTEM = frozenset(("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "root", "run", "sbin", "snap", "sys", "tmp", "usr"))
+_OF_VAR = frozenset(("backups", "cache", "crash", "lib", "lock", "log", "mail", "metrics", "run", "snap", "spool", "tmp"))
+
+
+def is_folder(value, use):
+    """Tell whether a folder may be what a role makes of it: share, export, mount, tree, data, or target (in a container)."""
+    if not is_path(value):
+        return False
+    parts = normal_path(str(value)).split("/")[1:]
+    top, alone = parts[0].lower(), len(parts) == 1
+    if use == "target":
+        # Of the container: its libraries may be replaced one by one, its kernel's interfaces and whole system folders may not.
+        return top not in ("proc", "sys", "dev") and not (alone and top in _SYSTEM - {"tmp", "snap", "lost+found"}) or "/".join(parts) == "dev/shm"
+    if use == "data":
+        # Docker's and our own folders are where services keep theirs.
+        if top == "var" and parts[1:2] == ["lib"]:
+            return len(parts) > 2
+        return top not in _SYSTEM - {"tmp"} and not (alone and top in ("home", "opt", "srv", "var", "mnt", "media"))
+    if top in _SYSTEM:
+        return False
+    if top == "var":
+        return use in ("export", "mount") and not alone and parts[1].lower() not in _OF_VAR
+    if use == "share":
+        return top not in ("home", "opt")
+    if use == "export":
+        # The folder gets an access list, which ssh does not take of a home.
+        return not (top in ("home", "opt", "mnt", "media") and alone)
+    if use == "mount":
+        return not (top in ("opt", "media") and alone)
+    return True
+
+
+# --- addresses and names --------------------------------------------------------------------------------------------------
+
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+
+
+def is_ip(value, version=None):
+    try:
+        return isinstance(value, str) and "%" not in value and ipaddress.ip_address(value).version in (version or 4, version or 6)
+    except ValueError:
+        return False
+
+
+def is_address(value, kind=True):
+    """kind true: an IPv4 address that another host can reach; any: an address of either family that a service may have."""
+    if not is_ip(value, 4 if kind is True else None):
+        return False
+    address = ipaddress.ip_address(value)
+    if address.is_multicast or address.is_unspecified or str(address) == "255.255.255.255":
+        return False
+    return kind == "any" or not (address.is_loopback or address.is_reserved)
+
+
+def is_network(value):
+    try:
+        network = ipaddress.IPv4Network(value) if isinstance(value, str) and re.fullmatch(r"[0-9.]+/[0-9]{1,2}", value) else None
+    except ValueError:
+        return False
+    return network is not None and network.prefixlen >= 4 and not (network.is_loopback or network.is_multicast or network.is_unspecified)
+
+
+def is_inside(address, network):
+    return ipaddress.IPv4Address(address) in ipaddress.IPv4Network(network)
+
+
+def is_hostname(value):
+    """Labels of RFC 1123, and the underscore, which inventories have and nothing here minds."""
+    if not isinstance(value, str) or len(value) > 253:
+        return False
+    name = value[:-1] if value.endswith(".") else value
+    # A name that looks like an address is one that is misspelt.
+    return all(re.fullmatch(_LABEL, label) for label in name.split(".")) and not ("." in name and re.fullmatch("[0-9]+", name.rpartition(".")[2]))
+
+
+def is_host(value):
+    return is_hostname(value) or is_ip(value)
+
+
+def is_client(value):
+    """Whom a server may name in its exports: a host, or a network without host bits that is not the whole internet."""
+    if not isinstance(value, str):
+        return False
+    if "/" in value:
+        try:
+            network = ipaddress.ip_network(value) if re.fullmatch(r"[0-9A-Fa-f:.]+/[0-9]{1,3}", value) else None
+        except ValueError:
+            return False
+        return network is not None and network.prefixlen >= 4 and not network.is_multicast
+    return is_hostname(value) or is_address(value, "any")
+
+
+def is_no_proxy(value):
+    """What programs leave the proxy out for: a host, an address, a network, .domain, *, each with a port or not."""
+    if not isinstance(value, str) or value == "*":
+        return value == "*"
+    if "/" in value:
+        try:
+            return bool(re.fullmatch(r"[0-9A-Fa-f:.]+/[0-9]{1,3}", value)) and bool(ipaddress.ip_network(value, strict=False))
+        except ValueError:
+            return False
+    name = re.sub(r":[0-9]{1,5}\Z", "", value) if value.count(":") == 1 else value.strip("[]") if is_ip(value.strip("[]")) else value
+    return is_host(re.sub(r"\A(\*\.|\.)", "", name))
+
+
+# --- URLs -----------------------------------------------------------------------------------------------------------------
+
+_URL_CHARACTERS = r"[A-Za-z0-9._~:/?#\[\]@!$&()*+,;=%-]+"
+
+
+def split_url(value):
+    """Return (scheme, credentials, host, port, rest) of a URL, None for what is none."""
+    found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://(?:([^/?#]*)@)?(\[[0-9A-Fa-f:.]+\]|[^/?#:@\[\]]*)(?::([0-9]{1,5}))?([/?#].*)?", value) if isinstance(
+        value, str) and re.fullmatch(_URL_CHARACTERS, value) else None
+    return found and tuple(part or "" for part in found.groups())
+
+
+def is_url(value, kind=True):
+    """kind is a dictionary: schemes, ends (of the path), credentials (whether they may be in it); true for the usual."""
+    kind = kind if isinstance(kind, dict) else {}
+    parts = split_url(value)
+    if parts is None:
+        return False
+    scheme, credentials, host, port, rest = parts
+    if scheme not in kind.get("schemes", ["https", "http", "file"]) or (credentials and not kind.get("credentials")) or "@" in host:
+        return False
+    if "@" in value.partition("://")[2] and not credentials:
+        # Of no use in any that we know, and what is shown of it would not be masked right.
+        return False
+    if kind.get("ends") and not re.split("[?#]", rest)[0].endswith(tuple(kind["ends"])):
+        return False
+    if scheme == "file":
+        return host in ("", "localhost") and is_path(rest or "/")
+    return is_host(host.strip("[]")) and (not port or 0 < int(port) < 65536)
+
+
+def is_proxy(value):
+    parts = split_url(value)
+    return parts is not None and parts[4] in ("", "/") and is_url(value, {"schemes": ["http", "https"], "credentials": True})
+
+
+# --- images and packages --------------------------------------------------------------------------------------------------
+
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+
+
+def is_image(value):
+    """The grammar of references of github.com/distribution/reference."""
+    if not isinstance(value, str) or not re.fullmatch(r"[\x21-\x7e]{1,512}", value):
+        return False
+    found = re.fullmatch(r"(?P<name>[^@]+?)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}))?", value)
+    if not found:
+        return False
+    first, slash, rest = found.group("name").partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost" or first != first.lower()):
+        host, colon, port = first.rpartition(":") if re.search(r":[0-9]+\Z", first) else (first, "", "")
+        if not is_host(host.strip("[]")) or (colon and not 0 < int(port) < 65536):
+            return False
+        path = rest
+    else:
+        path = found.group("name")
+    # 64 hexadecimal digits are an id.
+    return len(path) <= 255 and all(re.fullmatch(_COMPONENT, part) for part in path.split("/")) and not re.fullmatch("[0-9a-f]{64}", path)
+
+
+def image_registry(value):
+    """Return the registry of an image's name; docker.io where it names none."""
+    first, slash, dummy = value.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+
+
+def is_checksum(value, kind=True):
+    """kind true: sha256:DIGITS; bare: the digits; list: several, with a blank between."""
+    digits = "[0-9a-f]{64}"
+    return matches(value, {"bare": digits, "list": "sha256:%s( sha256:%s)*" % (digits, digits)}.get(kind, "sha256:%s" % digits))
+
+
+def is_nccl_build(value, kind=True):
+    """kind exact: 2.21.5-1+cuda12.4; true: that, or a release."""
+    exact = r"[0-9]{1,2}\.[0-9]{1,3}\.[0-9]{1,3}-[0-9]{1,2}\+cuda[0-9]{1,2}\.[0-9]{1,2}"
+    return matches(value, exact if kind == "exact" else exact + r"|[0-9]{1,2}\.[0-9]{1,3}\.[0-9]{1,3}")
+
+
+def is_package(value, kind=True):
+    """kind true: NAME, NAME:ARCHITECTURE, NAME=VERSION of Debian; pinned: NAME==VERSION of pip; requirement: that with conditions."""
+    if kind is True:
+        return matches(value, r"[a-z0-9][a-z0-9+.-]{1,127}(:[a-z0-9-]+)?(=([0-9]+:)?[A-Za-z0-9.+~-][A-Za-z0-9.+:~-]*)?")
+    pinned = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9._-]+(,[A-Za-z0-9._-]+)*\])?==[0-9A-Za-z.+!_-]+"
+    return matches(value, pinned if kind == "pinned" else pinned + r"( *;[A-Za-z0-9_.<>=!'\"() ,+-]+)?")
+
+
+def is_capability(value, kind=True):
+    """A compute capability without its dot: 70, 90a, 103. kind number: without the letter."""
+    return matches(value, r"([3-9][0-9]|1[0-9]{2})" + ("" if kind == "number" else "[af]?"))
+
+
+def is_key(value, kind):
+    """An ASCII-armored block of this kind, or the absolute path of a file on the controller that has one."""
+    if not isinstance(value, str):
+        return False
+    begin, end = "-----BEGIN %s-----" % kind, "-----END %s-----" % kind
+    if "-----BEGIN" in value:
+        return begin in value and end in value[value.index(begin):] and is_plain_text(value.replace("\n", "").replace("\r", ""), tabs=True)
+    return is_file(value)
+
+
+def is_file(value, kind=True):
+    """kind true: an absolute path of a file on the controller; directory: of a folder."""
+    return is_absolute(value) and (os.path.isdir(str(value)) if kind == "directory" else os.path.isfile(str(value)))
