@@ -120,7 +120,6 @@ def test_checks_of_verify_by_their_ids(judge):
     ("training_container_ipc", "none", "input-pattern", "private, shareable or host"),
     ("training_container_runtime", "nvidia;id", "input-pattern", "a runtime that Docker knows"),
     ("training_container_user", "1000:1000", "input-pattern", "starts every rank as root"),
-    ("training_sshd_options", {"Banner": "x\nPermitRootLogin yes"}, "input-text", "one line"),
     ("training_sshd_options", {"port": 22}, "input-rule", "no Port"),
     ("training_sshd_options", {"AuthorizedKeysFile": "/x"}, "input-rule", "has all hosts trust just these"),
     ("training_sshd_options", {"PasswordAuthentication": True}, "input-rule", "only the cluster's keys"),
@@ -160,6 +159,16 @@ def test_a_value_that_is_refused(judge, name, value, check_id, allowed):
         assert first["found"] == str(value)
     for text in (name, first["found"], first["expected"], first["fix"]):
         assert text in result["msg"]
+
+
+@pytest.mark.parametrize("name, value, source", [
+    ("training_sshd_options", {"Banner": "x\nPermitRootLogin yes"}, ".Banner"), ("package_sources_no_proxy", ["a.example\nLD_PRELOAD=/tmp/x"], "[0]"),
+    ("nfs_server_exports", [{"path": "/data1/share *(rw)\n/etc"}], "[0].path"), ("train_environment", {"A\nB": "x"}, ""),
+    ("package_sources_apt_repositories", [{"uris": ["https://m.example\nTrusted: yes"], "suites": ["x/"], "signed_by": "/nowhere"}], "[0].uris[0]"),
+])
+def test_a_text_is_one_line(judge, name, value, source):
+    result = judge(cluster({name: value}))
+    assert result["failed"] and problems(result) == {("input-text", name + source)}
 
 
 RUNFILE = {"nvidia_driver_source": "runfile", "nvidia_driver_version": "570.172.08", "nvidia_driver_runfile_checksum": "sha256:" + "0" * 64,
