@@ -190,7 +190,8 @@ class ActionModule(ActionBase):
                                             "set ansible_user to the account that ssh logs in to"))
             # Any other key may be in an agent under this name. This one exists only where lab/lab.py has made hosts.
             key = os.path.normpath(entry["ansible_ssh_private_key_file"])
-            connections[host] = {"missing_lab_key": key if "/.lab/" in key and not os.path.exists(key) else "", "address": entry["ansible_host"], "port": entry["ansible_port"],
+            connections[host] = {"missing_lab_key": key if "/.lab/" in key and not os.path.exists(key) else "",
+                                 "address": entry["ansible_host"], "port": entry["ansible_port"],
                                  "connection": "" if "failed" in entry else entry["ansible_connection"], "cluster_address": entry["cluster_address"]}
         return findings, connections
 
