@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
@@ -206,7 +207,7 @@ class ActionModule(ActionBase):
                 continue
             key = (name, shared.key(host, name))
             if key not in judged:
-                judged[key] = judge_value(name, spec, lambda: shared.value(host, name), shared.is_secret(host, name), many_lines)  # noqa: B023
+                judged[key] = judge_value(name, spec, functools.partial(shared.value, host, name), shared.is_secret(host, name), many_lines)
             value, problems = judged[key]
             if problems is None:
                 # What a default is made of may be wrong, or only known during the run.

@@ -149,7 +149,7 @@ class Shared:
             words = frozenset(word for text in templates for word in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text))
             try:
                 print_of_it = self._number((type(raw).__name__, getattr(raw, "_ciphertext", None) or repr(raw)))
-            except Exception:  # pylint: disable=broad-exception-caught
+            except AnsibleError:
                 # A vault that cannot be opened says so when it is read.
                 print_of_it = self._number(("", id(raw)))
             known = self._facts[id(raw)] = (raw, print_of_it, not templates and not secret, words, secret)
