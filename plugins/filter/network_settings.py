@@ -57,8 +57,12 @@ _value:
           as it takes what a host has; what can't be told so is left out.
       type: dict
       sample: {server-a: {GLOO_SOCKET_IFNAME: ib0, NCCL_SOCKET_IFNAME: =bond0, NCCL_IB_HCA: =mlx5_0}}
+    addresses:
+      description: Address on the fabric network by host; empty for a host without one.
+      type: dict
+      sample: {server-a: 169.254.142.62}
     interface:
-      description: Interface on the fabric network for horovodrun's C(--network-interfaces); empty where the hosts' differ.
+      description: Interface on the fabric network for horovodrun's C(--network-interface) or C(--network-interfaces); empty where the hosts' differ.
       type: str
     problems:
       description: What stands against a job, hosts named; empty where nothing does.

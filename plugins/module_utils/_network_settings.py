@@ -19,7 +19,7 @@ def _each(hosts, value):
 
 
 def network_settings(members, launcher, cluster_network, fabric_network):
-    """Return the environment of each host's ranks by host name, horovodrun's interface, and problems and notes as sentences.
+    """Return the environment of each host's ranks and its fabric address by host name, horovodrun's interface, and problems and notes as sentences.
 
     Hosts without a slot have no rank, and no say.
     """
@@ -62,7 +62,8 @@ def network_settings(members, launcher, cluster_network, fabric_network):
     if launcher != "torchrun" and not problems:
         environment, told = _one_for_all(environment, launcher)
         notes += told
-    return {"interface": names[0] if len(names) == 1 else "", "environment": environment, "problems": problems, "notes": notes}
+    return {"interface": names[0] if len(names) == 1 else "", "addresses": {host["name"]: host.get("fabric_address", "") for host in hosts},
+            "environment": environment, "problems": problems, "notes": notes}
 
 
 def _one_for_all(environment, launcher):

@@ -30,6 +30,9 @@ SSH = ["ssh", "-F", SSH_CONFIG, "-o", "BatchMode=yes", "-o", "StrictHostKeyCheck
 SWEEP_SECONDS = 25
 # A network file system may show another host's last file a moment later.
 REPORT_SECONDS = 5
+VERSION_SECONDS = 30
+# In the job's folder.
+HOST_FILE = "hosts"
 TIMED_OUT = 124
 STOPPED = 143
 
@@ -68,6 +71,20 @@ print(len(asked))
 sys.exit(1 if alive else 0)
 """
 
+# Prints the version of a Python package as its files tell it: importing a framework takes seconds. Runs in the training containers too, so it is Python 3.6.
+VERSION = r"""
+import importlib.util, os, re, sys
+spec = importlib.util.find_spec(sys.argv[1])
+for folder in spec.submodule_search_locations or [] if spec else []:
+    for name in ("version.py", "__init__.py"):
+        if os.path.exists(os.path.join(folder, name)):
+            with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as stream:
+                found = re.search(r"^__version__(?:\s*:\s*\w+)?\s*=\s*['\"]([^'\"]+)", stream.read(), re.MULTILINE)
+            if found:
+                print(found.group(1))
+                sys.exit(0)
+"""
+
 
 class JobError(Exception):
     """The job can't be started as asked; the text is for a person."""
@@ -78,11 +95,13 @@ class JobError(Exception):
 def resolve(spec, cluster):
     """The job's hosts in rank order: name, slots and what its ranks are told of the network from the specification, the address from the cluster's file."""
     known = {host["name"]: host for host in cluster["hosts"]}
+    on_fabric = spec["network"].get("addresses", {})
     hosts = []
     for asked in spec["hosts"]:
         if asked["name"] not in known:
             raise JobError("host %s is not in %s: run site.yml first" % (asked["name"], CLUSTER))
-        hosts.append({"name": asked["name"], "slots": asked["slots"], "address": known[asked["name"]]["address"],
+        address = known[asked["name"]]["address"]
+        hosts.append({"name": asked["name"], "slots": asked["slots"], "address": address, "fabric_address": on_fabric.get(asked["name"]) or address,
                       "network": spec["network"]["environment"].get(asked["name"], {})})
     if not any(host["slots"] for host in hosts):
         raise JobError("no host of the job has a slot")
@@ -103,7 +122,34 @@ def assignments(environment):
     return ["%s=%s" % item for item in sorted(environment.items())]
 
 
-def horovodrun(spec, hosts, port, container, image_environment, job_dir):
+def host_file(hosts):
+    """The file for horovodrun's -hostfile. Its parser takes no comment and no empty line."""
+    return "".join("%s slots=%d\n" % (host["address"], host["slots"]) for host in hosts)
+
+
+def release(version):
+    """The first two numbers of a version; None where it has none."""
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    return (int(found.group(1)), int(found.group(2))) if found else None
+
+
+def interface_option(version):
+    """horovodrun's option for one interface. The plural came with 0.25.0; where the version is not known, every horovodrun from 0.19.0 on takes the singular."""
+    return "--network-interfaces" if (release(version) or (0, 0)) >= (0, 25) else "--network-interface"
+
+
+def torch_launcher(version):
+    """(command, whether it takes --rdzv_conf) of what starts a host's ranks: torchrun came with PyTorch 1.10, the module behind it with 1.9."""
+    found = release(version)
+    if found is None or found >= (1, 10):
+        return ["torchrun"], True
+    if found >= (1, 9):
+        return ["python3", "-m", "torch.distributed.run"], True
+    # With --use_env the ranks have LOCAL_RANK in their environment, and no argument that their command does not know.
+    return ["python3", "-m", "torch.distributed.launch", "--use_env"], False
+
+
+def horovodrun(spec, hosts, port, container, image_environment, job_dir, version=None):
     """The command on the head host. The environment is the container's own: docker exec would add the head's host name, and horovodrun send it to all."""
     environment = {"HOME": "/root"}
     environment.update(pair.split("=", 1) for pair in image_environment)
@@ -117,11 +163,10 @@ def horovodrun(spec, hosts, port, container, image_environment, job_dir):
     environment.update(spec["environment"])
     command = ["docker", "exec", "--workdir", spec["workdir"], container, "env", "-i"] + assignments(environment)
     command += ["horovodrun", "-np", str(sum(host["slots"] for host in hosts)),
-                "-H", ",".join("%s:%d" % (host["address"], host["slots"]) for host in hosts),
-                "-p", str(port), "--disable-cache", "--start-timeout", str(spec["start_timeout"])]
+                "-hostfile", os.path.join(job_dir, HOST_FILE), "-p", str(port), "--disable-cache", "--start-timeout", str(spec["start_timeout"])]
     if len(hosts) > 1:
         # On one host it wants the loopback interface and refuses any other.
-        command += ["--network-interface", spec["network"]["interface"]]
+        command += [interface_option(version), spec["network"]["interface"]]
     if spec["controller"] != "auto":
         command.append("--" + spec["controller"])
     # Once more behind horovodrun, which sets NCCL_SOCKET_IFNAME and others after the environment that it is given.
@@ -130,16 +175,24 @@ def horovodrun(spec, hosts, port, container, image_environment, job_dir):
     return command + RANK + spec["command"]
 
 
-def torchrun(spec, hosts, index, master_port, job_dir):
+def master_address(spec, hosts):
+    """Where the ranks of torchrun meet: on the fabric network if the specification says so, otherwise on the cluster network."""
+    return hosts[0]["fabric_address" if spec.get("master_on_fabric") else "address"]
+
+
+def torchrun(spec, hosts, index, master_port, job_dir, version=None):
     """The command on host number `index`, run in its container through ssh: there each host may have its own interface name."""
     environment = dict(hosts[index]["network"])
     environment.update(own_environment(spec, job_dir))
     environment.update(spec["environment"])
-    # Underscores: every torchrun since 1.9 takes them, dashes only newer ones.
-    command = ["env"] + assignments(environment) + [
-        "torchrun", "--nnodes", str(len(hosts)), "--node_rank", str(index), "--nproc_per_node", str(hosts[index]["slots"]),
-        "--master_addr", hosts[0]["address"], "--master_port", str(master_port), "--rdzv_conf", "timeout=%d" % spec["start_timeout"],
-        "--no_python"] + RANK + spec["command"]
+    launcher, has_rendezvous = torch_launcher(version)
+    # Underscores: all of them take these, dashes only newer ones.
+    command = ["env"] + assignments(environment) + launcher + [
+        "--nnodes", str(len(hosts)), "--node_rank", str(index), "--nproc_per_node", str(hosts[index]["slots"]),
+        "--master_addr", master_address(spec, hosts), "--master_port", str(master_port)]
+    if has_rendezvous:
+        command += ["--rdzv_conf", "timeout=%d" % spec["start_timeout"]]
+    command += ["--no_python"] + RANK + spec["command"]
     inner = "cd %s && exec %s" % (shlex.quote(spec["workdir"]), " ".join(shlex.quote(word) for word in command))
     return SSH + [hosts[index]["address"], inner]
 
@@ -280,6 +333,7 @@ class Job(object):
         self.began = time.monotonic()
         self.stopped = False
         self.failed_on = None
+        self.versions = {}
         self.output_lock = threading.Lock()
 
     def records(self):
@@ -294,7 +348,7 @@ class Job(object):
         """A job of the same id may have run before: its results must not be taken for this one's."""
         os.makedirs(self.job_dir, exist_ok=True)
         for name in os.listdir(self.job_dir):
-            if name == "result.json" or re.match(r"rank\.\d+\.(json|log|report)(\.new)?$", name):
+            if name in ("result.json", HOST_FILE) or re.match(r"rank\.\d+\.(json|log|report)(\.new)?$", name):
                 os.unlink(os.path.join(self.job_dir, name))
         write_json(os.path.join(self.job_dir, "spec.json"), self.spec)
 
@@ -307,14 +361,46 @@ class Job(object):
             raise JobError("container %s does not run on host %s: run site.yml. %s" % (name, self.cluster["head"], done.stderr.decode().strip()))
         return json.loads(environment)
 
+    def version(self, package, command):
+        """The version of a package in the container that the command enters; None where that can't be said: what needs it then ends with its own words."""
+        try:
+            done = subprocess.run(command + ["python3", "-", package], input=VERSION.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                  timeout=VERSION_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            return None
+        version = (done.stdout.decode(errors="replace").split() or [None])[-1]
+        if version:
+            self.versions[package] = version
+        return version
+
+    def master_port(self):
+        """The port that the ranks of torchrun meet at: the requested one, or one that is free now; jobs beside each other get different ones."""
+        asked = int(self.spec.get("master_port") or 0)
+        on_head = self.hosts[0]["name"] == self.cluster["head"]
+        if asked and not on_head:
+            return asked
+        address = master_address(self.spec, self.hosts) if on_head else ""
+        with socket.socket() as probe:
+            # As torchrun does: a connection of the last job that is still being closed takes no port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, asked))
+            except OSError as error:
+                raise JobError("train_master_port: '%d' cannot be used at %s on host %s: %s; set another port, or 0 for one that is free" % (
+                    asked, address, self.hosts[0]["name"], error))
+            return probe.getsockname()[1]
+
     def commands(self):
         if self.spec["launcher"] == "horovodrun":
-            return [horovodrun(self.spec, self.hosts, self.cluster["port"], self.cluster["container"], self.container_environment(), self.job_dir)]
-        # A port that is free now, on the network that the ranks meet on; jobs beside each other get different ones.
-        with socket.socket() as probe:
-            probe.bind((self.hosts[0]["address"] if self.hosts[0]["name"] == self.cluster["head"] else "", 0))
-            port = probe.getsockname()[1]
-        return [torchrun(self.spec, self.hosts, index, port, self.job_dir) for index in range(len(self.hosts))]
+            container, environment = self.cluster["container"], self.container_environment()
+            with open(os.path.join(self.job_dir, HOST_FILE), "w", encoding="utf-8") as stream:
+                stream.write(host_file(self.hosts))
+            version = self.version("horovod", ["docker", "exec", "-i", container])
+            return [horovodrun(self.spec, self.hosts, self.cluster["port"], container, environment, self.job_dir, version)]
+        port = self.master_port()
+        # One image is on all hosts.
+        version = self.version("torch", SSH + [self.hosts[0]["address"]])
+        return [torchrun(self.spec, self.hosts, index, port, self.job_dir, version) for index in range(len(self.hosts))]
 
     def copy_output(self, stream):
         for line in stream:
@@ -374,6 +460,7 @@ class Job(object):
             "job_id": self.spec["job_id"],
             "launcher": self.spec["launcher"],
             "command": self.spec["command"],
+            "versions": self.versions,
             "world_size": len(self.places),
             "ranks": rows,
             "metrics": report.get("metrics", {}) if isinstance(report, dict) else {},

@@ -23,8 +23,8 @@ def settings(*members, launcher="torchrun", fabric=FABRIC):
 
 
 def test_ethernet_and_one_network():
-    told = settings(member("a", "eth0", "eth0"), member("b", "eth0", "eth0"), fabric=CLUSTER)
-    assert told == {"interface": "eth0", "problems": [], "notes": [],
+    told = settings(member("a", "eth0", "eth0"), dict(member("b", "eth0", "eth0"), fabric_address="10.0.0.2"), fabric=CLUSTER)
+    assert told == {"interface": "eth0", "problems": [], "notes": [], "addresses": {"a": "", "b": "10.0.0.2"},
                     "environment": {name: {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"} for name in "ab"}}
 
 

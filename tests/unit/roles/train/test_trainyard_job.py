@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -61,8 +63,8 @@ def record(rank, address, code=0, checksum="c", slot=0):
 
 def test_slots_come_from_the_specification_and_addresses_from_the_cluster():
     assert hosts() == [
-        {"name": "lab-a", "slots": 1, "address": "172.30.77.11", "network": NETWORK["environment"]["lab-a"]},
-        {"name": "lab-b", "slots": 2, "address": "172.30.77.12", "network": NETWORK["environment"]["lab-b"]},
+        {"name": "lab-a", "slots": 1, "address": "172.30.77.11", "fabric_address": "172.30.77.11", "network": NETWORK["environment"]["lab-a"]},
+        {"name": "lab-b", "slots": 2, "address": "172.30.77.12", "fabric_address": "172.30.77.12", "network": NETWORK["environment"]["lab-b"]},
     ]
     assert job.placement(hosts()) == [
         {"rank": 0, "host": "lab-a", "slot": 0}, {"rank": 1, "host": "lab-b", "slot": 0}, {"rank": 2, "host": "lab-b", "slot": 1},
@@ -96,12 +98,99 @@ def test_horovodrun_is_told_of_nccl_before_and_behind():
 def test_horovodrun_line():
     command = job.horovodrun(spec(), hosts(), 12345, "trainyard-training", ["PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib"], JOB_DIR)
     line = command[command.index("horovodrun"):]
-    assert line == ["horovodrun", "-np", "3", "-H", "172.30.77.11:1,172.30.77.12:2", "-p", "12345", "--disable-cache",
+    assert line == ["horovodrun", "-np", "3", "-hostfile", JOB_DIR + "/hosts", "-p", "12345", "--disable-cache",
                     "--start-timeout", "60", "--network-interface", "eth0", "env", "NCCL_SOCKET_IFNAME==eth0"] + job.RANK + ["python3", "train.py", "--name", "a b"]
     before = command[:command.index("horovodrun")]
     assert before[:7] == ["docker", "exec", "--workdir", "/data1/share", "trainyard-training", "env", "-i"]
     assert {"PATH=/opt/bin:/bin", "LD_LIBRARY_PATH=/opt/lib", "HOME=/root", "PYTHONUNBUFFERED=1", "TRAINYARD_JOB_ID=j1",
             "HOROVOD_GLOO_IFACE=eth0", "TRAINYARD_JOB_DIR=" + JOB_DIR} <= set(before)
+
+
+def test_host_file():
+    """P3.3: a line `worker slots=8` for each worker."""
+    assert job.host_file(hosts()) == "172.30.77.11 slots=1\n172.30.77.12 slots=2\n"
+
+
+# github horovod/horovod: 6285f3f8 brought the plural, v0.25.0 is the first release with it.
+@pytest.mark.parametrize("version, option", [("0.19.2", "--network-interface"), ("0.24.3", "--network-interface"), ("0.25.0", "--network-interfaces"),
+                                             ("0.28.1", "--network-interfaces"), ("1.0.0rc1", "--network-interfaces"), (None, "--network-interface"),
+                                             ("master", "--network-interface")])
+def test_interface_option_follows_the_version(version, option):
+    line = job.horovodrun(spec(), hosts(), 12345, "c", [], JOB_DIR, version)
+    assert line[line.index("60") + 1:][:2] == [option, "eth0"]
+
+
+@pytest.mark.parametrize("version, launcher", [
+    (None, ["torchrun"]), ("2.13.0+cpu", ["torchrun"]), ("1.10.0a0+git36449ea", ["torchrun"]), ("1.9.1", ["python3", "-m", "torch.distributed.run"]),
+    ("1.8.1", ["python3", "-m", "torch.distributed.launch", "--use_env"]), ("1.5.0", ["python3", "-m", "torch.distributed.launch", "--use_env"])])
+def test_older_pytorch_has_no_torchrun(version, launcher):
+    words = shlex.split(job.torchrun(spec(launcher="torchrun"), hosts(), 0, 1234, JOB_DIR, version)[-1])
+    assert words[words.index("--nnodes") - len(launcher):words.index("--nnodes")] == launcher
+    # The former launcher refuses an option that it does not know.
+    assert ("--rdzv_conf" in words) == ("--use_env" not in words)
+    assert words[words.index("--no_python"):] == ["--no_python"] + job.RANK + ["python3", "train.py", "--name", "a b"]
+
+
+@pytest.mark.parametrize("on_fabric, address", [(True, "169.254.142.62"), (False, "172.30.77.11")])
+def test_ranks_meet_on_the_fabric_network(on_fabric, address):
+    """P5.6: the master address is the one on the InfiniBand network. Role verify's job, which searches for broken ways, meets on the cluster network."""
+    network = dict(NETWORK, addresses={"lab-a": "169.254.142.62", "lab-b": ""})
+    given = dict(spec(launcher="torchrun", network=network), **({"master_on_fabric": True} if on_fabric else {}))
+    for index in (0, 1):
+        command = job.torchrun(given, job.resolve(given, CLUSTER), index, 1234, JOB_DIR)
+        words = shlex.split(command[-1])
+        assert words[words.index("--master_addr") + 1] == address
+        # ssh stays where host keys are known.
+        assert command[-2] == CLUSTER["hosts"][index]["address"]
+
+
+def test_a_host_without_a_fabric_address_is_met_on_the_cluster_network():
+    given = spec(network=dict(NETWORK, addresses={"lab-a": ""}), master_on_fabric=True)
+    assert job.master_address(given, job.resolve(given, CLUSTER)) == "172.30.77.11"
+
+
+@pytest.mark.parametrize("launcher", ["horovodrun", "torchrun"])
+def test_chosen_devices_reach_the_ranks(launcher):
+    """horovodrun forwards no CUDA_VISIBLE_DEVICES, so it is set behind it."""
+    given = spec(launcher=launcher, environment={"CUDA_VISIBLE_DEVICES": "0,1"})
+    words = job.horovodrun(given, hosts(), 12345, "c", [], JOB_DIR) if launcher == "horovodrun" else shlex.split(
+        job.torchrun(given, hosts(), 0, 1234, JOB_DIR)[-1])
+    last = len(words) - words[::-1].index("env")
+    assert "CUDA_VISIBLE_DEVICES=0,1" in words[last:words.index(job.RANK[0], last)]
+
+
+def prepared(tmp_path, monkeypatch, **changes):
+    monkeypatch.setattr(job, "CLUSTER", str(tmp_path / "cluster.json"))
+    local = [dict(host, address="127.0.0.%d" % number) for number, host in enumerate(CLUSTER["hosts"], 1)]
+    (tmp_path / "cluster.json").write_text(json.dumps(dict(CLUSTER, share=str(tmp_path), hosts=local)), encoding="utf-8")
+    return job.Job(spec(command="true", **changes))
+
+
+def test_master_port(tmp_path, monkeypatch):
+    assert prepared(tmp_path, monkeypatch).master_port() > 0
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        with pytest.raises(job.JobError, match="train_master_port: '%d' cannot be used at 127.0.0.1 on host lab-a: .*; set another port, or 0" % port):
+            prepared(tmp_path, monkeypatch, master_port=port).master_port()
+    assert prepared(tmp_path, monkeypatch, master_port=port).master_port() == port
+
+
+@pytest.mark.parametrize("file, text, version", [
+    ("version.py", "__all__ = ['x']\n__version__ = '1.10.0a0+git36449ea'\ncuda = '11.4'\n", "1.10.0a0+git36449ea"),
+    ("version.py", "from typing import Optional\n__version__: str = \"2.13.0\"\n", "2.13.0"),
+    ("__init__.py", "from framework.runner import run\n\n__version__ = '0.28.1'\n", "0.28.1"),
+    ("__init__.py", "import nothing_there\n", None), (None, "", None)])
+def test_version_of_a_package_that_is_not_imported(tmp_path, monkeypatch, file, text, version):
+    if file:
+        (tmp_path / "framework").mkdir()
+        (tmp_path / "framework/__init__.py").touch()
+        (tmp_path / "framework" / file).write_text(text, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    launched = prepared(tmp_path, monkeypatch)
+    assert launched.version("framework", ["env"]) == version
+    assert launched.versions == ({"framework": version} if version else {})
 
 
 def test_a_proxy_s_password_is_in_no_command_line():

@@ -1,0 +1,69 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: train_plan
+short_description: Work out a job's hosts, ranks and requested GPUs
+version_added: "0.2.0"
+description:
+  - Fits the number of ranks on each host to the devices that C(CUDA_VISIBLE_DEVICES) names, and reports what does not fit.
+  - Slots that follow from a host's GPUs become the number of chosen devices. Slots that the inventory sets are never changed.
+positional: environment, gpus
+options:
+  _input:
+    description: The hosts of the job, as in C(cluster_members).
+    type: list
+    elements: dict
+    required: true
+  environment:
+    description: Environment variables of the ranks.
+    type: dict
+    required: true
+  gpus:
+    description: Number of GPUs by host.
+    type: dict
+    required: true
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Report what a job on two chosen GPUs does not fit
+  ansible.builtin.debug:
+    msg: "{{ (cluster_members | trainyard.gpu.train_plan({'CUDA_VISIBLE_DEVICES': '0,1'}, {'server-a': 8})).problems }}"
+"""
+
+RETURN = r"""
+_value:
+  description: What the job is.
+  type: dict
+  contains:
+    hosts:
+      description: The members, with C(slots) as the job has them.
+      type: list
+      elements: dict
+    watch:
+      description: By host, the GPUs that the job requests. C(count), and C(devices) where they were chosen.
+      type: dict
+      sample: {server-a: {count: 2, devices: ["0", "1"]}}
+    problems:
+      description: What keeps the job from starting, as sentences; empty where nothing does.
+      type: list
+      elements: str
+"""
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _train_plan
+
+
+def train_plan(members, environment, gpus):
+    return _train_plan.train_plan(members, environment, gpus)
+
+
+class FilterModule:
+    """Work out a job's hosts, ranks and requested GPUs."""
+
+    def filters(self):
+        return {"train_plan": train_plan}

@@ -1,0 +1,59 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which hosts a job runs on, with how many ranks, and which GPUs it requests there. Pure functions."""
+
+from __future__ import annotations
+
+import re
+
+DEVICES = "CUDA_VISIBLE_DEVICES"
+# Numbers, and names as `nvidia-smi -L` prints them.
+_DEVICE = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
+# What CUDA takes for no GPU.
+_NONE = ("", "-1", "NoDevFiles")
+
+
+def chosen_devices(environment):
+    """Return the devices that CUDA_VISIBLE_DEVICES names: None where it is not set, [] where it hides all GPUs. ValueError: CUDA would not take it."""
+    if environment.get(DEVICES) is None:
+        return None
+    text = str(environment[DEVICES])
+    if text in _NONE:
+        return []
+    devices = text.split(",")
+    if not all(_DEVICE.fullmatch(device) for device in devices):
+        raise ValueError("%s: '%s' is not a list of GPUs; name numbers or UUIDs with commas between them and no blanks, such as 0,1" % (DEVICES, text))
+    if len(set(devices)) < len(devices):
+        raise ValueError("%s: '%s' names a GPU twice, for which CUDA shows none; name each once" % (DEVICES, text))
+    return devices
+
+
+def train_plan(members, environment, gpus):
+    """Return C(hosts), the members with the job's slots; C(watch), by host the GPUs that the job requests: their count and, if chosen, C(devices); C(problems).
+
+    Slots that were counted from the GPUs follow the chosen devices. Slots of the inventory's own must fit them. C(gpus) is the number of GPUs by host.
+    """
+    try:
+        devices = chosen_devices(environment)
+    except ValueError as error:
+        return {"hosts": members, "watch": {}, "problems": [str(error)]}
+    hosts, watch, problems = [], {}, []
+    for member in members:
+        name, slots, found = member["name"], member["slots"], gpus.get(member["name"], 0)
+        if devices and member["slots_counted"] and found:
+            slots = min(slots, len(devices))
+        hosts.append(dict(member, slots=slots))
+        if not slots:
+            continue
+        watch[name] = {"count": min(slots, found) if devices is None else len(devices), "devices": devices or []}
+        beyond = [device for device in devices or [] if found and device.isdigit() and int(device) >= found]
+        if devices and slots > len(devices):
+            problems.append("%s: '%s' names %d GPUs, but host %s has %d slots; name as many GPUs as there are ranks on a host, or set cluster_slots to %d" % (
+                DEVICES, ",".join(devices), len(devices), name, slots, len(devices)))
+        elif beyond:
+            problems.append("%s: '%s' names GPU %s, but host %s has %d, numbered from 0; name those that it has" % (
+                DEVICES, ",".join(devices), ", ".join(beyond), name, found))
+    return {"hosts": hosts, "watch": watch, "problems": problems}

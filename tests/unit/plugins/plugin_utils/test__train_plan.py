@@ -1,0 +1,65 @@
+"""A job's hosts, its ranks, and the GPUs that it requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.filter.train_plan import FilterModule
+
+
+def plan(*members, devices=None, gpus=None):
+    environment = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
+    return FilterModule().filters()["train_plan"](list(members), environment, {"a": 8, "b": 8} if gpus is None else gpus)
+
+
+def member(name="a", slots=8, counted=True):
+    return {"name": name, "slots": slots, "slots_counted": counted, "address": "10.0.0.1"}
+
+
+def test_every_rank_requests_a_gpu():
+    told = plan(member(), member("b", 4, counted=False))
+    assert told == {"hosts": [member(), member("b", 4, counted=False)], "problems": [],
+                    "watch": {"a": {"count": 8, "devices": []}, "b": {"count": 4, "devices": []}}}
+    assert plan(member(slots=2, counted=False), gpus={})["watch"] == {"a": {"count": 0, "devices": []}}
+
+
+@pytest.mark.parametrize("devices, ranks", [("0,1", 2), ("3", 1), (3, 1), ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,GPU-1", 2), ("0,1,2,3,4,5,6,7", 8)])
+def test_counted_slots_follow_the_chosen_gpus(devices, ranks):
+    """P4.6: CUDA_VISIBLE_DEVICES=0,1 with two processes on a host."""
+    told = plan(member(), devices=devices)
+    assert told["hosts"][0]["slots"] == ranks and told["problems"] == []
+    assert told["watch"]["a"] == {"count": ranks, "devices": str(devices).split(",")}
+
+
+def test_slots_of_the_inventory_must_fit():
+    assert plan(member(slots=2, counted=False), devices="4,5")["problems"] == []
+    # A rank may have several.
+    assert plan(member(slots=1, counted=False), devices="4,5")["watch"]["a"]["count"] == 2
+    assert plan(member(slots=4, counted=False), devices="0,1")["problems"] == [
+        "CUDA_VISIBLE_DEVICES: '0,1' names 2 GPUs, but host a has 4 slots; name as many GPUs as there are ranks on a host, or set cluster_slots to 2"]
+
+
+def test_a_host_without_gpus_keeps_its_rank():
+    assert plan(member(slots=1), devices="0,1", gpus={})["hosts"][0]["slots"] == 1
+
+
+@pytest.mark.parametrize("devices", ["", "-1", "NoDevFiles"])
+def test_hidden_gpus_are_not_requested(devices):
+    told = plan(member(slots=8), devices=devices)
+    assert told["problems"] == [] and told["watch"]["a"]["count"] == 0 and told["hosts"][0]["slots"] == 8
+
+
+def test_a_gpu_that_the_host_lacks():
+    assert plan(member(), devices="0,8")["problems"] == [
+        "CUDA_VISIBLE_DEVICES: '0,8' names GPU 8, but host a has 8, numbered from 0; name those that it has"]
+
+
+@pytest.mark.parametrize("devices, problem", [("0, 1", "is not a list of GPUs"), ("0,", "is not a list of GPUs"), ("all", "is not a list of GPUs"),
+                                              ("0;1", "is not a list of GPUs"), ("0,0", "names a GPU twice")])
+def test_what_cuda_does_not_take(devices, problem):
+    told = plan(member(), devices=devices)
+    assert len(told["problems"]) == 1 and "'%s'" % devices in told["problems"][0] and problem in told["problems"][0]
+
+
+def test_hosts_without_a_slot_request_nothing():
+    assert plan(member(slots=0), devices="0")["watch"] == {}
