@@ -29,6 +29,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import find_errors
+from ansible_collections.trainyard.gpu.plugins.module_utils._job_watch import transports
 from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around
 
 # Bytes of an element. Without it (a type of the future), nothing is known of the sizes but their order.
@@ -67,7 +68,6 @@ _NCCL_VERSION = re.compile(r"\bNCCL version (\d+\.\d+\.\d+)")
 _NCCL_LINE = re.compile(r"NCCL (?:INFO|WARN|TRACE|version) ")
 _NRANKS = re.compile(r"\bn[rR]anks (\d+)\b[^\n]* Init COMPLETE")
 # Names of networks have blanks in them; a number after them is the adapter's. Concurrent writers cut lines short: kinds of P2P and SHM are a list.
-_VIA = re.compile(r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)")
 
 
 class ParseError(ValueError):
@@ -131,11 +131,6 @@ def _version(code):
     code = int(code)
     parts = (code // 1000, code % 1000 // 100, code % 100) if code < 10000 else (code // 10000, code % 10000 // 100, code % 100)
     return ".".join(str(part) for part in parts)
-
-
-def transports(text: str) -> list[str]:
-    """Kinds of connections that NCCL's log (NCCL_DEBUG=INFO) names between ranks. The network that it would use («Using network») is none of them."""
-    return sorted({"SHM/direct" if name == "direct shared memory" else name for name in _VIA.findall(text)})
 
 
 def _sections(text):

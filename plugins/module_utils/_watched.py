@@ -11,9 +11,9 @@ Pure. C(watched) is what files/all_reduce.py has left of that: ranks, size_bytes
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import transports
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import GLOO_PIECE, must_move
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
+from ansible_collections.trainyard.gpu.plugins.module_utils._job_watch import transports
 
 __all__ = ["fabric_counters", "gpus_busy", "nccl_transport"]
 

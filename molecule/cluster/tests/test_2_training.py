@@ -43,6 +43,56 @@ def test_two_hosts_train_together(cluster, launcher):
     assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
 
 
+@pytest.fixture(name="one_idle_gpu", scope="module")
+def fixture_one_idle_gpu(cluster):
+    """nvidia-smi of two GPUs in all containers, as none of the hosts has one: the first works, the second never."""
+    replay = "#!/bin/sh\ntest \"$*\" = \"--query-gpu=utilization.gpu --format=csv,noheader,nounits\" || exit 9\necho 97\necho 0\n"
+    for host in cluster.hosts:
+        subprocess.run(["docker", "exec", "-i", host, "docker", "exec", "-i", cluster.container, "sh", "-c",
+                        "cat > /usr/local/bin/nvidia-smi && chmod 755 /usr/local/bin/nvidia-smi"], input=replay, text=True, check=True)
+    yield
+    for host in cluster.hosts:
+        cluster.inside(host, "rm /usr/local/bin/nvidia-smi")
+
+
+@pytest.mark.usefixtures("one_idle_gpu")
+@pytest.mark.parametrize("launcher", ["horovodrun", "torchrun"])
+def test_two_ranks_a_host_on_chosen_gpus(cluster, launcher):
+    """Two slots on each of two hosts, the devices as every rank sees them, and what was watched meanwhile."""
+    before = cluster.moved_bytes()
+    example = "/data1/share/.trainyard/examples/digits_%s.py" % ("torchrun" if launcher == "torchrun" else "horovod")
+    run = train(cluster, train_launcher=launcher, cluster_slots=2, train_environment={"CUDA_VISIBLE_DEVICES": "0,1"}, train_master_port=29517,
+                train_command="sh -c \"echo devices $CUDA_VISIBLE_DEVICES port $MASTER_PORT; exec python3 %s --epochs 2\"" % example)
+    moved = cluster.moved_bytes()
+    assert run.code == 0
+    result = cluster.last_job()
+    assert [(rank["rank"], rank["host"], rank["slot"], rank["exit_code"]) for rank in result["ranks"]] == [
+        (0, cluster.head, 0, 0), (1, cluster.head, 1, 0), (2, cluster.peer, 0, 0), (3, cluster.peer, 1, 0)]
+    assert len({rank["checksum"] for rank in result["ranks"]}) == 1
+    folder = "/data1/share/.trainyard/jobs/%s" % result["job_id"]
+    told = cluster.on(cluster.peer, "cat %s/rank.*.log" % folder).out
+    assert len(re.findall("^devices 0,1 port %s$" % ("29517" if launcher == "torchrun" else ""), told, re.MULTILINE)) == 4
+    if launcher == "horovodrun":
+        lines = ["%s slots=2" % cluster.address[host] for host in cluster.hosts]
+        assert cluster.on(cluster.peer, "cat %s/hosts" % folder).out.splitlines() == lines
+    assert list(result["versions"]) == ["torch" if launcher == "torchrun" else "horovod"]
+    for host in cluster.hosts:
+        gpus, fabric = result["gpus"][host], result["fabric"][host]
+        assert (gpus["requested"], gpus["busy"], gpus["idle"], gpus["peak_utilization"]) == (2, 1, [1], [97, 0])
+        assert "host %s: GPU 1 (0 %% at most) stayed idle" % host in run.text
+        # What the cards themselves have counted over the whole play, which has more than the job.
+        assert fabric["interface"] == "eth0" and fabric["rdma"] is False
+        for way in ("sent", "received"):
+            assert 100000 < fabric[way + "_bytes"] < moved[host, way] - before[host, way]
+    assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
+
+
+def test_more_ranks_than_chosen_gpus_are_refused(cluster):
+    run = train(cluster, cluster_slots=2, train_environment={"CUDA_VISIBLE_DEVICES": "0"})
+    assert run.code == 2
+    assert "CUDA_VISIBLE_DEVICES: '0' names 1 GPUs, but host %s has 2 slots" % cluster.head in " ".join(run.text.split())
+
+
 @pytest.mark.parametrize("launcher, example", [("horovodrun", "digits_horovod.py"), pytest.param("torchrun", "digits_torchrun.py", marks=pytest.mark.acceptance)])
 def test_ranks_that_do_not_average_are_found_out(cluster, launcher, example):
     run = train(cluster, train_launcher=launcher, train_command="python3 /data1/share/.trainyard/examples/%s --epochs 2 --no-averaging" % example)

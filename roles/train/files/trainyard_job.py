@@ -31,6 +31,10 @@ SWEEP_SECONDS = 25
 # A network file system may show another host's last file a moment later.
 REPORT_SECONDS = 5
 VERSION_SECONDS = 30
+# A watcher's last line comes at once; nothing waits for one that hangs.
+WATCH_SECONDS = 3
+# What of the ranks' logs is read for NCCL's connections, which it names at the start.
+NCCL_BYTES, NCCL_LOGS = 1 << 20, 64
 # In the job's folder.
 HOST_FILE = "hosts"
 TIMED_OUT = 124
@@ -84,6 +88,11 @@ for folder in spec.submodule_search_locations or [] if spec else []:
                 print(found.group(1))
                 sys.exit(0)
 """
+
+# Beside this file; a watcher gets them by its input, so that none of it lies on a host.
+WATCH_FILES = ("_bandwidth", "_job_watch")
+# Reads as many bytes of program as its argument says; what follows in the input is its end.
+WATCH_START = "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv[1])), 'watch', 'exec'))"
 
 
 class JobError(Exception):
@@ -170,7 +179,7 @@ def horovodrun(spec, hosts, port, container, image_environment, job_dir, version
     if spec["controller"] != "auto":
         command.append("--" + spec["controller"])
     # Once more behind horovodrun, which sets NCCL_SOCKET_IFNAME and others after the environment that it is given.
-    nccl = {name: value for name, value in hosts[0]["network"].items() if name.startswith("NCCL_")}
+    nccl = dict({name: value for name, value in hosts[0]["network"].items() if name.startswith("NCCL_")}, **nccl_log(spec, job_dir))
     command += ["env"] + assignments(dict(nccl, **spec["environment"]))
     return command + RANK + spec["command"]
 
@@ -183,6 +192,7 @@ def master_address(spec, hosts):
 def torchrun(spec, hosts, index, master_port, job_dir, version=None):
     """The command on host number `index`, run in its container through ssh: there each host may have its own interface name."""
     environment = dict(hosts[index]["network"])
+    environment.update(nccl_log(spec, job_dir))
     environment.update(own_environment(spec, job_dir))
     environment.update(spec["environment"])
     launcher, has_rendezvous = torch_launcher(version)
@@ -195,6 +205,49 @@ def torchrun(spec, hosts, index, master_port, job_dir, version=None):
     command += ["--no_python"] + RANK + spec["command"]
     inner = "cd %s && exec %s" % (shlex.quote(spec["workdir"]), " ".join(shlex.quote(word) for word in command))
     return SSH + [hosts[index]["address"], inner]
+
+
+def watch_program(sources, with_gpus):
+    """One program of several modules' texts, for a host on which no file is placed."""
+    lines = ["import os, sys, types", "os.nice(10)"]
+    for name, text in sources:
+        lines += ["sys.modules[%r] = module = types.ModuleType(%r)" % (name, name), "exec(compile(%r, %r, 'exec'), module.__dict__)" % (text, name)]
+    # Where a call of nvidia-smi hangs, nothing but this ends the process.
+    return "\n".join(lines + ["try:", "    module.watch(%r)" % with_gpus, "finally:", "    os._exit(0)", ""])
+
+
+def watch_command(spec, host, size):
+    """What is run in a host's container to watch it. It carries the job's id, as the ranks do, so the sweep ends it too."""
+    told = {name: value for name, value in dict(host["network"], **spec["environment"]).items() if name.startswith(("NCCL_", "GLOO_"))}
+    words = ["env"] + assignments(dict(told, TRAINYARD_JOB_ID=spec["job_id"])) + ["python3", "-c", WATCH_START, str(size)]
+    return SSH + [host["address"], " ".join(shlex.quote(word) for word in words)]
+
+
+def nccl_log(spec, job_dir):
+    """The environment by which NCCL writes into the job's folder how it connects the ranks; nothing where the user has a word on NCCL's log."""
+    if not any(wanted["count"] for wanted in spec.get("watch", {}).values()) or any(name.startswith("NCCL_DEBUG") for name in spec["environment"]):
+        return {}
+    return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT", "NCCL_DEBUG_FILE": os.path.join(job_dir, "nccl.%h.%p")}
+
+
+def watched(spec, seen, seen_gpus):
+    """result.json's gpus and fabric by host, and what there is to say about them. C(seen) has what each watcher wrote last, C(said) where it wrote nothing."""
+    gpus, fabric, warnings = {}, {}, []
+    for host in sorted(spec.get("watch", {})):
+        wanted, found = spec["watch"][host], seen.get(host, {"said": "its watcher did not outlive the job's runner"})
+        peaks = found.get("peaks", [])
+        gpus[host] = dict(seen_gpus(wanted["count"], wanted["devices"], peaks), peak_utilization=peaks, looks=found.get("looks", 0))
+        fabric[host] = {name: found.get(name) for name in ("interface", "rdma", "sent_bytes", "received_bytes")}
+        if "said" in found:
+            warnings.append("host %s was not watched: %s" % (host, found["said"]))
+            continue
+        if gpus[host]["idle"]:
+            warnings.append("host %s: %s stayed idle, though the job requested %d; look at how its command chooses the GPU of a rank, and at CUDA_VISIBLE_DEVICES" % (
+                host, ", ".join("GPU %d (%d %% at most)" % (number, peaks[number]) for number in gpus[host]["idle"]), wanted["count"]))
+        elif gpus[host]["busy"] is None:
+            warnings.append("host %s: it is not known whether the %d requested GPUs were used: %s" % (
+                host, wanted["count"], found.get("error") or "nvidia-smi told the use of %d" % len([peak for peak in peaks if peak is not None])))
+    return gpus, fabric, warnings
 
 
 def strip_prefix(line):
@@ -261,6 +314,15 @@ def summary(result):
             row["rank"], row["host"], row["slot"], row["exit_code"], (row["container_id"] or "?")[:12], (row["checksum"] or "none")[:12]))
     if result["metrics"]:
         lines.append("  ".join("%s %s" % item for item in sorted(result["metrics"].items())))
+    for host in sorted(result["fabric"]):
+        fabric, gpus = result["fabric"][host], result["gpus"][host]
+        if fabric["sent_bytes"] is not None:
+            lines.append("host %s  %s  sent %.1f MB  received %.1f MB%s" % (
+                host, fabric["interface"], fabric["sent_bytes"] / 1e6, fabric["received_bytes"] / 1e6,
+                "  GPUs busy %s of %d" % ("?" if gpus["busy"] is None else gpus["busy"], gpus["requested"]) if gpus["requested"] else ""))
+    if result["nccl_transport"]:
+        lines.append("NCCL connected the ranks by %s" % ", ".join(result["nccl_transport"]))
+    lines.extend("warning: " + warning for warning in result["warnings"])
     lines.extend("failed: " + problem for problem in result["problems"])
     return lines
 
@@ -319,6 +381,56 @@ def sweep(job_id, cluster, names=None):
             for host, answer in zip(hosts, answers) if answer]
 
 
+def load_watch():
+    """The module of the watchers, for its pure functions; it lies beside this file."""
+    sys.dont_write_bytecode = True
+    return __import__(WATCH_FILES[-1])
+
+
+class Watcher(threading.Thread):
+    """Watches one host while the job runs. Whatever happens to it, the job goes on without it."""
+
+    def __init__(self, spec, host, program):
+        super().__init__(daemon=True)
+        self.name = host["name"]
+        self.command, self.program = watch_command(spec, host, len(program)), program
+        # This side of the connection goes with the job as well.
+        self.environment = dict(os.environ, TRAINYARD_JOB_ID=spec["job_id"])
+        self.process = None
+        self.last, self.said = None, "it did not answer"
+
+    def run(self):
+        try:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self.environment)
+            self.process.stdin.write(self.program)
+            self.process.stdin.flush()
+            for line in self.process.stdout:
+                try:
+                    found = json.loads(line.decode(errors="replace"))
+                except ValueError:
+                    found = None
+                if isinstance(found, dict):
+                    self.last = found
+                elif line.strip():
+                    self.said = line.decode(errors="replace").strip()
+        except OSError as error:
+            self.said = str(error)
+
+    def ask_to_end(self):
+        try:
+            if self.process:
+                self.process.stdin.close()
+        except OSError:
+            # It has ended already.
+            return
+
+    def end(self, deadline):
+        self.join(max(0, deadline - time.monotonic()))
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+        return self.last or {"said": self.said}
+
+
 class Job(object):
     def __init__(self, spec):
         try:
@@ -334,6 +446,8 @@ class Job(object):
         self.stopped = False
         self.failed_on = None
         self.versions = {}
+        self.watchers = []
+        self.seen = {}
         self.output_lock = threading.Lock()
 
     def records(self):
@@ -348,7 +462,7 @@ class Job(object):
         """A job of the same id may have run before: its results must not be taken for this one's."""
         os.makedirs(self.job_dir, exist_ok=True)
         for name in os.listdir(self.job_dir):
-            if name in ("result.json", HOST_FILE) or re.match(r"rank\.\d+\.(json|log|report)(\.new)?$", name):
+            if name in ("result.json", HOST_FILE) or re.match(r"(rank\.\d+\.(json|log|report)(\.new)?|nccl\..*)$", name):
                 os.unlink(os.path.join(self.job_dir, name))
         write_json(os.path.join(self.job_dir, "spec.json"), self.spec)
 
@@ -438,6 +552,49 @@ class Job(object):
                 child.terminate()
         return code
 
+    def start_watching(self):
+        sources = []
+        try:
+            for name in WATCH_FILES:
+                with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py"), encoding="utf-8") as stream:
+                    sources.append((name, stream.read()))
+        except OSError as error:
+            say("the job is not watched: %s" % error)
+            return
+        for host in self.hosts:
+            wanted = self.spec.get("watch", {}).get(host["name"])
+            if wanted:
+                self.watchers.append(Watcher(self.spec, host, watch_program(sources, bool(wanted["count"])).encode()))
+                self.watchers[-1].start()
+
+    def stop_watching(self):
+        for watcher in self.watchers:
+            watcher.ask_to_end()
+        deadline = time.monotonic() + WATCH_SECONDS
+        self.seen = {watcher.name: watcher.end(deadline) for watcher in self.watchers}
+
+    def nccl_transport(self, transports):
+        """The kinds of connections that NCCL's log names, whether it was written to files of its own or to the ranks' logs."""
+        names = sorted(os.listdir(self.job_dir))
+        logs = [name for name in names if name.startswith("nccl.")] or [name for name in names if re.match(r"rank\.\d+\.log$", name)]
+        found = set()
+        for name in logs[:NCCL_LOGS]:
+            with open(os.path.join(self.job_dir, name), encoding="utf-8", errors="replace") as stream:
+                found.update(transports(stream.read(NCCL_BYTES)))
+        return sorted(found)
+
+    def what_was_seen(self):
+        """result.json's gpus, fabric, nccl_transport and warnings. A job is never judged by them, and never fails because they cannot be told."""
+        found = {"gpus": {}, "fabric": {}, "nccl_transport": [], "warnings": []}
+        if self.spec.get("watch"):
+            try:
+                watch = load_watch()
+                found["gpus"], found["fabric"], found["warnings"] = watched(self.spec, self.seen, watch.seen_gpus)
+                found["nccl_transport"] = self.nccl_transport(watch.transports)
+            except Exception as error:  # pylint: disable=broad-except
+                found["warnings"].append("what was seen of the job cannot be told: %r" % error)
+        return found
+
     def finish(self, code, problems):
         """Sweep, collect, judge, write. Returns the exit code."""
         launched = not problems
@@ -469,6 +626,7 @@ class Job(object):
             "exit_code": exit_code(code, rows, problems),
             "problems": problems,
         }
+        result.update(self.what_was_seen())
         write_json(self.result_path, result)
         for line in summary(result):
             say(line)
@@ -485,12 +643,14 @@ class Job(object):
         for note in self.spec["network"]["notes"]:
             say(note)
         problems = []
+        self.start_watching()
         try:
             code = self.launch()
         except JobError as error:
             code, problems = 1, [str(error)]
         except OSError as error:
             code, problems = 127, ["%s cannot be started on host %s: %s" % (self.spec["launcher"], self.cluster["head"], error)]
+        self.stop_watching()
         if code == STOPPED and self.stopped:
             problems.append("the job was stopped before its end")
         elif code == TIMED_OUT:

@@ -9,17 +9,15 @@ With GPUs it is NCCL's all-reduce with a rank for each GPU; without, Gloo's, wit
 what goes over the network. Then all work once more, watched: the fabric's counters, the GPUs and what NCCL says of its connections tell whether the data went
 the way they should. The plan is in TRAINYARD_BANDWIDTH (JSON in base64, as it passes through several shells); the answer is bandwidth.json in
 TRAINYARD_JOB_DIR, written anew after each round.
-Python 3.6: old training images have nothing newer. _bandwidth.py and _blame.py, the collection's own, lie beside this file.
+Python 3.6: old training images have nothing newer. _bandwidth.py, _blame.py and _job_watch.py, the collection's own, lie beside this file.
 """
 
 import base64
 import contextlib
 import datetime
-import glob
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,6 +25,8 @@ import time
 
 import _bandwidth
 import _blame
+# pylint: disable=unused-import
+from _job_watch import UTILIZATION, cards_of, counters, interface_card, output, rdma_cards
 
 try:
     import torch
@@ -61,64 +61,12 @@ STORE_TIMEOUT = datetime.timedelta(seconds=600)
 
 # --- what the machine tells ---
 
-def read(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read().strip()
-    except OSError:
-        # The kernel answers for an interface that is down, or that has no speed, with an error.
-        return ""
-
-
-def output(*command):
-    try:
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20, check=False, universal_newlines=True).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-
-
-def interface_card(name, sysfs="/sys"):
-    folder = os.path.join(sysfs, "class/net", name)
-    device = os.path.join(folder, "device")
-    # Neither a card nor on top of one: the speed of a virtual interface is a number that its driver has made up.
-    real = os.path.exists(device) or glob.glob(os.path.join(folder, "lower_*"))
-    return _bandwidth.card(name, read(os.path.join(folder, "speed")) if real else "", False,
-                           read(os.path.join(device, "current_link_speed")), read(os.path.join(device, "current_link_width")))
-
-
-def rdma_cards(wanted, sysfs="/sys"):
-    """Cards with an active port, of those that NCCL_IB_HCA leaves (names with or without a port; = before them for the whole name, ^ to leave out)."""
-    cards = []
-    names = [entry.split(":")[0] for entry in wanted.lstrip("=^").split(",") if entry]
-    for port in sorted(glob.glob(os.path.join(sysfs, "class/infiniband/*/ports/*"))):
-        name = port.split("/")[-3]
-        taken = not names or any(name == entry or (not wanted.startswith(("=", "^=")) and name.startswith(entry)) for entry in names)
-        if read(os.path.join(port, "state")).endswith("ACTIVE") and taken != (wanted.startswith("^") and bool(names)):
-            device = os.path.join(sysfs, "class/infiniband", name, "device")
-            cards.append(_bandwidth.card(name, read(os.path.join(port, "rate")), True,
-                                         read(os.path.join(device, "current_link_speed")), read(os.path.join(device, "current_link_width"))))
-    return cards
-
-
 def facts(with_gpus):
     """What can limit this host: its cards, and its GPUs."""
-    interface = os.environ.get("NCCL_SOCKET_IFNAME" if with_gpus else "GLOO_SOCKET_IFNAME", "").lstrip("=").split(",")[0]
-    cards = rdma_cards(os.environ.get("NCCL_IB_HCA", "")) if with_gpus and os.environ.get("NCCL_IB_DISABLE", "0") == "0" else []
+    cards, interface = cards_of(os.environ, with_gpus)
     gpus = _bandwidth.gpus(output("nvidia-smi", "nvlink", "--status"),
                            output("nvidia-smi", "--query-gpu=pcie.link.gen.max,pcie.link.width.current", "--format=csv,noheader")) if with_gpus else []
-    return {"cards": cards or ([interface_card(interface)] if interface else []), "gpus": gpus, "interface": interface}
-
-
-def counters(cards, sysfs="/sys"):
-    """Bytes that the cards have sent and received together; None where one of them doesn't tell."""
-    sums = [0, 0]
-    for name, rdma in sorted({(card["name"], card["rdma"]) for card in cards}):
-        for folder in glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*")) if rdma else [os.path.join(sysfs, "class/net", name)]:
-            counted = _bandwidth.counted({path: read(os.path.join(folder, path)) for path in _bandwidth.COUNTER_FILES})
-            if None in counted:
-                return None
-            sums = [former + more for former, more in zip(sums, counted)]
-    return sums if cards else None
+    return {"cards": cards, "gpus": gpus, "interface": interface}
 
 
 def settled(cards):
@@ -138,7 +86,7 @@ class Look(threading.Thread):
     def run(self):
         time.sleep(1)
         try:
-            self.gpus = _bandwidth.utilization(output("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"))
+            self.gpus = _bandwidth.utilization(output(*UTILIZATION))
         except _bandwidth.ParseError as error:
             print("nvidia-smi: %s" % error, flush=True)
 

@@ -12,9 +12,12 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils import _job_watch
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -163,7 +166,7 @@ def prepared(tmp_path, monkeypatch, **changes):
     monkeypatch.setattr(job, "CLUSTER", str(tmp_path / "cluster.json"))
     local = [dict(host, address="127.0.0.%d" % number) for number, host in enumerate(CLUSTER["hosts"], 1)]
     (tmp_path / "cluster.json").write_text(json.dumps(dict(CLUSTER, share=str(tmp_path), hosts=local)), encoding="utf-8")
-    return job.Job(spec(command="true", **changes))
+    return job.Job(dict(spec(**changes), command="true"))
 
 
 def test_master_port(tmp_path, monkeypatch):
@@ -323,11 +326,148 @@ def test_sweep_looks_again_where_one_look_saw_nothing(monkeypatch):
         victim.wait()
 
 
+def seen(**changes):
+    return dict({"interface": "mlx5_0", "rdma": True, "sent_bytes": 4000000, "received_bytes": 5000000, "peaks": [97, 98], "looks": 3, "error": ""}, **changes)
+
+
+def watched(wanted, found):
+    return job.watched(spec(watch={"lab-a": wanted}), {"lab-a": found} if found else {}, _job_watch.seen_gpus)
+
+
+def test_busy_gpus_and_the_fabric_s_bytes():
+    gpus, fabric, warnings = watched({"count": 2, "devices": []}, seen())
+    assert gpus == {"lab-a": {"requested": 2, "busy": 2, "idle": [], "peak_utilization": [97, 98], "looks": 3}}
+    assert fabric == {"lab-a": {"interface": "mlx5_0", "rdma": True, "sent_bytes": 4000000, "received_bytes": 5000000}}
+    assert warnings == []
+
+
+def test_idle_gpus_are_named():
+    gpus, _fabric, warnings = watched({"count": 4, "devices": []}, seen(peaks=[97, 98, 0, 3]))
+    assert gpus["lab-a"]["idle"] == [2, 3]
+    assert warnings == ["host lab-a: GPU 2 (0 % at most), GPU 3 (3 % at most) stayed idle, though the job requested 4; look at how its command chooses "
+                        "the GPU of a rank, and at CUDA_VISIBLE_DEVICES"]
+
+
+@pytest.mark.parametrize("found, warning", [
+    ({"said": "Permission denied (publickey)."}, "host lab-a was not watched: Permission denied (publickey)."),
+    (None, "host lab-a was not watched: its watcher did not outlive the job's runner"),
+    (seen(peaks=[], looks=0, error="nvidia-smi has shown no GPU"),
+     "host lab-a: it is not known whether the 2 requested GPUs were used: nvidia-smi has shown no GPU"),
+    (seen(peaks=[None, None]), "host lab-a: it is not known whether the 2 requested GPUs were used: nvidia-smi told the use of 0")])
+def test_what_is_not_known_is_said(found, warning):
+    gpus, _fabric, warnings = watched({"count": 2, "devices": []}, found)
+    assert warnings == [warning] and gpus["lab-a"]["busy"] is None
+
+
+def test_a_host_without_gpus_has_counters():
+    assert watched({"count": 0, "devices": []}, seen(peaks=[], looks=0))[2] == []
+
+
+@pytest.mark.parametrize("watch, environment, written", [
+    ({"lab-a": {"count": 8}}, {}, True), ({"lab-a": {"count": 0}}, {}, False), ({}, {}, False), ({"lab-a": {"count": 8}}, {"NCCL_DEBUG": "WARN"}, False)])
+def test_nccl_says_how_it_connects(watch, environment, written):
+    told = job.nccl_log(spec(watch=watch, environment=environment), JOB_DIR)
+    assert told == ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT", "NCCL_DEBUG_FILE": JOB_DIR + "/nccl.%h.%p"} if written else {})
+    given = spec(watch=watch, environment=environment)
+    assert ("NCCL_DEBUG=INFO" in job.horovodrun(given, hosts(), 12345, "c", [], JOB_DIR)) == written
+    assert ("NCCL_DEBUG=INFO" in shlex.split(job.torchrun(given, hosts(), 0, 1, JOB_DIR)[-1])) == written
+
+
+def test_nccl_s_transport_is_read_from_its_log(tmp_path, monkeypatch):
+    launched = prepared(tmp_path, monkeypatch)
+    launched.prepare_directory()
+    folder = Path(launched.job_dir)
+    (folder / "rank.0.log").write_text("a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA\n", encoding="utf-8")
+    assert launched.nccl_transport(_job_watch.transports) == ["NET/IB"]
+    (folder / "nccl.a.7").write_text("a:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC\n", encoding="utf-8")
+    assert launched.nccl_transport(_job_watch.transports) == ["P2P/IPC"]
+    # Of this job, not of one that had its id before.
+    launched.prepare_directory()
+    assert launched.nccl_transport(_job_watch.transports) == []
+
+
+SMI = """#!/bin/sh
+test "$2" = --format=csv,noheader,nounits || exit 9
+echo 97; echo 0
+"""
+
+
+@pytest.fixture(name="local")
+def fixture_local(tmp_path, monkeypatch):
+    """A job whose hosts are this machine: ssh is a shell here. Its nvidia-smi shows two GPUs, one of which works."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(SMI, encoding="utf-8")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", "%s:%s" % (tmp_path, os.environ["PATH"]))
+    monkeypatch.setattr(job, "SSH", [sys.executable, "-c", "import os, sys; os.execvp('sh', ['sh', '-c', sys.argv[2]])"])
+    for name in job.WATCH_FILES:
+        text = (ROOT / "plugins/module_utils" / (name + ".py")).read_text(encoding="utf-8")
+        (tmp_path / (name + ".py")).write_text(text.replace("LATER_SECONDS = 1, 10, 5", "LATER_SECONDS = 0.05, 10, 5"), encoding="utf-8")
+    monkeypatch.setattr(job, "__file__", str(tmp_path / "trainyard_job.py"))
+    monkeypatch.syspath_prepend(tmp_path)
+    network = dict(NETWORK, environment={name: {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"} for name in ("lab-a", "lab-b")})
+    launched = prepared(tmp_path, monkeypatch, job_id="unit-%d" % os.getpid(), network=network,
+                        watch={"lab-a": {"count": 2, "devices": []}, "lab-b": {"count": 0, "devices": []}})
+    launched.prepare_directory()
+    return launched
+
+
+def test_every_host_is_watched_and_nothing_is_left(local):
+    local.start_watching()
+    deadline = time.monotonic() + 10
+    while not all(watcher.last for watcher in local.watchers) or not local.watchers[0].last["looks"]:
+        assert time.monotonic() < deadline, [watcher.said for watcher in local.watchers]
+        time.sleep(0.02)
+        # A packet, so that the counters of lo grow.
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9))
+    local.stop_watching()
+    found = local.what_was_seen()
+    assert found["gpus"] == {"lab-a": {"requested": 2, "busy": 1, "idle": [1], "peak_utilization": [97, 0], "looks": found["gpus"]["lab-a"]["looks"]},
+                             "lab-b": {"requested": 0, "busy": 0, "idle": [], "peak_utilization": [], "looks": 0}}
+    assert [found["fabric"][name]["interface"] for name in ("lab-a", "lab-b")] == ["lo", "lo"] and found["fabric"]["lab-a"]["sent_bytes"] > 0
+    assert len(found["warnings"]) == 1 and "GPU 1 (0 % at most) stayed idle" in found["warnings"][0]
+    assert all(watcher.process.wait(5) == 0 for watcher in local.watchers)
+
+
+@pytest.mark.parametrize("ssh, said", [(["no-such-ssh"], "no-such-ssh"), (["sh", "-c", "echo Connection refused; exit 255"], "Connection refused")])
+def test_a_watcher_that_cannot_start_is_a_warning(local, monkeypatch, ssh, said):
+    monkeypatch.setattr(job, "SSH", ssh)
+    local.start_watching()
+    for watcher in local.watchers:
+        watcher.join(5)
+    local.stop_watching()
+    assert [said in warning and "was not watched" in warning for warning in local.what_was_seen()["warnings"]] == [True, True]
+
+
+def test_a_watcher_that_hangs_is_not_waited_for(local, monkeypatch):
+    monkeypatch.setattr(job, "WATCH_SECONDS", 0.1)
+    monkeypatch.setattr(job, "watch_command", lambda spec, host, size: ["sleep", "1000"])
+    local.start_watching()
+    begun = time.monotonic()
+    local.stop_watching()
+    assert time.monotonic() - begun < 2 and "did not answer" in local.what_was_seen()["warnings"][0]
+    assert [watcher.process.wait(5) for watcher in local.watchers] == [-9, -9]
+
+
+def test_without_the_watchers_files_the_job_goes_on(local, monkeypatch, capsys):
+    monkeypatch.setattr(job, "__file__", "/nowhere/trainyard_job.py")
+    local.start_watching()
+    local.stop_watching()
+    assert "the job is not watched" in capsys.readouterr().out and local.watchers == []
+
+
+def test_a_job_of_another_role_is_not_watched(tmp_path, monkeypatch):
+    launched = prepared(tmp_path, monkeypatch)
+    launched.start_watching()
+    assert launched.watchers == [] and launched.what_was_seen() == {"gpus": {}, "fabric": {}, "nccl_transport": [], "warnings": []}
+
+
 def test_summary_ends_with_the_problems():
     rows, problems = verdict({0: record(0, "172.30.77.11"), 1: record(1, "172.30.77.11")})
+    gpus, fabric, warnings = watched({"count": 2, "devices": []}, seen(peaks=[97, 0]))
     lines = job.summary({"job_id": "j1", "world_size": 2, "launcher": "torchrun", "ranks": rows, "metrics": {"loss": 0.1, "accuracy": 0.97},
-                         "seconds": {"total": 9.0}, "problems": problems})
+                         "seconds": {"total": 9.0}, "problems": problems, "gpus": gpus, "fabric": fabric, "nccl_transport": ["NET/IB"], "warnings": warnings})
     assert lines[0] == "job j1: 2 ranks by torchrun in 9.0 s"
-    assert lines[3] == "accuracy 0.97  loss 0.1"
+    assert lines[3:6] == ["accuracy 0.97  loss 0.1", "host lab-a  mlx5_0  sent 4.0 MB  received 5.0 MB  GPUs busy 1 of 2", "NCCL connected the ranks by NET/IB"]
+    assert lines[-2].startswith("warning: host lab-a: GPU 1 (0 % at most) stayed idle")
     assert lines[-1] == "failed: rank 1 belongs on host lab-b, but ran on lab-a"
-

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame, _job_watch
 
 FILE = Path(__file__).resolve().parents[4] / "roles/verify/files/all_reduce.py"
 HOSTS = ["node-a", "node-b", "node-c", "node-d"]
@@ -29,7 +29,7 @@ def fixture_agent(monkeypatch):
     meeting = ModuleType("torch.distributed.rendezvous")
     meeting.rendezvous = lambda url: iter([(SimpleNamespace(set_timeout=lambda timeout: None), 0, 8)])
     for name, module in {"torch": torch, "torch.distributed": torch.distributed, "torch.distributed.rendezvous": meeting, "_bandwidth": _bandwidth,
-                         "_blame": _blame}.items():
+                         "_blame": _blame, "_job_watch": _job_watch}.items():
         monkeypatch.setitem(sys.modules, name, module)
     spec = importlib.util.spec_from_file_location("all_reduce", FILE)
     module = importlib.util.module_from_spec(spec)
