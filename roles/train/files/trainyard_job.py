@@ -402,8 +402,12 @@ class Watcher(threading.Thread):
     def run(self):
         try:
             self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=self.environment)
-            self.process.stdin.write(self.program)
-            self.process.stdin.flush()
+            try:
+                self.process.stdin.write(self.program)
+                self.process.stdin.flush()
+            except BrokenPipeError:
+                # It has ended before it has read, and its output says why.
+                self.said = "it ended at once"
             for line in self.process.stdout:
                 try:
                     found = json.loads(line.decode(errors="replace"))
@@ -413,7 +417,8 @@ class Watcher(threading.Thread):
                     self.last = found
                 elif line.strip():
                     self.said = line.decode(errors="replace").strip()
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # Closed by the job's end, or never started.
             self.said = str(error)
 
     def ask_to_end(self):
@@ -591,7 +596,7 @@ class Job(object):
                 watch = load_watch()
                 found["gpus"], found["fabric"], found["warnings"] = watched(self.spec, self.seen, watch.seen_gpus)
                 found["nccl_transport"] = self.nccl_transport(watch.transports)
-            except Exception as error:  # pylint: disable=broad-except
+            except (ImportError, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
                 found["warnings"].append("what was seen of the job cannot be told: %r" % error)
         return found
 

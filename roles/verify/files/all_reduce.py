@@ -25,8 +25,7 @@ import time
 
 import _bandwidth
 import _blame
-# pylint: disable=unused-import
-from _job_watch import UTILIZATION, cards_of, counters, interface_card, output, rdma_cards
+from _job_watch import UTILIZATION, cards_of, counters, output
 
 try:
     import torch

@@ -232,25 +232,25 @@ def tree(root, files):
     return str(root)
 
 
-def test_cards_from_sysfs(agent, tmp_path):
+def test_cards_from_sysfs(tmp_path):
     sysfs = tree(tmp_path, {"class/net/eth0/speed": "25000", "class/net/eth0/device/current_link_speed": "8.0 GT/s PCIe",
                             "class/net/eth0/device/current_link_width": "8", "class/net/veth0/speed": "10000", "class/net/bond0/speed": "50000",
                             "class/net/bond0/lower_eth0/speed": "25000"})
-    assert agent.interface_card("eth0", sysfs) == {"name": "eth0", "rdma": False, "line": 3.125, "pcie": pytest.approx(7.88)}
-    assert agent.interface_card("bond0", sysfs)["line"] == 6.25
+    assert _job_watch.interface_card("eth0", sysfs) == {"name": "eth0", "rdma": False, "line": 3.125, "pcie": pytest.approx(7.88)}
+    assert _job_watch.interface_card("bond0", sysfs)["line"] == 6.25
     # Its driver says 10 Gb/s whatever it can do.
-    assert agent.interface_card("veth0", sysfs)["line"] == 0
-    assert agent.interface_card("gone", sysfs)["line"] == 0
+    assert _job_watch.interface_card("veth0", sysfs)["line"] == 0
+    assert _job_watch.interface_card("gone", sysfs)["line"] == 0
 
 
 @pytest.mark.parametrize("wanted, taken", [
     ("", ["mlx5_0", "mlx5_1", "mlx5_10"]), ("mlx5_1", ["mlx5_1", "mlx5_10"]), ("=mlx5_1", ["mlx5_1"]), ("=mlx5_0:1,mlx5_1:1", ["mlx5_0", "mlx5_1"]),
     ("^mlx5_1", ["mlx5_0"]), ("^=mlx5_1", ["mlx5_0", "mlx5_10"])])
-def test_rdma_cards(agent, tmp_path, wanted, taken):
+def test_rdma_cards(tmp_path, wanted, taken):
     sysfs = tree(tmp_path, {"class/infiniband/%s/ports/1/%s" % (name, file): text for name, state in
                             (("mlx5_0", "4: ACTIVE"), ("mlx5_1", "4: ACTIVE"), ("mlx5_10", "4: ACTIVE"), ("mlx5_2", "1: DOWN"))
                             for file, text in (("state", state), ("rate", "200 Gb/sec (4X HDR)"))})
-    cards = agent.rdma_cards(wanted, sysfs)
+    cards = _job_watch.rdma_cards(wanted, sysfs)
     assert [card["name"] for card in cards] == taken
     assert all(card["rdma"] and card["line"] == 25 for card in cards)
 
