@@ -45,7 +45,17 @@ def test_engine_that_is_new_enough_is_left_alone(host, role):
     run = role(docker_engine_source="docker_repository", docker_engine_daemon_options=OURS)
     assert (run.code, run.changed) == (0, 0)
     assert started(host) == before
-    assert "«docker compose» is not there" in run.text
+    assert "compose is not installed:" not in run.text
+
+
+def test_compose_of_debian_12_is_its_program_and_works(host):
+    told = host.ansible("trainyard.gpu.docker_engine_info", check=False, become=True)
+    assert (told["compose_command"], told["compose_version"]) == ("docker-compose", "1.29.2")
+    assert "docker-compose version 1.29.2" in host.check_output("docker-compose version")
+    # It reaches the engine and reads a file of services.
+    host.run_expect([0], "printf 'version: \"3\"\nservices: {one: {image: of-the-user}}\n' > /srv/compose.yml")
+    assert host.check_output("docker-compose --file /srv/compose.yml ps --services") == "one"
+    host.run_expect([0], "rm /srv/compose.yml")
 
 
 def test_engine_that_is_too_old_is_not_replaced_unasked(host, role):
@@ -152,6 +162,7 @@ def test_value_of_ours_wins_where_that_is_asked_and_is_taken_back_later(host, ro
 def test_teardown_leaves_what_the_user_had(host, role):
     assert role("remove").code == 0
     assert not host.package("docker.io").is_installed
+    assert not host.package("docker-compose").is_installed
     assert host.file(CONFIG).content_string == '{\n\t"log-level": "warn",\n\t"log-opts": { "max-size": "50m" }\n}\n'
     assert host.file(CONFIG).mode == 0o640
     assert not host.file("/var/lib/trainyard/placed.d/docker_engine.json").exists
