@@ -156,7 +156,15 @@ class Quotas:
         self.set_back(lambda mount, kind, number: (mount, kind, number) not in asked)
 
     def present(self, quota, mount):
-        limits = self.limits(mount["path"], quota["kind"])
+        on_server = mount["type"] in ("nfs", "nfs4")
+        limits = None if on_server else self.limits(mount["path"], quota["kind"])
+        if on_server:
+            reason = "%s is a folder of NFS server %s, where quotas are set, not here; have its administrator limit %s %d to %d MiB (setquota --%s %d 0 %d 0 0 " \
+                     "on its file system), or set quota_mib to 0" % (
+                         mount["path"], mount["source"].rpartition(":/")[0], quota["kind"], quota["id"], quota["limit_mib"], quota["kind"], quota["id"],
+                         quota["limit_mib"] * BLOCKS_PER_MIB)
+            self.unsupported.append({"path": quota["path"], "reason": reason})
+            return
         if limits is None:
             reason = "no %s quotas are on for %s (%s); turn them on there (mount options usrquota,grpquota and quotaon, or the file system's own way), " \
                      "or set quota_mib to 0" % (quota["kind"], mount["path"], mount["type"])

@@ -15,6 +15,9 @@ description:
     everything in them by a POSIX
     access list, also in what is made there later.
   - Of a folder that is there already the content stays as it is.
+  - On an NFS server that takes root for another user (root_squash), a folder that has group and mode as asked is accepted, and so is its owner unless a
+    person is asked for. One that is missing is made as its owner where the parent lets them. What the server refuses otherwise fails the module after all
+    folders were tried, with the commands for the server's administrator.
   - What was there before is written into O(record) first, so that V(former) can bring it back. Folders that the module made are removed by it only where
     they are empty.
 options:
@@ -91,6 +94,12 @@ kept:
   returned: success
   type: list
   elements: str
+commands:
+  description: With a failure, what the administrators of NFS servers have to run there, by server.
+  returned: when an NFS server refuses a folder
+  type: dict
+  version_added: "0.3.0"
+  sample: {nas.example.org: ["mkdir -p /export/user/anna && chown 2001:3001 /export/user/anna && chmod 0700 /export/user/anna"]}
 unprotected:
   description: Folders that were to be immutable, on file systems without that attribute.
   returned: success
@@ -101,11 +110,12 @@ unprotected:
 import errno
 import fcntl
 import os
+import shlex
 import stat
 import struct
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import full_access
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import full_access, mount_of, parse_mountinfo
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record, write_record
 
 ACCESS = "system.posix_acl_access"
@@ -199,11 +209,47 @@ def bring(path, found, wanted):
         set_immutable(path, True)
 
 
+def nfs_place(path, mountinfo="/proc/self/mountinfo"):
+    """Server and path there of a path on an NFS mount; None on other file systems."""
+    with open(mountinfo, encoding="utf-8", errors="replace") as stream:
+        mount = mount_of(path, parse_mountinfo(stream.read()))
+    if mount["type"] not in ("nfs", "nfs4"):
+        return None
+    server, dummy, exported = mount["source"].rpartition(":/")
+    return server.strip("[]"), os.path.normpath("/%s/%s" % (exported, os.path.relpath(path, mount["path"])))
+
+
+def same_on_nfs(found, wanted):
+    """Whether a folder is as wanted but for an owner that is not a person: what a server calls its own root need not be ours."""
+    return dict(found, owner=0) == wanted and not wanted["owner"]
+
+
+def as_user(uid, gid, work):
+    """Whether a user may do some work, which a child does with their rights and no other groups. Never as root."""
+    if not uid:
+        return False
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(gid)
+            os.setuid(uid)
+            work()
+            code = 0
+        except OSError:
+            pass
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
 class Folders:
     def __init__(self, module):
         self.module = module
         self.path = module.params["record"]
         self.changed, self.kept, self.unprotected, self.diff = [], [], [], []
+        self.commands = {}
         self.record = read_record(module, self.path)
 
     def write_record(self):
@@ -233,8 +279,8 @@ class Folders:
             if self.module.check_mode:
                 return
             for made in missing:
-                os.mkdir(made)
-                os.chmod(made, 0o755)
+                if not self.make(made, folder):
+                    return self.refused(folder, missing[missing.index(made):])
         if folder["immutable"] and os.path.ismount(folder["path"]):
             return
         found = state_of(folder["path"])
@@ -246,45 +292,93 @@ class Folders:
             found["immutable"], wanted["immutable"] = bool(flags & IMMUTABLE), True
         if wanted == found:
             return
+        if same_on_nfs(found, wanted) and nfs_place(folder["path"]):
+            return
         if not missing:
             if folder["path"] not in self.record.get("folders", {}):
                 self.record.setdefault("folders", {})[folder["path"]] = found
                 self.write_record()
             self.note(folder["path"], self.lines(found), self.lines(wanted))
         if not self.module.check_mode:
-            bring(folder["path"], found, wanted)
+            try:
+                bring(folder["path"], found, wanted)
+            except PermissionError:
+                if not nfs_place(folder["path"]):
+                    raise
+                if not as_user(found["owner"], wanted["group"], lambda: bring(folder["path"], found, wanted)):
+                    self.refused(folder, missing or [folder["path"]])
+
+    def make(self, path, folder):
+        """Whether a missing folder could be made, by root, or on an NFS server by the one whose folder it becomes."""
+        try:
+            os.mkdir(path)
+        except PermissionError:
+            if not nfs_place(path):
+                raise
+            return path == folder["path"] and as_user(folder["owner"], folder["group"] or 0, lambda: os.mkdir(path, 0o700))
+        os.chmod(path, 0o755)
+        return True
+
+    def refused(self, folder, unchanged):
+        """Note what the server's administrator has to do. What was not made or changed is not ours to take away later."""
+        for path in unchanged:
+            if not os.path.lexists(path) or not self.record["folders"][path].get("made"):
+                del self.record["folders"][path]
+        if not self.record["folders"]:
+            del self.record["folders"]
+        self.write_record()
+        if folder["path"] in self.changed and folder["path"] in unchanged:
+            self.changed.remove(folder["path"])
+            self.diff = [entry for entry in self.diff if entry["before_header"] != folder["path"]]
+        server, place = nfs_place(folder["path"])
+        place, steps = shlex.quote(place), []
+        steps.append("mkdir -p %s" % place)
+        if folder["owner"] is not None or folder["group"] is not None:
+            steps.append("chown %s:%s %s" % ("" if folder["owner"] is None else folder["owner"], "" if folder["group"] is None else folder["group"], place))
+        steps.append("chmod %s %s" % (folder["mode"] or "0755", place))
+        self.commands.setdefault(server, []).append(" && ".join(steps))
 
     def former(self, paths):
         folders = self.record.get("folders", {})
         for path in sorted(paths or folders, reverse=True):
-            before = folders.get(path)
-            if before is None:
+            if path not in folders:
                 continue
-            if not os.path.isdir(path):
-                del folders[path]
-            elif before.get("made"):
-                if os.path.ismount(path) or [name for name in os.listdir(path) if os.path.join(path, name) not in self.changed]:
-                    # It is the user's by what they have put into it.
-                    self.kept.append(path)
-                else:
-                    self.note(path, "folder\n", "absent\n")
-                    if not self.module.check_mode:
-                        if (flags_of(path) or 0) & IMMUTABLE:
-                            set_immutable(path, False)
-                        os.rmdir(path)
-                del folders[path]
-            else:
-                found = state_of(path)
-                if "immutable" in before:
-                    found["immutable"] = bool((flags_of(path) or 0) & IMMUTABLE)
-                if found != before:
-                    self.note(path, self.lines(found), self.lines(before))
-                    if not self.module.check_mode:
-                        bring(path, found, before)
-                del folders[path]
+            try:
+                self.one_former(path, folders[path])
+            except PermissionError:
+                # A server that takes root for another user: what is there is its administrator's to remove.
+                if not nfs_place(path):
+                    raise
+                self.kept.append(path)
+                if path in self.changed:
+                    self.changed.remove(path)
+                    self.diff = [entry for entry in self.diff if entry["before_header"] != path]
+            del folders[path]
         if not folders:
             self.record.pop("folders", None)
         self.write_record()
+
+    def one_former(self, path, before):
+        if not os.path.isdir(path):
+            return
+        if before.get("made"):
+            if os.path.ismount(path) or [name for name in os.listdir(path) if os.path.join(path, name) not in self.changed]:
+                # It is the user's by what they have put into it.
+                self.kept.append(path)
+                return
+            self.note(path, "folder\n", "absent\n")
+            if not self.module.check_mode:
+                if (flags_of(path) or 0) & IMMUTABLE:
+                    set_immutable(path, False)
+                os.rmdir(path)
+            return
+        found = state_of(path)
+        if "immutable" in before:
+            found["immutable"] = bool((flags_of(path) or 0) & IMMUTABLE)
+        if found != before:
+            self.note(path, self.lines(found), self.lines(before))
+            if not self.module.check_mode:
+                bring(path, found, before)
 
 
 def main():
@@ -328,6 +422,13 @@ def main():
             module.fail_json(msg="%s: this file system has no POSIX access lists, which full_access_uid needs: mount it with acl" % error.filename,
                              changed_paths=folders.changed)
         module.fail_json(msg="%s: %s" % (error.filename, error.strerror), changed_paths=folders.changed)
+    if folders.commands:
+        orders = "; ".join("on %s: %s" % (server, "; ".join(commands)) for server, commands in sorted(folders.commands.items()))
+        module.fail_json(
+            msg="%d folders can not be made or changed from here, as their NFS server takes root for another user (root_squash) and their owner may not do "
+                "it either. Have the server's administrator run, %s. Then run this again: folders with this group and mode are accepted as they are. Paths "
+                "are as this host mounts them; below an NFS 4 root (fsid=0) put its path before them"
+                % (sum(len(commands) for commands in folders.commands.values()), orders), commands=folders.commands, changed_paths=folders.changed)
     module.exit_json(changed=bool(folders.changed), changed_paths=folders.changed, kept=folders.kept, unprotected=folders.unprotected,
                      diff=folders.diff)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.trainyard.gpu.plugins.modules import disk_quotas
+
 DEV = Path(__file__).parents[4] / ".dev"
 REPQUOTA = """#!{python}
 import json, sys
@@ -94,3 +96,13 @@ def test_one_file_system_has_one_limit_for_each(quotas):
     refused = quotas(("user", 2001, 10), ("user", 2002, 20), ("user", 2001, 30))
     assert refused["failed"] and "one limit for user 2001: ask for 10 or 30 MiB" in refused["msg"]
     assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6]} and not quotas.record.exists()
+
+
+def test_on_an_nfs_server_its_administrator_sets_them(monkeypatch):
+    place = {"path": "/mnt/user", "type": "nfs4", "source": "nas.example:/export/home", "options": []}
+    quotas = object.__new__(disk_quotas.Quotas)
+    quotas.unsupported, quotas.record = [], {}
+    monkeypatch.setattr(quotas, "limits", None, raising=False)
+    quotas.present({"path": "/mnt/user/anna", "kind": "user", "id": 2001, "limit_mib": 10}, place)
+    assert quotas.unsupported[0]["path"] == "/mnt/user/anna"
+    assert "NFS server nas.example" in quotas.unsupported[0]["reason"] and "setquota --user 2001 0 10240 0 0 on its file system" in quotas.unsupported[0]["reason"]

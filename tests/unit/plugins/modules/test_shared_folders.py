@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from ansible.module_utils import basic
+from ansible.module_utils.testing import patch_module_args
+
+from ansible_collections.trainyard.gpu.plugins.modules import shared_folders
 
 DEV = Path(__file__).parents[4] / ".dev"
 
@@ -85,3 +92,110 @@ def test_bad_input_is_named(tmp_path, folder, said):
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "share").write_text("")
     assert "is no folder" in run(tmp_path, [{"path": str(tmp_path / "share")}])["msg"]
+
+
+# --- an NFS server that takes root for another user ---
+# Of the kernel it is the same question: this root is user 65534 to the one who owns the folders. Only the file system's type is made up.
+
+CLONE_NEWUSER = 0x10000000
+IDS = {"uid": (2001, 2002), "gid": (2001, 2002, 3001)}
+
+
+@pytest.fixture(name="nas")
+def fixture_nas(monkeypatch):
+    """Run the module as such a root. Its folders are real root's, below a tree that everybody may pass."""
+    root = Path(tempfile.mkdtemp(prefix="trainyard-nas-", dir="/tmp"))
+    root.chmod(0o755)
+    (root / "placed").mkdir()
+    (root / "placed").chmod(0o777)
+    mounts = root / "mountinfo"
+    mounts.write_text("1 1 0:1 / / rw - ext4 /dev/vda rw\n2 1 0:2 / %s rw - nfs4 nas.example:/export/home rw\n" % (root / "tree"), encoding="utf-8")
+    (root / "tree").mkdir()
+    monkeypatch.setattr(shared_folders.nfs_place, "__defaults__", (str(mounts),))
+
+    def child(ready, answer, folders, state):
+        os.close(answer[0])
+        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER):
+            os.write(answer[1], json.dumps({"unshare": os.strerror(ctypes.get_errno())}).encode())
+            os._exit(0)
+        os.write(answer[1], b"\n")
+        os.read(ready, 1)
+        os.setgroups([0])
+        os.setgid(0)
+        os.setuid(0)
+        told = []
+        monkeypatch.setattr(basic.AnsibleModule, "exit_json", lambda self, **result: told.append(result))
+        monkeypatch.setattr(basic.AnsibleModule, "fail_json", lambda self, msg, **result: told.append(dict(result, failed=True, msg=msg)))
+        with patch_module_args({"folders": folders, "record": str(root / "placed/record.json"), "state": state, "_ansible_remote_tmp": str(root / "placed")}):
+            shared_folders.main()
+        os.write(answer[1], json.dumps(told[0]).encode())
+        os._exit(0)
+
+    def run(*folders, state="present"):
+        ready, answer = os.pipe(), os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                child(ready[0], answer, list(folders), state)
+            finally:
+                os._exit(1)
+        os.close(answer[1])
+        with os.fdopen(answer[0], encoding="utf-8") as stream:
+            first = stream.readline()
+            for kind, ids in IDS.items() if first == "\n" else ():
+                Path("/proc/%d/%s_map" % (pid, kind)).write_text("0 65534 1\n" + "".join("%d %d 1\n" % (number, number) for number in ids), encoding="utf-8")
+            os.write(ready[1], b"x")
+            said = first.strip() + stream.read()
+        os.waitpid(pid, 0)
+        told = json.loads(said)
+        assert "unshare" not in told, "the kernel gives no user namespaces: %s" % told["unshare"]
+        return told
+
+    run.tree, run.record = root / "tree", root / "placed/record.json"
+    yield run
+    shutil.rmtree(root)
+
+
+ANNA = {"owner": 2001, "group": 3001, "mode": "0700"}
+
+
+def test_a_server_that_squashes_root_says_no_and_its_administrator_is_told_what_to_do(nas):
+    asked = [{"path": str(nas.tree)}, dict(ANNA, path=str(nas.tree / "anna")), {"path": str(nas.tree / "v s"), "owner": 0, "group": 3001, "mode": "2770"}]
+    told = nas(*asked)
+    assert told["failed"] and told["changed_paths"] == [] and not nas.record.exists()
+    assert told["commands"] == {"nas.example": [
+        "mkdir -p /export/home/anna && chown 2001:3001 /export/home/anna && chmod 0700 /export/home/anna",
+        "mkdir -p '/export/home/v s' && chown 0:3001 '/export/home/v s' && chmod 2770 '/export/home/v s'"]}
+    assert "2 folders can not be made" in told["msg"] and "root_squash" in told["msg"] and "chown 2001:3001 /export/home/anna" in told["msg"]
+    # The administrator does it.
+    for commands in told["commands"].values():
+        for command in commands:
+            subprocess.run(command.replace("/export/home", str(nas.tree)), shell=True, check=True)
+    assert nas(*asked) == {"changed": False, "changed_paths": [], "kept": [], "unprotected": [], "diff": []}
+    # A wrong group is nothing that is accepted.
+    os.chown(nas.tree / "v s", 0, 2002)
+    assert len(nas(*asked)["commands"]["nas.example"]) == 1
+
+
+def test_a_missing_folder_is_made_as_its_person_where_the_server_lets_them(nas):
+    nas.tree.chmod(0o1777)
+    asked = dict(ANNA, path=str(nas.tree / "anna"))
+    assert nas(asked)["changed_paths"] == [asked["path"]]
+    assert (mode(nas.tree / "anna"), (nas.tree / "anna").stat().st_uid, (nas.tree / "anna").stat().st_gid) == ("0700", 2001, 3001)
+    assert nas(asked)["changed"] is False
+    # What root may not even look into stays. (Of anna's, this root is more than a server's.)
+    os.chown(nas.tree / "anna", 0, 0)
+    assert nas(state="former")["kept"] == [asked["path"]] and (nas.tree / "anna").is_dir() and not nas.record.exists()
+
+
+def test_a_mode_is_set_by_the_person_whose_folder_it_is(nas):
+    (nas.tree / "anna").mkdir(0o755)
+    os.chown(nas.tree / "anna", 2001, 3001)
+    assert nas(dict(ANNA, path=str(nas.tree / "anna")))["changed"] is True
+    assert mode(nas.tree / "anna") == "0700"
+
+
+def test_a_refusal_that_is_not_a_server_s_is_told_as_it_is(nas):
+    os.chmod(nas.tree.parent, 0o755)
+    told = nas(dict(ANNA, path=str(nas.tree.parent / "local" / "anna")))
+    assert told["failed"] and "Permission denied" in told["msg"] and "commands" not in told
