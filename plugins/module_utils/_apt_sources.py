@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["entries", "location", "stanzas", "without"]
+__all__ = ["entries", "list_prefix", "location", "stanzas", "without"]
 
 _LINE = re.compile(r"\s*(?P<type>deb(?:-src)?)\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)\s*(?P<components>[^#]*)")
 _SWITCHED_OFF = ("no", "false", "without", "off", "disable", "0")
@@ -24,6 +24,15 @@ def location(uri, suite="", architecture=""):
     text = re.sub(r"^[a-z+]+:/*(?:[^/@]*@)?", "", text.replace("$(ARCH)", architecture))
     host, _slash, path = text.partition("/")
     return "/".join([host.lower()] + [part for part in path.split("/") if part not in ("", ".")])
+
+
+def list_prefix(uri, suite):
+    """How apt begins the names of the files in /var/lib/apt/lists that are of one suite: InRelease or …_Packages follows."""
+    text = re.sub(r"^[a-z+]+:/*(?:[^/@]*@)?", "", uri.rstrip("/") + "/")
+    if uri.startswith(("file:", "copy:")):
+        text = "/" + text
+    text += "" if suite == "/" else suite if suite.endswith("/") else "dists/%s/" % suite
+    return re.sub(r"[\\|{}\[\]<>\"^~_=!@#$%&*]", lambda match: "%%%02x" % ord(match.group()), text).replace("/", "_")
 
 
 def _fields(paragraph):

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
-from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
+from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import foreign_pin, upstream, version_key
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import whole_lines
 
-__all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver", "lacking_components", "parse_nvidia_detect", "parse_simulated_versions",
+__all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver", "keep_out", "lacking_components", "parse_nvidia_detect", "parse_simulated_versions",
            "parse_ubuntu_drivers", "pin", "resolve"]
 
 # What may belong to a driver. Whether it does is told by its version, which is the driver's: containers' tools and CUDA's packages have numbers of their own.
@@ -122,10 +122,18 @@ def resolve(families, offers, asked, installed=""):
     return (whole or found or [None])[0]
 
 
+PIN_PACKAGES = "Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libnvcuvid1* libnvoptix1* libxnvctrl0* libnvsdm* nvsdm*\n"
+
+
+def keep_out(sources):
+    """Preferences by which apt takes nothing of the driver from these repositories; empty where there are none. Each has uri and origin."""
+    pins = dict.fromkeys(foreign_pin(source) for source in sources)
+    return "\n".join("%sPin: %s\nPin-Priority: -1\n" % (PIN_PACKAGES, each) for each in pins)
+
+
 def pin(version):
     """Preferences by which apt takes all that belongs to the driver at one version, also where its newest is another: that of a dependency isn't asked for."""
-    return ("Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libnvcuvid1* libnvoptix1* libxnvctrl0* libnvsdm* nvsdm*\n"
-            "Pin: version /^([0-9]+:)?%s[-+~]/\nPin-Priority: 1001\n" % upstream(version).replace(".", "[.]"))
+    return (PIN_PACKAGES + "Pin: version /^([0-9]+:)?%s[-+~]/\nPin-Priority: 1001\n" % upstream(version).replace(".", "[.]"))
 
 
 def closure(names, offers, version, simulated, installed):

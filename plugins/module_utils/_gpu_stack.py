@@ -26,6 +26,10 @@ _NVCC = re.compile(r"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+
 _OLD_KEY = bytes.fromhex("f60f4b3d7fa2af80")
 # Packages of which a host should have one maker's alone.
 _DRIVER = re.compile(r"(nvidia-(driver|open|kernel|dkms|utils|smi|headless|compute-utils)|cuda-drivers|libnvidia-(ml1|compute)|libcuda1)(-.*)?$")
+# Who says in a repository's Release file that it is the distribution's: of a mirror, too. PPAs say LP-PPA-NAME.
+_DISTRIBUTION = re.compile(r"(Debian|Ubuntu)( ?Backports|ESM|ESMApps)?")
+# Repositories that the site declared in package_sources_apt_repositories are used on purpose.
+DECLARED_SOURCES = "/etc/apt/sources.list.d/trainyard.sources"
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)$")
 
 
@@ -102,7 +106,52 @@ def parse_sources(text, path):
     Entries that are switched off count for nothing. What apt itself would refuse is left out: apt says so better.
     """
     return [{"path": path, "uri": entry["uri"].rstrip("/"), "suites": [entry["suite"]], "signed_by": entry["signed_by"]}
-            for entry in _apt_sources.entries(path, text) if "nvidia" in entry["uri"].lower() or "/compute/cuda/repos" in entry["uri"]]
+            for entry in _apt_sources.entries(path, text) if _looks_like_nvidia(entry["uri"])]
+
+
+def _looks_like_nvidia(uri):
+    # launchpad has PPAs with that word in their names.
+    return ("nvidia" in uri.lower() or "/compute/cuda/repos" in uri) and not re.search(r"\bppa\b", uri.lower())
+
+
+def parse_release(text):
+    """Origin in the head of a Release or InRelease file; empty where it names none."""
+    match = re.search(r"^Origin:[ \t]*(\S.*?)[ \t]*$", text, re.MULTILINE)
+    return match.group(1) if match else ""
+
+
+def is_foreign(path, uri, origin):
+    """Whether a repository is neither the distribution's (or a mirror of it), nor NVIDIA's, nor one that the site declared."""
+    return path != DECLARED_SOURCES and not _DISTRIBUTION.fullmatch(origin) and origin != "NVIDIA" and not _looks_like_nvidia(uri)
+
+
+def parse_driver_offers(text):
+    """Versions of the driver's packages in a Packages file, by name. Other packages are passed over without a look at their fields."""
+    found = {}
+    for paragraph in re.split(r"\n\n+", text) if re.search(r"^Package: (.*nvidia|cuda-drivers|libcuda1)", text, re.MULTILINE) else []:
+        name = re.search(r"^Package: (\S+)$", paragraph, re.MULTILINE)
+        version = re.search(r"^Version: (\S+)$", paragraph, re.MULTILINE)
+        if name and version and _DRIVER.match(name.group(1)):
+            found.setdefault(name.group(1), []).append(version.group(1))
+    return found
+
+
+def foreign_pin(source):
+    """How apt's preferences name a repository: by its origin, else by its host. C(source) has uri and origin."""
+    if source["origin"]:
+        return "release o=%s" % source["origin"]
+    return 'origin "%s"' % _apt_sources.location(source["uri"]).partition("/")[0] if not source["uri"].startswith(("file:", "copy:")) else 'origin ""'
+
+
+def is_kept_out(source, preferences):
+    """Whether apt's preferences keep the driver's packages of a repository away for good. C(preferences) is the text of apt's files by path."""
+    for text in preferences.values():
+        for paragraph in re.split(r"\n\s*\n", text):
+            fields = dict(re.findall(r"^(\S+):[ \t]*(.*?)[ \t]*$", paragraph, re.MULTILINE))
+            names = fields.get("Package", "").split()
+            if fields.get("Pin") == foreign_pin(source) and fields.get("Pin-Priority", "").startswith("-") and ("*nvidia*" in names or "*" in names):
+                return True
+    return False
 
 
 def holds_old_key(content):
@@ -187,10 +236,14 @@ def grub_default(settings, environment):
     return (match.group(1) or match.group(2)) if match else ""
 
 
-def driver_sources(packages, runfile):
-    """Where the installed driver is from: C(distribution), C(nvidia_repository), C(runfile); more than one is a driver that doesn't fit itself."""
-    driver = [package["by_nvidia"] for name, package in packages.items() if _DRIVER.match(name)]
-    return (["distribution"] if False in driver else []) + (["nvidia_repository"] if True in driver else []) + (["runfile"] if runfile else [])
+def driver_sources(packages, runfile, foreign=()):
+    """Where the installed driver is from: C(distribution), C(nvidia_repository), C(other_repository), C(runfile).
+
+    More than one is a driver that doesn't fit itself. C(foreign) are the installed packages that another repository alone has in their version.
+    """
+    driver = {"other_repository" if name in foreign else "nvidia_repository" if package["by_nvidia"] else "distribution"
+              for name, package in packages.items() if _DRIVER.match(name)}
+    return [source for source in ("distribution", "nvidia_repository", "other_repository") if source in driver] + (["runfile"] if runfile else [])
 
 
 def driver_pinned(packages, preferences):

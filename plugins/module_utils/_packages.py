@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import location
+
 __all__ = ["STATES_FORMAT", "ParseError", "dpkg_rows", "nearest_versions", "parse_installed", "parse_madison", "parse_simulation", "parse_states",
            "split_package", "way_back", "whole_lines"]
 
@@ -68,10 +70,16 @@ def parse_simulation(text):
     return {"installed": installed, "removed": removed, "replaced": replaced}
 
 
-def parse_madison(text, repository="", there=True):
+def _is_of(words, uri, suite="/"):
+    """Whether the words of a row, URL, suite with component, architecture, are of a repository. Where the suite is / they are the URL alone."""
+    theirs = words[1] if len(words) > 2 else "/"
+    return location(words[0]) == location(uri) and (theirs + "/").startswith(suite.rstrip("/") + "/")
+
+
+def parse_madison(text, repository="", there=True, without=()):
     """Versions that `apt-cache madison` lists, by name, newest first.
 
-    With C(repository), a URL, only those of it (C(there)), or only those of other repositories.
+    With C(repository), a URL, only those of it (C(there)), or only those of other repositories. None of C(without), URLs with a suite behind them.
     """
     found = {}
     wanted = re.sub(r"^\w+://", "", repository).rstrip("/")
@@ -81,6 +89,8 @@ def parse_madison(text, repository="", there=True):
         if len(fields) != 3 or not fields[2].endswith("Packages"):
             continue
         if wanted and (wanted + "/" in fields[2]) != there:
+            continue
+        if any(_is_of(fields[2].split(), *each.split()) for each in without):
             continue
         versions = found.setdefault(fields[0], [])
         if fields[1] not in versions:

@@ -132,7 +132,8 @@ packages:
   returned: success
   type: dict
 driver_sources:
-  description: Where the installed driver is from - V(distribution), V(nvidia_repository), V(runfile). More than one is a driver that doesn't fit itself.
+  description: Where the installed driver is from - V(distribution), V(nvidia_repository), V(other_repository) (such as a PPA), V(runfile).
+    More than one is a driver that doesn't fit itself.
   returned: success
   type: list
   elements: str
@@ -145,6 +146,34 @@ repositories:
   returned: success
   type: list
   elements: dict
+foreign_sources:
+  description:
+    - Repositories that are neither the distribution's nor NVIDIA's, such as PPAs, and that offer packages of NVIDIA's driver. Role
+      P(trainyard.gpu.nvidia_driver#role) takes nothing from them. Repositories of C(package_sources_apt_repositories) are not among them.
+    - RV(foreign_sources[].kept_out) tells whether apt's preferences keep their driver away.
+  returned: success
+  type: list
+  elements: dict
+  version_added: "0.3.0"
+  contains:
+    path:
+      description: The file in which apt has it.
+      type: str
+    uri:
+      description: Its address.
+      type: str
+    suite:
+      description: Its suite.
+      type: str
+    origin:
+      description: What its Release file names as its origin; empty where it names none.
+      type: str
+    packages:
+      description: Names of the driver's packages that it offers, with their newest versions first.
+      type: dict
+    kept_out:
+      description: Whether apt's preferences keep its driver away.
+      type: bool
 old_keys:
   description: Keyrings that apt takes for every repository, and that hold the key with which NVIDIA signed until April 2022.
   returned: success
@@ -232,8 +261,10 @@ import platform
 import re
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
 from ansible_collections.trainyard.gpu.plugins.module_utils import _gpu_stack as stack
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_madison
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import nvidia_devices
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record
 
@@ -246,6 +277,7 @@ SOURCES = ["/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/
 PREFERENCES = ["/etc/apt/preferences", "/etc/apt/preferences.d/*"]
 # Where DKMS of Debian and of Ubuntu has the certificate of the key that it signs with.
 MODULE_KEYS = ["/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der"]
+LISTS = "/var/lib/apt/lists"
 KEYRINGS = ["/etc/apt/trusted.gpg", "/etc/apt/trusted.gpg.d/*"]
 
 
@@ -295,6 +327,38 @@ class Host:
             if answer:
                 found[os.path.dirname(os.path.dirname(path))] = answer
         return found
+
+    def packages_file(self, path):
+        if path.endswith("Packages"):
+            return read_text(path)
+        # Kept compressed, as images of containers and of clouds have it.
+        return self.say("/usr/lib/apt/apt-helper", "cat-file", path)
+
+    def foreign_sources(self, preferences):
+        """A repository whose lists apt doesn't have yet offers nothing, and its origin isn't known."""
+        found = {}
+        for path in files(SOURCES):
+            for stanza in _apt_sources.stanzas(path, read_text(path)):
+                for uri, suite in [(uri, suite) for uri in stanza["uris"] for suite in stanza["suites"] if "deb" in stanza["types"]]:
+                    prefix = os.path.join(LISTS, _apt_sources.list_prefix(uri, suite))
+                    origin = stack.parse_release(read_text(prefix + "InRelease") or read_text(prefix + "Release"))
+                    if not stack.is_foreign(path, uri, origin):
+                        continue
+                    source = {"path": path, "uri": uri.rstrip("/"), "suite": suite, "origin": origin, "packages": {}}
+                    for index in sorted(glob.glob(glob.escape(prefix) + "*Packages*")):
+                        source["packages"].update(stack.parse_driver_offers(self.packages_file(index)))
+                    if source["packages"]:
+                        found.setdefault((path, uri, suite), dict(source, kept_out=stack.is_kept_out(source, preferences)))
+        return list(found.values())
+
+    def foreign_packages(self, sources, packages, noted):
+        """Installed packages of the driver that another repository alone has in that version. What the role installed by itself isn't judged again."""
+        suspects = [name for name, package in packages.items() if noted.get(name) != package["version"]
+                    and any(package["version"] in source["packages"].get(name, []) for source in sources)]
+        if not suspects:
+            return []
+        offers = parse_madison(self.say("apt-cache", "madison", *suspects), without=["%(uri)s %(suite)s" % source for source in sources])
+        return [name for name in suspects if packages[name]["version"] not in offers.get(name, [])]
 
     def nvcc(self):
         chosen = self.module.params["nvcc"] or "/usr/local/cuda/bin/nvcc"
@@ -388,15 +452,18 @@ def main():
     following = stack.next_kernel(modules, stack.grub_default(read_text("/etc/default/grub"), read_text("/boot/grub/grubenv")))
     asked = {str(name): str(version) for name, version in module.params["asked"].items()}
     locked = secure_boot()
+    record = read_record(module, module.params["record"]) if module.params["record"] else {}
+    preferences = {path: read_text(path) for path in files(PREFERENCES)}
+    foreign = host.foreign_sources(preferences)
+    theirs = host.foreign_packages(foreign, packages, record.get("packages") or {})
     module.exit_json(
         changed=False, gpus=[dict(gpu, model=named.get(gpu["bus_id"], "")) for gpu in gpus], nvswitches=switches, loaded=loaded["version"],
         loaded_is_open=loaded["open"], modules=modules, running_kernel=running, next_kernel=following, headers=headers, dkms=dkms, library=library,
         nouveau_loaded=os.path.isdir("/sys/module/nouveau"), secure_boot=locked, module_keys_enrolled=host.module_keys_enrolled() if locked else [],
         initramfs=bool(glob.glob("/boot/initrd.img-*")) and bool(module.get_bin_path("update-initramfs", opt_dirs=["/usr/sbin", "/sbin"])),
         files=checksums(module.params["files"]), services=host.services(),
-        record=read_record(module, module.params["record"]) if module.params["record"] else {},
-        packages=packages, driver_sources=stack.driver_sources(packages, os.path.lexists("/usr/bin/nvidia-uninstall")),
-        driver_pinned=stack.driver_pinned(packages, {path: read_text(path) for path in files(PREFERENCES)}),
+        record=record, packages=packages, driver_sources=stack.driver_sources(packages, os.path.lexists("/usr/bin/nvidia-uninstall"), theirs),
+        driver_pinned=stack.driver_pinned(packages, preferences), foreign_sources=foreign,
         repositories=[entry for path in files(SOURCES) for entry in stack.parse_sources(read_text(path), path)], old_keys=old_keys(),
         docker=host.docker(), cuda=cuda, cuda_chosen=os.path.realpath("/usr/local/cuda") if os.path.isdir("/usr/local/cuda") else "", nvcc=nvcc,
         nccl_header={path: stack.parse_nccl_header(read_text(path)) for pattern in HEADERS for path in glob.glob(pattern)},

@@ -36,6 +36,14 @@ options:
     description: Whether what is in O(repository) doesn't count.
     type: bool
     default: false
+  without:
+    description:
+      - Other repositories whose packages are never taken, such as PPAs, as URL and suite with a space between them.
+        RV(trainyard.gpu.gpu_stack_info#module:foreign_sources) has them.
+    type: list
+    elements: str
+    default: []
+    version_added: "0.3.0"
   installed:
     description: NVIDIA's version of the driver that the host has. It is preferred where it is as asked.
     type: str
@@ -173,13 +181,16 @@ def choose(host, params, result):
     for asked in params["asked"]:
         families = driver.expand(params["families"], asked)
         names = list(dict.fromkeys(name for family in families for name in family))
-        offers = parse_madison(host.run("apt-cache", "madison", *names)[1], params["repository"], not params["elsewhere"]) if names else {}
+        offers = parse_madison(host.run("apt-cache", "madison", *names)[1], params["repository"], not params["elsewhere"], params["without"]) if names else {}
         chosen = driver.resolve(families, offers, asked, params["installed"])
         if chosen:
             result["problem"] = ""
             return judge(host, chosen, offers, result)
         anchors = list(dict.fromkeys(family[0] for family in families))
         result["problem"] += "%sno driver %s: %s" % ("; " if result["problem"] else "", asked, offered(anchors, offers, asked))
+    if params["without"]:
+        result["problem"] += ("; %s is neither the distribution's nor NVIDIA's and was not used: if it is a mirror of the distribution, "
+                              "list it in package_sources_apt_repositories" % ", ".join(params["without"]))
     return None
 
 
@@ -210,6 +221,7 @@ def main():
             "families": {"type": "list", "elements": "list", "default": []},
             "repository": {"type": "str", "default": ""},
             "elsewhere": {"type": "bool", "default": False},
+            "without": {"type": "list", "elements": "str", "default": []},
             "installed": {"type": "str", "default": ""},
             "recommended_by": {"type": "str", "choices": ["nvidia-detect", "ubuntu-drivers"]},
             "device_ids": {"type": "list", "elements": "str", "default": []},

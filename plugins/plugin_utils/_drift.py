@@ -29,11 +29,19 @@ def problems(answer, asked, driver=""):
               if name not in differ and asked[name] != "absent" and not packages[name]["held"]]
     found += [{"what": name, "asked": "installed whole", "found": "%s, broken off" % packages[name]["version"]} for name in sorted(packages)
               if packages[name]["broken"]]
+    found += [{"what": "apt source", "asked": "the driver from the distribution or from NVIDIA alone", "found": source_in_words(source)}
+              for source in answer.get("foreign_sources", []) if not source["kept_out"]]
     if answer["reboot_required_reason"]:
         found.append({"what": "driver", "asked": "the one on disk", "found": answer["reboot_required_reason"]})
     if answer["will_break_on_next_boot"]:
         found.append({"what": "next boot", "asked": "a driver that works", "found": answer["will_break_on_next_boot"]})
     return found
+
+
+def source_in_words(source):
+    """A repository of others that offers a driver: where it is, and the first of its packages."""
+    name = sorted(source["packages"])[0]
+    return "%s in %s offers %s %s" % (source["uri"], source["path"], name, source["packages"][name][0])
 
 
 def table(hosts):

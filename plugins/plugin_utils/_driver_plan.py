@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._driver import is_driver
+from ansible_collections.trainyard.gpu.plugins.module_utils._driver import is_driver, keep_out
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
 
 # NVIDIA's installer and documentation take the open kernel module from this branch on for every GPU that it drives; before it was the exception.
@@ -18,7 +18,8 @@ OPEN_FROM = 560
 OPEN_EXISTS_FROM = 515
 EXACT = re.compile(r"\d+\.\d+.*")
 MAIN = re.compile(r"(cuda-drivers|libcuda1|libnvidia-(ml1|compute)|nvidia-(driver|open|smi|utils|kernel|dkms))(-.*)?")
-SOURCES = {"distribution": "the distribution's packages", "nvidia_repository": "packages of NVIDIA's repository", "runfile": "NVIDIA's installer"}
+SOURCES = {"distribution": "the distribution's packages", "nvidia_repository": "packages of NVIDIA's repository", "runfile": "NVIDIA's installer",
+           "other_repository": "packages of another apt source, such as a PPA"}
 
 
 def arch_row(facts, generation):
@@ -131,7 +132,9 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
     installed = driver_packages(found["packages"])
     foreign = [other for other in found["driver_sources"] if other != source]
     if foreign:
-        theirs = sorted(name for name, package in installed.items() if ("nvidia_repository" if package["by_nvidia"] else "distribution") in foreign)
+        # Which package is of another apt source isn't told: all of them go.
+        theirs = sorted(name for name, package in installed.items() if "other_repository" in foreign
+                        or ("nvidia_repository" if package["by_nvidia"] else "distribution") in foreign)
         ways = (["nvidia-uninstall"] if "runfile" in foreign else []) + (["apt-get purge %s" % " ".join(theirs)] if theirs else [])
         problems.append("a driver is there already from %s, and nvidia_driver_source is %s: remove that one first (%s), or name its source" % (
             " and from ".join(SOURCES[other] for other in foreign), source, "; ".join(ways)))
@@ -165,7 +168,7 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
     return {
         "problems": problems, "kernel_module": kind, "generations": generations, "own_kernel": own_kernel, "signed": signed, "fabric_manager": fabric,
         "asked": wishes, "recommended_by": tool, "families": wanted, "headers": headers, "kernels_without_package": strange, "key": key, "installed": done,
-        "stays": stays, "driver_packages": sorted(installed), "former": sorted({upstream(package["version"]) for package in installed.values()}),
+        "stays": stays, "keep_out": keep_out(found["foreign_sources"]), "driver_packages": sorted(installed), "former": sorted({upstream(package["version"]) for package in installed.values()}),
     }
 
 

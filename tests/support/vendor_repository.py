@@ -12,6 +12,7 @@ A key of its own signs it all, thrown away with the folder. The debs are written
     python tests/support/vendor_repository.py make FOLDER [--expired-key] [--only driver --only nccl] [--url http://172.30.1.24:8000]
     python tests/support/vendor_repository.py publish FOLDER DIRECTORY FAMILY VERSION
     python tests/support/vendor_repository.py withdraw FOLDER DIRECTORY PACKAGE VERSION      (* for any)
+    python tests/support/vendor_repository.py foreign FOLDER ORIGIN NAME=VERSION…    (a signed repository of somebody else's, such as a PPA)
     python tests/support/vendor_repository.py serve FOLDER [--address A] [--port P] [--gone-after N]
 """
 
@@ -405,6 +406,17 @@ def described(folder, public):
             "sha256": {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}}
 
 
+def make_foreign(folder, origin, offers):
+    """A repository of somebody else's, signed by a key of its own (key.asc): packages of these names and versions, with nothing in them."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "key.asc").write_bytes(make_key(folder, False)["armored"])
+    control = ("Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: Somebody <somebody@example.org>\nSection: misc\nPriority: optional\n"
+               "Description: a package of the tests' own making\n")
+    write_index(folder, folder, [add(folder, (control % (name, version), {"usr/share/doc/%s/README" % name: b"Nothing.\n"}, {})) for name, version in offers],
+                origin, origin)
+
+
 def publish(folder, directory, family, version):
     """Add one version of a family to a directory, as the vendor does overnight."""
     folder = Path(folder)
@@ -482,6 +494,10 @@ def main(arguments=None):
         command.add_argument("directory")
         command.add_argument("family" if name == "publish" else "package")
         command.add_argument("version")
+    command = commands.add_parser("foreign")
+    command.add_argument("folder", type=Path)
+    command.add_argument("origin")
+    command.add_argument("offers", nargs="+")
     command = commands.add_parser("serve")
     command.add_argument("folder", type=Path)
     command.add_argument("--address", default="127.0.0.1")
@@ -490,6 +506,8 @@ def main(arguments=None):
     asked = parser.parse_args(arguments)
     if asked.command == "make":
         make(asked.folder, asked.expired_key, asked.only, asked.url)
+    elif asked.command == "foreign":
+        make_foreign(asked.folder, asked.origin, [offer.split("=") for offer in asked.offers])
     elif asked.command == "publish":
         publish(asked.folder, asked.directory, asked.family, asked.version)
     elif asked.command == "withdraw":

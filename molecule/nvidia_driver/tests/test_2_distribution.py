@@ -17,6 +17,25 @@ def test_recommended_driver_is_debians_and_held(host):
     assert '"recommended": "nvidia-driver"' in host.file("/var/lib/trainyard/placed.d/nvidia_driver.json").content_string
 
 
+def test_a_ppa_is_reported_and_never_used(host):
+    """Its driver is 999.10, newer than Debian's: without the role's preference apt would take it, and what the driver depends on, too."""
+    ours = "/etc/apt/preferences.d/trainyard-nvidia-driver"
+    assert host.run("dpkg-query --show | grep -F 999.10").stdout == ""
+    told = host.ansible("trainyard.gpu.gpu_stack_info", check=False)
+    assert [(source["path"], source["origin"], source["kept_out"]) for source in told["foreign_sources"]] == [
+        ("/etc/apt/sources.list.d/graphics-drivers.list", "LP-PPA-graphics-drivers", True)]
+    assert told["foreign_sources"][0]["packages"]["nvidia-smi"] == ["999.10-1"]
+    assert "999.10" not in host.check_output("apt-get --simulate --ignore-hold dist-upgrade")
+    assert "Candidate: 999" not in host.check_output("apt-cache policy nvidia-smi nvidia-support nvidia-driver")
+    host.run_expect([0], f"mv {ours} /srv/")
+    try:
+        assert "Candidate: 999.10-1" in host.check_output("apt-cache policy nvidia-support")
+        assert "Inst nvidia-smi" in host.check_output("apt-get --simulate --ignore-hold dist-upgrade")
+        assert not host.ansible("trainyard.gpu.gpu_stack_info", check=False)["foreign_sources"][0]["kept_out"]
+    finally:
+        host.run_expect([0], f"mv /srv/trainyard-nvidia-driver {ours}")
+
+
 def test_real_tool_says_why_it_can_not_work(host):
     said = host.ansible("trainyard.gpu.nvidia_smi_info", check=False)
     assert (said["available"], said["cause"]) == (False, "driver_not_loaded")

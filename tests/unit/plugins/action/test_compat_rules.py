@@ -19,6 +19,8 @@ PASCAL, VOLTA, AMPERE, BLACKWELL, UNKNOWN = "1b06", "1db4", "20b2", "2901", "000
 A100 = "NVIDIA A100-SXM4-80GB"
 REPOSITORY = {"path": "/etc/apt/sources.list.d/x.list", "uri": "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64", "suites": ["/"],
               "signed_by": ""}
+PPA = {"path": "/etc/apt/sources.list.d/ppa.list", "uri": "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu", "origin": "LP-PPA-graphics-drivers",
+       "packages": {"nvidia-driver-570": ["570.172.08-0ubuntu0~gpu1"]}, "kept_out": False}
 PYTORCH = {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
 TENSORFLOW = dict(PYTORCH, frameworks=["tensorflow"])
 # As with a toolkit that the site installs itself.
@@ -36,7 +38,7 @@ def stack(*devices, model=A100, driver="580.95.05", is_open=True, **changes):
     return dict({
         "gpus": [{"bus_id": "0000:%02d:00.0" % number, "device_id": device, "model": model if driver else ""} for number, device in enumerate(devices, 1)],
         "loaded": driver, "loaded_is_open": is_open if driver else None, "library": driver, "packages": packages, "container_toolkit": "1.17.8",
-        "container_runtimes": ["nvidia"], "cdi": [], "docker": "28.2.2", "repositories": [], "old_keys": [],
+        "container_runtimes": ["nvidia"], "cdi": [], "docker": "28.2.2", "repositories": [], "foreign_sources": [], "old_keys": [],
         "driver_sources": ["nvidia_repository"] if driver else [], "driver_pinned": "hold of libnvidia-ml1" if driver else "",
     }, **changes)
 
@@ -93,6 +95,7 @@ FIRING = {
                                          "sha256:d93190d50b98ad4699ff40f4f7af50f16a76dac3bb8da1eaaf366d47898ff8df"}), "another system's")],
     "keyring-old-key": [(host(old_keys=["/etc/apt/trusted.gpg"]), "/etc/apt/trusted.gpg")],
     "debian13-sha1": [(host(facts={"os": {"id": "debian", "version_id": "13"}}, repositories=[REPOSITORY]), "whose signature")],
+    "drv-foreign-source": [(host(foreign_sources=[PPA]), "(Origin 'LP-PPA-graphics-drivers'), which offers nvidia-driver-570 570.172.08-0ubuntu0~gpu1")],
     "repo-dir-arch": [(host(facts={"architecture": "aarch64"}, repositories=[dict(REPOSITORY, uri=REPOSITORY["uri"].replace("x86_64", "arm64"))]), "Jetson")],
     "ctk-old-repo": [(host(asks=OWN_TOOLKIT, repositories=[dict(REPOSITORY, uri=uri)]), "which is archived")
                      for uri in ("https://nvidia.github.io/nvidia-docker/ubuntu18.04/amd64", "https://nvidia.github.io/libnvidia-container/stable/debian10/amd64")],
@@ -209,6 +212,7 @@ def test_the_silent_cases():
         (host((VOLTA,), is_open=False), "arch-dropped-driver"),
         (host(packages={"nvidia-fabricmanager-580": package("580.95.05-1")}), "drv-lockstep"),
         (host(asks=OWN_TOOLKIT, repositories=[dict(REPOSITORY, uri="https://nvidia.github.io/libnvidia-container/stable/deb/amd64")]), "ctk-old-repo"),
+        (host(foreign_sources=[dict(PPA, kept_out=True)]), "drv-foreign-source"),
         (host(driver="570.124.06", asks={"nccl_version": "2.21.5-1+cuda12.4"}), "nccl-cuda-major"),
         (host(asks={"nccl_version": "2.21.5", "nccl_cuda": "12.4"}), "nccl-unpinned"),
         (host(asks={"nvidia_driver_version": "recommended", "nvidia_driver_source": "distribution"}), "drv-mixed-source"),
@@ -263,7 +267,7 @@ def test_a_site_may_change_rules_and_facts(tmp_path):
 
 def test_every_rule_of_the_reference_is_there_tried_and_published():
     ids = [rule["id"] for rule in TABLE["host_rules"]]
-    assert len(ids) == len(set(ids)) and len(set(ids) - {"cuda-above-driver"}) == 51
+    assert len(ids) == len(set(ids)) and len(set(ids) - {"cuda-above-driver", "drv-foreign-source"}) == 51
     judged = {rule["id"] for rule in TABLE["host_rules"] if "that" in rule}
     assert judged == set(FIRING) | {"drv-uniform"}
     readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")

@@ -27,7 +27,7 @@ def host(*generations, **more):
     return dict({
         "gpus": [{"bus_id": "0000:01:00.0", "device_id": IDS.get(name, name), "model": ""} for name in generations], "nvswitches": 0,
         "running_kernel": KERNEL, "next_kernel": NEXT, "modules": {KERNEL: "", NEXT: ""}, "headers": [KERNEL], "packages": images, "driver_sources": [],
-        "secure_boot": None, "module_keys_enrolled": [], "loaded": "", "library": "", "record": {}}, **more)
+        "secure_boot": None, "module_keys_enrolled": [], "loaded": "", "library": "", "record": {}, "foreign_sources": []}, **more)
 
 
 def plan(found, source="nvidia_repository", version="570", kernel_module="auto", fabric_manager="auto", recommended="", **data):
@@ -110,6 +110,17 @@ def test_a_driver_from_elsewhere_is_refused(source, there, ways):
     told = plan(host("Hopper", packages=dict(there, **{"nvidia-container-toolkit": package("1.17.7-1", by_nvidia=True)}), driver_sources=sources),
                 source=source, version="550.54.15")
     assert "a driver is there already from" in told["problems"][0] and "(%s)" % ways in told["problems"][0]
+
+
+def test_a_driver_of_another_apt_source_is_refused_or_stays_and_the_source_is_kept_out():
+    there = host("Hopper", packages={"nvidia-utils-570": package("570.172.08-0ubuntu0~gpu1")}, driver_sources=["other_repository"], library="570.172.08",
+                 foreign_sources=[{"uri": "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu", "origin": "LP-PPA-graphics-drivers"}])
+    told = plan(there, source="distribution", version="535")
+    assert "from packages of another apt source, such as a PPA, and nvidia_driver_source is distribution" in told["problems"][0]
+    assert "apt-get purge nvidia-utils-570" in told["problems"][0]
+    assert "Pin: release o=LP-PPA-graphics-drivers\nPin-Priority: -1\n" in told["keep_out"]
+    assert plan(there, source="distribution", version="recommended")["stays"] == "570.172.08 from packages of another apt source, such as a PPA"
+    assert plan(host("Hopper"))["keep_out"] == ""
 
 
 def test_a_driver_that_is_there_stays_unless_one_is_asked_for():

@@ -69,6 +69,10 @@ def test_offers_of_one_repository_and_of_the_others():
     assert parse_madison(MADISON)["nvidia-smi"] == ["570.172.08-1", "550.54.15-1", "535.261.03-1"]
     assert parse_madison(MADISON, NVIDIA + "/") == {"nvidia-smi": ["570.172.08-1", "550.54.15-1"]}
     assert parse_madison(MADISON, NVIDIA, there=False)["nvidia-smi"] == ["535.261.03-1"]
+    assert "nvidia-persistenced" not in parse_madison(MADISON, without=["http://mirror.example/debian/ bookworm"])
+    assert parse_madison(MADISON, without=["http://mirror.example/debian bookworm-backports", NVIDIA + "/debian12/x86_64 /"])["nvidia-smi"] == ["535.261.03-1"]
+    assert parse_madison(MADISON + " nvidia-smi | 999-1 | file:/srv/ppa ./ Packages\n", NVIDIA, there=False, without=["file:///srv/ppa/ ./"])["nvidia-smi"] == [
+        "535.261.03-1"]
     assert parse_madison("N: Unable to locate package nvidia-smi\n") == {}
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import list_prefix
+from ansible_collections.trainyard.gpu.plugins.module_utils._driver import keep_out
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
-    ParseError, drift, driver_pinned, driver_sources, grub_default, holds_old_key, library_version, next_kernel, parse_dkms_status, parse_module_name,
-    parse_nccl_header, parse_nvcc, parse_nvrm, parse_packages, parse_policy, parse_sources, reboot_required_reason, upstream, version_key,
-    will_break_on_next_boot,
+    ParseError, drift, driver_pinned, driver_sources, grub_default, holds_old_key, is_foreign, is_kept_out, library_version, next_kernel, parse_dkms_status,
+    parse_driver_offers, parse_module_name, parse_nccl_header, parse_nvcc, parse_nvrm, parse_packages, parse_policy, parse_release, parse_sources,
+    reboot_required_reason, upstream, version_key, will_break_on_next_boot,
 )
 
 NVCC = Path(__file__).parents[3] / "fixtures/nvcc"
@@ -96,6 +98,56 @@ def test_where_a_driver_is_from():
     assert driver_sources({"nvidia-utils-550": package(by_nvidia=False), "cuda-drivers-550": package()}, True) == [
         "distribution", "nvidia_repository", "runfile"]
     assert driver_sources({"libnccl2": package(), "nvidia-container-toolkit": package()}, False) == []
+
+
+def test_packages_of_another_source_are_not_the_distributions():
+    packages = {"nvidia-utils-570": package("570.172.08-0ubuntu0~gpu1", by_nvidia=False), "libnvidia-ml1": package(by_nvidia=False)}
+    assert driver_sources(packages, False, ["nvidia-utils-570", "libnvidia-ml1"]) == ["other_repository"]
+    assert driver_sources(packages, False, ["nvidia-utils-570"]) == ["distribution", "other_repository"]
+
+
+PPA = "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu"
+
+
+@pytest.mark.parametrize("path, uri, origin, foreign", [
+    ("a.list", PPA, "LP-PPA-graphics-drivers", True), ("a.list", "http://mirror.example/debian", "Debian", False),
+    ("a.list", "http://mirror.example/ubuntu", "Ubuntu", False), ("a.list", "http://mirror.example/debian", "Debian Backports", False),
+    ("a.list", "https://esm.ubuntu.com/infra/ubuntu", "UbuntuESM", False), ("a.list", "http://mirror.example/x", "", True),
+    ("a.list", "http://mirror.example/x", "NVIDIA", False), ("a.list", "http://mirror.example/compute/cuda/repos/debian12/x86_64", "", False),
+    ("a.list", "https://ppa.launchpadcontent.net/nvidia-people/ppa/ubuntu", "LP-PPA-nvidia-people", True),
+    # Declared in package_sources_apt_repositories.
+    ("/etc/apt/sources.list.d/trainyard.sources", "http://mirror.example/x", "aptly", False),
+    ("a.list", "http://mirror.example/x", "Debian of somebody", True),
+])
+def test_which_sources_are_foreign(path, uri, origin, foreign):
+    assert is_foreign(path, uri, origin) is foreign
+    assert parse_release("-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n\nOrigin: %s\nLabel: x\n" % origin) == origin
+
+
+@pytest.mark.parametrize("uri, suite, prefix", [
+    ("http://deb.debian.org/debian/", "bookworm", "deb.debian.org_debian_dists_bookworm_"),
+    ("https://user:word@mirror.example:8080/a_b", "./", "mirror.example:8080_a%5fb_._"), ("file:///srv/ppa", "/", "_srv_ppa_"),
+    ("file:/srv/ppa/", "jammy", "_srv_ppa_dists_jammy_"),
+])
+def test_apts_names_of_lists(uri, suite, prefix):
+    assert list_prefix(uri, suite) == prefix
+
+
+def test_the_drivers_packages_in_an_index():
+    text = ("Package: nvidia-driver-570\nArchitecture: amd64\nVersion: 570.172.08-0ubuntu0~gpu1\nDescription: x\n nvidia\n\n"
+            "Package: nvidia-settings\nVersion: 575.1-0\n\nPackage: libnvidia-compute-570\nVersion: 570.172.08-0ubuntu0~gpu1\n")
+    assert parse_driver_offers(text) == {"nvidia-driver-570": ["570.172.08-0ubuntu0~gpu1"], "libnvidia-compute-570": ["570.172.08-0ubuntu0~gpu1"]}
+    assert parse_driver_offers("Package: docker-ce\nVersion: 5:28\nDescription: for nvidia-driver\n") == {}
+
+
+def test_what_keeps_a_source_out():
+    source, host_of_it = {"uri": PPA, "origin": "LP-PPA-graphics-drivers"}, {"uri": PPA, "origin": ""}
+    assert is_kept_out(source, {"a": keep_out([source])}) and is_kept_out(host_of_it, {"a": keep_out([host_of_it])})
+    assert is_kept_out(source, {"a": "Package: x\nPin: version 1\n\nPackage: *\nPin: release o=LP-PPA-graphics-drivers\nPin-Priority: -10\n"})
+    assert not is_kept_out(host_of_it, {"a": keep_out([source])}) and not is_kept_out(source, {})
+    assert not is_kept_out(source, {"a": keep_out([source]).replace("-1", "100")})
+    assert 'Pin: origin "ppa.launchpadcontent.net"' in keep_out([host_of_it]) and 'Pin: origin ""' in keep_out([{"uri": "file:/srv/x", "origin": ""}])
+    assert keep_out([]) == ""
 
 
 def test_what_pins_a_driver():

@@ -164,3 +164,27 @@ def test_what_can_not_be_read_is_a_failure(host):
     host.said[("dkms",)] = "something else\n"
     with pytest.raises(AssertionError, match="dkms status: 'something else'"):
         host()
+
+
+def test_a_ppa_that_offers_a_driver_is_reported(host, monkeypatch):
+    lists, source = host.folder / "lists", "/etc/apt/sources.list.d/ppa.list"
+    lists.mkdir()
+    prefix = "ppa.launchpadcontent.net_graphics-drivers_ppa_ubuntu_dists_jammy_"
+    (lists / (prefix + "InRelease")).write_text("Origin: LP-PPA-graphics-drivers\nLabel: Proprietary GPU Drivers\n", encoding="utf-8")
+    (lists / (prefix + "main_binary-amd64_Packages")).write_text("Package: nvidia-driver\nVersion: 570.172.08-1\n\n"
+                                                                 "Package: nvidia-smi\nVersion: 570.172.08-1\n", encoding="utf-8")
+    monkeypatch.setattr(gpu_stack_info, "LISTS", str(lists))
+    monkeypatch.setattr(gpu_stack_info, "files", lambda patterns: [source] if patterns is gpu_stack_info.SOURCES else [])
+    uri = "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu"
+    host.files[source] = "deb %s jammy main\ndeb-src %s jammy main\ndeb http://mirror.example/debian bookworm main\n" % (uri, uri)
+    told = host()
+    assert told["foreign_sources"] == [{
+        "path": source, "uri": uri, "suite": "jammy", "origin": "LP-PPA-graphics-drivers", "kept_out": False,
+        "packages": {"nvidia-driver": ["570.172.08-1"], "nvidia-smi": ["570.172.08-1"]}}]
+    assert told["driver_sources"] == ["distribution"]
+    # Now its driver is the one that is installed.
+    host.said[("dpkg-query",)] = PACKAGES.replace("535.183.01-1~deb12u1", "570.172.08-1")
+    host.said[("apt-cache",)] = " nvidia-driver | 570.172.08-1 | %s jammy/main amd64 Packages\n" % uri
+    assert host()["driver_sources"] == ["other_repository"]
+    host.said[("apt-cache",)] += " nvidia-driver | 570.172.08-1 | http://mirror.example/debian bookworm/main amd64 Packages\n"
+    assert host()["driver_sources"] == ["distribution"]
