@@ -7,10 +7,16 @@
 
 from __future__ import annotations
 
-__all__ = ["BEGIN", "END", "drop_in", "with_servers"]
+__all__ = ["BEGIN", "END", "asked_servers", "drop_in", "with_servers"]
 
 BEGIN = "# Begin of trainyard.gpu's name servers; those below come after them."
 END = "# End of trainyard.gpu's name servers."
+
+
+def asked_servers(text):
+    """The name servers that a program with this resolv.conf asks, in order: the first three, as the C library takes them."""
+    words = [line.split() for line in text.splitlines()]
+    return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"][:3]
 
 
 def drop_in(servers):

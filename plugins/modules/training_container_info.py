@@ -135,6 +135,12 @@ container:
     restart_policy:
       description: Docker's restart policy, the one of its settings that C(docker update) may have changed since; empty where there is no container.
       type: str
+    resolv_conf:
+      description:
+        - The file that Docker mounts as the running container's C(/etc/resolv.conf), if its name servers are no longer the host's. Docker copies the
+          host's file when the container starts. Empty where they are the same, and where Docker was told which ones to use.
+      type: str
+      version_added: "0.3.0"
 unit:
   description: The systemd unit.
   returned: always
@@ -179,7 +185,11 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._container_files import changed_in_layers, parse_diff
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import asked_servers
 
+RESOLV_CONF = "/etc/resolv.conf"
+DAEMON_CONFIG = "/etc/docker/daemon.json"
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath")
 # Begins the unit file that role training_container writes.
 OURS = "# Placed by trainyard.gpu.training_container."
@@ -229,12 +239,27 @@ def busy(module, docker, found):
     return sorted(set(names) - set(SUPERVISORS))
 
 
+def outdated_resolv_conf(found):
+    """What the running container has in place of the host's resolv.conf, as `docker inspect` names it; empty where it has the host's name servers."""
+    settings = found["HostConfig"]
+    if not found["State"]["Running"] or settings.get("NetworkMode") != "host" or settings.get("Dns"):
+        return ""
+    try:
+        engine = json.loads(read_text(DAEMON_CONFIG) or "{}")
+    except ValueError:
+        engine = {}
+    path = found.get("ResolvConfPath") or ""
+    theirs = asked_servers(read_text(path))
+    # Docker puts public ones in where the host has none that it takes.
+    return path if theirs and not engine.get("dns") and theirs != asked_servers(read_text(RESOLV_CONF)) else ""
+
+
 def ask_docker(module, result):
     name, image = module.params["name"], module.params["image"]
     docker = module.get_bin_path(module.params["executable"])
     result["image"] = {"exists": False, "id": ""}
     result["container"] = {"exists": False, "running": False, "id": "", "image_id": "", "started_at": "", "managed": False,
-                           "settings": "", "restart_policy": "", "paused": False, "changed_files": [], "busy": []}
+                           "settings": "", "restart_policy": "", "paused": False, "changed_files": [], "busy": [], "resolv_conf": ""}
     result["runtimes"] = []
     if not docker:
         return result.update(available=False, cause="not_installed", fix="run gpu_stack.yml")
@@ -261,6 +286,7 @@ def ask_docker(module, result):
                 "paused": found["State"].get("Paused", False),
                 "changed_files": [],
                 "busy": [],
+                "resolv_conf": outdated_resolv_conf(found),
             }
             if result["container"]["managed"]:
                 result["container"]["changed_files"] = changed_files(module, docker, found)
