@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from types import SimpleNamespace
@@ -58,6 +59,12 @@ class VirtualCluster(WholeCluster):
         """The output of a Python program of this machine, run on a host as root."""
         with open(path, encoding="utf-8") as script:
             return subprocess.run([*self.ssh(host), "sudo python3 -"], stdin=script, stdout=subprocess.PIPE, check=True).stdout
+
+    def module(self, host, name, **arguments):
+        """One module on one host, without the roles around it. Returns the run; whether it failed is for the caller to judge."""
+        path = self.state / "module.yml"
+        path.write_text(json.dumps([{"hosts": host, "gather_facts": False, "become": True, "tasks": [{"trainyard.gpu." + name: arguments}]}]), encoding="utf-8")
+        return self.playbook(str(path))
 
     def shared_storage(self, *arguments):
         return self.playbook("playbooks/shared_storage.yml", *arguments)
