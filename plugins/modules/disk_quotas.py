@@ -159,8 +159,8 @@ class Quotas:
         on_server = mount["type"] in ("nfs", "nfs4")
         limits = None if on_server else self.limits(mount["path"], quota["kind"])
         if on_server:
-            reason = "%s is a folder of NFS server %s, where quotas are set, not here; have its administrator limit %s %d to %d MiB (setquota --%s %d 0 %d 0 0 " \
-                     "on its file system), or set quota_mib to 0" % (
+            reason = "%s is a folder of NFS server %s, where quotas are set, not here; have its administrator limit %s %d to %d MiB " \
+                     "(setquota --%s %d 0 %d 0 0 on its file system), or set quota_mib to 0" % (
                          mount["path"], mount["source"].rpartition(":/")[0], quota["kind"], quota["id"], quota["limit_mib"], quota["kind"], quota["id"],
                          quota["limit_mib"] * BLOCKS_PER_MIB)
             self.unsupported.append({"path": quota["path"], "reason": reason})

@@ -53,8 +53,8 @@ def fixture_four(cluster):
     image = cluster.inspect(cluster.head)["Image"]
     for number, name in enumerate(NAMES):
         given = " ".join("--env %s=%s" % each for each in dict(variables, RANK=2 * number).items())
-        cluster.on(cluster.head, "docker run --detach --name %s --network %s --ip %s %s --volume %s/programs:/programs:ro --volume %s:/found --entrypoint sleep %s "
-                                 "300" % (name, NETWORK, address(number), given, FOLDER, FOLDER, image))
+        cluster.on(cluster.head, "docker run --detach --name %s --network %s --ip %s %s --volume %s/programs:/programs:ro --volume %s:/found "
+                                 "--entrypoint sleep %s 600" % (name, NETWORK, address(number), given, FOLDER, FOLDER, image))
     yield NAMES
     cluster.on(cluster.head, clear, check=False)
 

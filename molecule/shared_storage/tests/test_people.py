@@ -1,4 +1,4 @@
-"""People and groups with their folders: the same accounts on every host, and nobody in another's folder. By role shared_storage, as real accounts of the hosts."""
+"""People and groups with their folders: the same real accounts on every host, and nobody in another's folder."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ while True:
 
 @pytest.fixture(name="server")
 def fixture_server(host):
-    host.run_expect([0], "cat /etc/resolv.conf > /srv/resolv.conf; printf '%s' '{0}' > /srv/names.py; systemd-run --unit names python3 /srv/names.py".format(SERVER))
+    host.run_expect([0], "cat /etc/resolv.conf > /srv/resolv.conf; printf '%s' '" + SERVER + "' > /srv/names.py")
+    host.run_expect([0], "systemd-run --unit names python3 /srv/names.py")
     yield
     host.run_expect([0], "cat /srv/resolv.conf > /etc/resolv.conf; systemctl stop names")
 

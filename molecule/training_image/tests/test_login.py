@@ -1,4 +1,4 @@
-"""A registry of the site's that wants a password: Debian's docker-registry with htpasswd and TLS. The role logs in, pulls the base, and forgets the password."""
+"""A registry of the site's that wants a password: Debian's docker-registry with htpasswd and TLS. The role pulls the base and forgets the password."""
 
 from __future__ import annotations
 

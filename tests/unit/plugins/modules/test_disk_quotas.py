@@ -104,5 +104,6 @@ def test_on_an_nfs_server_its_administrator_sets_them(monkeypatch):
     quotas.unsupported, quotas.record = [], {}
     monkeypatch.setattr(quotas, "limits", None, raising=False)
     quotas.present({"path": "/mnt/user/anna", "kind": "user", "id": 2001, "limit_mib": 10}, place)
-    assert quotas.unsupported[0]["path"] == "/mnt/user/anna"
-    assert "NFS server nas.example" in quotas.unsupported[0]["reason"] and "setquota --user 2001 0 10240 0 0 on its file system" in quotas.unsupported[0]["reason"]
+    [told] = quotas.unsupported
+    assert told["path"] == "/mnt/user/anna"
+    assert "NFS server nas.example" in told["reason"] and "setquota --user 2001 0 10240 0 0 on its file system" in told["reason"]
