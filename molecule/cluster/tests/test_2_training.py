@@ -17,6 +17,20 @@ def train(cluster, **variables):
     return cluster.playbook("playbooks/train.yml", "-e", variables)
 
 
+EXAMPLES = "/data1/share/.trainyard/examples"
+# What two ranks do in two epochs, in one process without a launcher: the batch and the rate are those of both ranks together.
+ALONE = "python3 %s/digits_torchrun.py --data generated --epochs 2 --batch-size 64 --learning-rate 0.1" % EXAMPLES
+COMPARE = """import torch
+one, two = (torch.load(path)["model"] for path in ("/tmp/alone/checkpoint.pt", "%s/checkpoint.pt"))
+print(max((one[name] - two[name]).abs().max().item() for name in one))"""
+
+
+def difference_from_one_process(cluster, result):
+    """Between the parameters that a job of two ranks ended with and those of one process: the largest."""
+    cluster.inside(cluster.head, "mkdir -p /tmp/alone && cd /tmp/alone && { test -f checkpoint.pt || %s; }" % ALONE)
+    return float(cluster.inside(cluster.head, "python3 -c '%s'" % (COMPARE % ("/data1/share/.trainyard/jobs/%s" % result["job_id"]))).out)
+
+
 def left_alive(cluster, job_id):
     """Processes of a job on any host, found by the mark that each of them carries."""
     script = "grep --files-with-matches --null-data '^TRAINYARD_JOB_ID=%s$' /proc/[0-9]*/environ 2>/dev/null || true" % job_id
@@ -95,12 +109,55 @@ def test_more_ranks_than_chosen_gpus_are_refused(cluster):
 
 @pytest.mark.parametrize("launcher, example", [("horovodrun", "digits_horovod.py"), pytest.param("torchrun", "digits_torchrun.py", marks=pytest.mark.acceptance)])
 def test_ranks_that_do_not_average_are_found_out(cluster, launcher, example):
-    run = train(cluster, train_launcher=launcher, train_command="python3 /data1/share/.trainyard/examples/%s --epochs 2 --no-averaging" % example)
+    run = train(cluster, train_launcher=launcher, train_command="python3 %s/%s --data generated --epochs 2 --no-averaging" % (EXAMPLES, example))
     assert run.code == 2
     result = cluster.last_job()
     assert [rank["exit_code"] for rank in result["ranks"]] == [0, 0]
     assert len({rank["checksum"] for rank in result["ranks"]}) == 2
     assert "do not have the same parameters" in run.text
+    assert difference_from_one_process(cluster, result) > 0.01
+
+
+@pytest.mark.parametrize("launcher, example", [("horovodrun", "digits_horovod.py"), ("torchrun", "digits_torchrun.py")])
+def test_gradients_are_averaged_as_one_process_with_the_whole_batch_would(cluster, launcher, example):
+    run = train(cluster, train_launcher=launcher, train_command="python3 %s/%s --data generated --epochs 2" % (EXAMPLES, example))
+    assert run.code == 0
+    # Only the order of sums differs. After more epochs that alone would grow.
+    assert difference_from_one_process(cluster, cluster.last_job()) < 1e-4
+
+
+# As the files of cifar-10-python.tar.gz, with 16 images each.
+CIFAR10 = """import numpy, os, pickle
+os.makedirs("/data1/share/cifar10/cifar-10-batches-py")
+for number, name in enumerate(["test_batch"] + ["data_batch_%d" % part for part in range(1, 6)]):
+    images = numpy.random.RandomState(number).randint(0, 256, (16, 3072), dtype=numpy.uint8)
+    with open("/data1/share/cifar10/cifar-10-batches-py/" + name, "wb") as stream:
+        pickle.dump({b"data": images, b"labels": [image % 10 for image in range(16)]}, stream, protocol=2)"""
+
+
+def test_resnet18_trains_on_cifar10_and_continues_where_it_was(cluster):
+    command = "python3 %s/resnet18_ddp.py --width 8 --batch-size 16 --output-dir /data1/share/resnet18 --resume " % EXAMPLES
+    cluster.inside(cluster.head, "python3 -c '%s'" % CIFAR10)
+    try:
+        runs = [(train(cluster, train_launcher="torchrun", train_command=command + more), cluster.last_job())
+                for more in ("--random-images 64 --epochs 1", "--data /data1/share/cifar10 --epochs 2")]
+        left = cluster.on(cluster.peer, "ls /data1/share/resnet18").out.split()
+    finally:
+        cluster.on(cluster.head, "rm -rf /data1/share/cifar10 /data1/share/resnet18")
+    assert [run.code for run, result in runs] == [0, 0]
+    assert [(result["metrics"]["first_epoch"], result["metrics"]["epoch"]) for run, result in runs] == [(1, 1), (2, 2)]
+    assert [len({rank["checksum"] for rank in result["ranks"]}) for run, result in runs] == [1, 1]
+    assert "80 images to train on, 16 to test on" in runs[1][0].text
+    assert left == ["checkpoint.pt"]
+
+
+def test_unet3d_reports_its_dice(cluster):
+    options = "--size 16 --channels 4 8 16 --volumes 16 --epochs 3 --learning-rate 0.01"
+    run = train(cluster, train_command="python3 %s/unet3d_horovod.py %s" % (EXAMPLES, options))
+    assert run.code == 0
+    result = cluster.last_job()
+    assert [rank["host"] for rank in result["ranks"]] == list(cluster.hosts) and len({rank["checksum"] for rank in result["ranks"]}) == 1
+    assert 0.45 < result["metrics"]["dice"] <= 1 and "test Dice" in run.text
 
 
 def test_both_ranks_on_one_host_are_found_out(cluster):
