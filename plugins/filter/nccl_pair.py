@@ -64,6 +64,7 @@ _value:
 """
 
 from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import CUDA_ARCHITECTURES, facts
+from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 
 NAMES = ("libnccl2", "libnccl-dev")
 # Above 1000, so that it holds against a newer version that is installed already, and against the vendor's own pin of 600.
@@ -79,7 +80,7 @@ def nccl_pair(version, cuda="", directory="", architecture="x86_64", facts_file=
     if not version:
         return {"version": "", "known": False, "nearest": [], "packages": [], "preferences": ""}
     found = facts(facts_file).nccl_pair(version, cuda, directory, CUDA_ARCHITECTURES.get(architecture, architecture))
-    exact = found["version"] or "%s-1+cuda%s" % (version, ".".join(cuda.split(".")[:2]))
+    exact = found["version"] or str(NcclBuild(version, 1, ".".join(cuda.split(".")[:2])))
     return dict(found, version=exact, packages=["%s=%s" % (name, exact) for name in NAMES], preferences=PREFERENCES % (" ".join(NAMES), exact))
 
 

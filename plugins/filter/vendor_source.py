@@ -36,6 +36,10 @@ options:
     description: Checksums of keyring packages in place of those in the facts, with spaces between them.
     type: str
     default: ""
+  cuda_fingerprint:
+    description: Fingerprint of the key of CUDA's repositories, by which it is known where no checksum of the keyring package is.
+    type: str
+    default: ""
   container_fingerprint:
     description: Fingerprint of the key of the container toolkit's repository.
     type: str
@@ -82,6 +86,14 @@ _value:
       description: Fingerprints of its keys, where no checksum is known.
       type: list
       elements: str
+    replaces:
+      description: Places of the entries that it replaces, as regular expressions.
+      type: list
+      elements: str
+    retired_keys:
+      description: Fingerprints of keys that are withdrawn.
+      type: list
+      elements: str
     problem:
       description: Why it can't be placed; empty where it can.
       type: str
@@ -96,6 +108,14 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 CUDA_URL = "https://developer.download.nvidia.com/compute/cuda/repos"
 CONTAINER_URL = "https://nvidia.github.io/libnvidia-container"
 KEYRING = "cuda-keyring_1.1-1_all.deb"
+# With which NVIDIA signs CUDA's repositories since April 2022, and what it is called there. The default of role package_sources.
+CUDA_FINGERPRINT = "EB693B3035CD5710E231E123A4B469963BF863CC"
+PUBLIC_KEY = "3bf863cc.pub"
+# 7fa2af80, with which it signed them until then: developer.download.nvidia.com/compute/cuda/repos/*/*/7fa2af80.pub.
+RETIRED_KEYS = ["AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"]
+# CUDA's repository of one directory of NVIDIA's own, and its former repository of NCCL and cuDNN, whose key is retired.
+CUDA_PLACE = "developer[.]download[.]nvidia[.](com|cn)/compute/cuda/repos/%s/[^/]+"
+FORMER_PLACE = "developer[.]download[.]nvidia[.](com|cn)/compute/machine-learning/repos/.+"
 # The facts have no build of NCCL in Debian's directories. glibc: Debian 12 has 2.36 and Ubuntu 22.04 has 2.35; Debian 13 has 2.41 and Ubuntu 24.04 has 2.39.
 UBUNTU_OF = {"debian12": "ubuntu2204", "debian13": "ubuntu2404"}
 # The names of CUDA's folders and of Debian's architectures, by the kernel's name of the machine.
@@ -109,7 +129,7 @@ def facts(more=""):
 
 
 def vendor_source(kind, host, cuda_url=CUDA_URL, container_url=CONTAINER_URL, keyring_checksum="", container_fingerprint="", with_key=True,
-                  facts_file=""):
+                  facts_file="", cuda_fingerprint=""):
     machine = host["architecture"]
     problem = "" if machine in CUDA_ARCHITECTURES else "NVIDIA has no packages for %s" % machine
     if kind == "container_toolkit":
@@ -117,6 +137,9 @@ def vendor_source(kind, host, cuda_url=CUDA_URL, container_url=CONTAINER_URL, ke
         return {
             "name": "trainyard-nvidia-container", "uri": "%s/stable/deb/%s/" % (base, DEB_ARCHITECTURES.get(machine, machine)), "folder": base, "directory": "",
             "key_url": base + "/gpgkey", "key_checksums": [], "key_fingerprints": [container_fingerprint] if container_fingerprint else [], "problem": problem,
+            # The former repositories are other names of the same packages.
+            "replaces": ["nvidia[.]github[.]io/(nvidia-docker|nvidia-container-runtime)/.+", "nvidia[.]github[.]io/libnvidia-container/(?!experimental/).+"],
+            "retired_keys": RETIRED_KEYS,
         }
     if kind not in ("cuda", "cuda_ubuntu"):
         raise AnsibleFilterError("vendor_source: %s is none of cuda, cuda_ubuntu, container_toolkit" % kind)
@@ -126,18 +149,22 @@ def vendor_source(kind, host, cuda_url=CUDA_URL, container_url=CONTAINER_URL, ke
     base, arch = "%s/%s" % (folder, directory), CUDA_ARCHITECTURES.get(machine, machine)
     checksums = keyring_checksum.split()
     # The facts have the package of the x86_64 folder, and the keys in it are for all.
-    keyring_arch = arch if checksums else "x86_64"
+    keyring_arch, by_key = arch if checksums else "x86_64", False
     if with_key and not checksums and not problem:
         known = facts(facts_file).keyring(directory)
         checksums = ["sha256:" + known["sha256"]] if known["sha256"] else []
-        if not checksums:
+        by_key = not checksums and cuda_fingerprint != ""
+        if not checksums and not by_key:
             problem = "nobody has noted the checksum of %s for %s: set package_sources_nvidia_keyring_checksum to what sha256sum prints for %s/%s/%s" % (
                 KEYRING, directory, base, arch, KEYRING)
     return {
         # On Ubuntu both kinds are one repository, and so one source.
         "name": "trainyard-nvidia-cuda" if directory == own else "trainyard-nvidia-cuda-ubuntu", "uri": "%s/%s/" % (base, arch),
         "folder": folder, "directory": directory,
-        "key_url": "%s/%s/%s" % (base, keyring_arch, KEYRING), "key_checksums": checksums, "key_fingerprints": [], "problem": problem,
+        "key_url": "%s/%s/%s" % ((base, arch, PUBLIC_KEY) if by_key else (base, keyring_arch, KEYRING)), "key_checksums": checksums,
+        "key_fingerprints": [cuda_fingerprint] if by_key else [], "problem": problem,
+        # Of the vendor itself also where a mirror of it is requested, as two origins compete.
+        "replaces": [CUDA_PLACE % directory, FORMER_PLACE], "retired_keys": RETIRED_KEYS,
     }
 
 

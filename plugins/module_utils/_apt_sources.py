@@ -6,9 +6,8 @@
 """Apt's lists of sources, in both of their formats: which repositories they name, and their text without some of these.
 
 Two entries that name one repository with different keys stop all of apt, so an old one has to go before a new one comes.
+The image build uses it too: Python 3.6 with nothing but the standard library.
 """
-
-from __future__ import annotations
 
 import re
 

@@ -6,9 +6,8 @@
 """Public keys of OpenPGP (RFC 4880, RFC 9580), as far as a keyring has to be read: which keys are in it, by their fingerprints.
 
 A bare host has no gpg; apt itself brings gpgv or sqv, which check signatures and can't list keys.
+The image build uses it too: Python 3.6 with nothing but the standard library.
 """
-
-from __future__ import annotations
 
 import base64
 import binascii

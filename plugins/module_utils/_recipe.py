@@ -11,6 +11,8 @@ import json
 import re
 import tarfile
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
+
 RECIPE_LABEL = "trainyard.recipe"
 LAYERS_LABEL = "trainyard.layers"
 REPOSITORY = "trainyard/training"
@@ -127,11 +129,10 @@ def base_problems(base, probe, requires, variables, packages, apt_packages, nccl
     if "ddl" in operations and variables.get("HOROVOD_GPU_ALLREDUCE") != "DDL":
         problems.append("training_image_requires.tensor_operations has ddl, which this recipe does not build by itself: name a base whose Horovod has it, "
                         "or set HOROVOD_GPU_ALLREDUCE to DDL in training_image_build_variables")
-    if nccl_version and versions["cuda"]:
-        wanted = nccl_version.rpartition("+cuda")[2].partition(".")[0]
-        if wanted != versions["cuda"].partition(".")[0]:
-            problems.append("training_image_nccl_version: %s is for CUDA %s, and %s has CUDA %s: name the pair for that CUDA" % (
-                nccl_version, wanted, base, versions["cuda"]))
+    build = NcclBuild.parse(nccl_version)
+    if build and versions["cuda"] and str(build.cuda_major) != versions["cuda"].partition(".")[0]:
+        problems.append("training_image_nccl_version: %s is for CUDA %s, and %s has CUDA %s: name the pair for that CUDA" % (
+            nccl_version, build.cuda_major, base, versions["cuda"]))
     if not probe["apt"] and (nccl_version or apt_packages):
         problems.append("%s has no apt-get, so neither training_image_nccl_version nor training_image_apt_packages can be installed: "
                         "name a base of Debian or Ubuntu" % base)

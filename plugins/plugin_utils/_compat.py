@@ -17,6 +17,7 @@ import re
 from ansible.module_utils.common.yaml import yaml_load
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
+from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES
 
 PATH = os.path.join(ROLES, "preflight", "meta", "compat_facts.yml")
@@ -103,8 +104,8 @@ class Compatibility:
         C(nccl) is exact already (2.21.5-1+cuda12.4), or a release (2.21.5) to go with C(cuda). Returns C(version), empty where the facts have no such build;
         C(known), whether they have it for that directory of NVIDIA's repository; and C(nearest), builds that come nearest, best first.
         """
-        asked = re.fullmatch(self.facts["nccl"]["deb_version_pattern"].strip("^$"), nccl)
-        release, cuda = (asked.group(1), asked.group(3)) if asked else (nccl, ".".join(cuda.split(".")[:2]))
+        asked = NcclBuild.parse(nccl)
+        release, cuda = (asked.release, asked.cuda) if asked else (nccl, ".".join(cuda.split(".")[:2]))
         builds = [row for row in self.facts["nccl"]["debs"] if row["conf"] != "low"]
         there = [row for row in builds if not directory or arch in row["dirs"].get(directory, [])]
         exact = [row for row in builds if row["nccl"] == release and row["cuda"] == cuda and (not asked or row["deb_version"] == nccl)]
@@ -112,6 +113,28 @@ class Compatibility:
         # Where a directory has none at all, one of another may do: the debs need little more than a C library that isn't older.
         candidates = [row["deb_version"] for row in there or builds]
         return {"version": version, "known": any(row in there for row in exact), "nearest": nearest(release, cuda, candidates)}
+
+    def nccl_for_image(self, cuda, directory, arch="x86_64", installed=""):
+        """The build of NCCL for an image with that CUDA compiler, from NVIDIA's directory for its distribution; empty where none is known.
+
+        In this order: the libnccl2 that the image has, as its frameworks use it; the build that the facts prefer there; the newest for exactly this CUDA; the
+        newest for the nearest older CUDA of the same major, which every driver for this CUDA runs too; the newest for a newer one of the same major.
+        """
+        wanted = version_key(cuda)[:2]
+        rows = {row["deb_version"]: row for row in self.facts["nccl"]["debs"] if row["conf"] != "low" and arch in row["dirs"].get(directory, [])
+                and version_key(row["cuda"])[0] == wanted[0]}
+        if installed in rows:
+            return installed
+        for row in self.facts["nccl"]["preferred"]:
+            if row["dir"] == directory and version_key(row["cuda"]) == wanted and row["deb_version"] in rows:
+                return row["deb_version"]
+
+        def order(version):
+            build = NcclBuild.parse(version)
+            theirs = version_key(build.cuda)
+            return theirs > wanted, abs(theirs[1] - wanted[1]), [-part for part in version_key(build.release)], -build.revision
+
+        return min(rows, key=order, default="")
 
     def nccl_cuda_major_max(self, driver):
         """The newest CUDA major that a driver runs without compatibility libraries; None where the branch isn't known."""
@@ -286,12 +309,12 @@ def python_fits(python, ranges):
 def nearest(release, cuda, versions, count=3):
     """Of builds, those that come nearest to a release for a CUDA: the same CUDA major first, then the nearest release, then the nearest CUDA."""
     def distance(version):
-        match = re.fullmatch(r"(\d+(?:\.\d+)*)-\d+\+cuda(\d+\.\d+)", version)
-        theirs, wanted = version_key(match.group(1)), version_key(release)
+        build = NcclBuild.parse(version)
+        theirs, wanted = version_key(build.release), version_key(release)
         step = [abs(left - right) for left, right in zip(theirs, wanted)]
-        major, minor = version_key(match.group(2))
+        major, minor = version_key(build.cuda)
         wanted_major, wanted_minor = (version_key(cuda) + (0,))[:2] if cuda else (major, minor)
         return major != wanted_major, step, abs(minor - wanted_minor)
 
-    exact = {version for version in versions if re.fullmatch(r"\d+(?:\.\d+)*-\d+\+cuda\d+\.\d+", version)}
+    exact = {version for version in versions if NcclBuild.parse(version)}
     return sorted(exact, key=lambda version: (distance(version), version))[:count]

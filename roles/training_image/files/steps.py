@@ -7,6 +7,7 @@
 Runs in the Python of the base image, 3.6 or newer. What the site adds is mounted at /etc/trainyard/site, where each file may be absent.
 """
 
+import base64
 import collections
 import contextlib
 import glob
@@ -14,6 +15,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import platform
 import re
 import shutil
 import ssl
@@ -96,14 +98,98 @@ def installed(package):
     return version if done.returncode == 0 and status == "installed" else None
 
 
+APT = "/etc/apt"
+# What NVIDIA's cuda-repository-pin-600 says, by which its packages come before the distribution's of the same name.
+VENDOR_PIN = "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 600\n"
+
+
+def apt_lists(folder=APT):
+    paths = [os.path.join(folder, "sources.list")] + sorted(glob.glob(os.path.join(folder, "sources.list.d", "*")))
+    return [path for path in paths if path.endswith((".list", ".sources")) and os.path.isfile(path)]
+
+
+def read_bytes(path):
+    with open(path, "rb") as stream:
+        return stream.read()
+
+
+def write_or_remove(path, content):
+    """None, or nothing but an empty list that isn't apt's main one, is no file."""
+    if content is None:
+        os.unlink(path)
+    else:
+        with open(path, "wb") as stream:
+            stream.write(content)
+
+
+def lists_without(unwanted, folder=APT):
+    """[(path, content before, content without the unwanted entries or None, their URIs)] for the lists that have some."""
+    import apt_sources
+    architecture = answer(["dpkg", "--print-architecture"], r"^(\S+)") or ""
+    found = []
+    for path in apt_lists(folder):
+        before = read_bytes(path)
+        rest = apt_sources.without(path, before.decode("utf-8", "surrogateescape"), unwanted, architecture)
+        if rest["gone"]:
+            gone = rest["empty"] and os.path.basename(path) != "sources.list"
+            found.append((path, before, None if gone else rest["text"].encode("utf-8", "surrogateescape"), rest["gone"]))
+    return found
+
+
+def keys_of(content):
+    import openpgp
+    try:
+        return openpgp.keys(content)
+    except openpgp.ParseError:
+        return {}
+
+
+def remove_retired(vendor, folder=APT):
+    """Remove what of NVIDIA's former repositories and keys stops every apt-get update in this image, as role package_sources does on hosts.
+
+    These are the withdrawn key, entries of places that are no more, and entries of CUDA's repository that no present key of NVIDIA's is trusted for.
+    """
+    current = set(vendor["fingerprints"])
+    trusted = set()
+    for path in [os.path.join(folder, "trusted.gpg")] + sorted(glob.glob(os.path.join(folder, "trusted.gpg.d", "*"))):
+        if not path.endswith((".gpg", ".asc")) or not os.path.isfile(path):
+            continue
+        keys = keys_of(read_bytes(path))
+        left = [key for fingerprint, key in keys.items() if fingerprint not in vendor["retired_keys"]]
+        trusted.update(set(keys) - set(vendor["retired_keys"]))
+        if len(left) < len(keys) and (not left or path.endswith(".gpg")):
+            print("Removed NVIDIA's withdrawn key %s from %s." % (", ".join(sorted(set(keys) & set(vendor["retired_keys"]))), path), flush=True)
+            write_or_remove(path, b"".join(left) or None)
+
+    def retired(entry):
+        if any(re.match(pattern + "$", entry["location"]) for pattern in vendor["former_places"]):
+            return True
+        if not any(re.match(pattern + "$", entry["location"]) for pattern in vendor["places"]):
+            return False
+        signed_by = entry["signed_by"]
+        if "BEGIN PGP" in signed_by:
+            keys = keys_of("\n".join("" if line.strip() == "." else line.strip() for line in signed_by.splitlines()).encode("ascii", "replace"))
+        elif signed_by:
+            keys = set()
+            for path in re.split(r"[\s,]+", signed_by):
+                keys.update(keys_of(read_bytes(path)) if os.path.isfile(path) else {path})
+        else:
+            keys = trusted
+        return not current & set(keys)
+
+    for path, _before, content, gone in lists_without(retired, folder):
+        print("Removed %s from %s: no present key of NVIDIA's is trusted for it, and it would stop every apt-get update." % (", ".join(gone), path), flush=True)
+        write_or_remove(path, content)
+
+
 @contextlib.contextmanager
-def apt(repositories=()):
+def apt(repositories=(), pin=""):
     """A function that runs apt-get with the site's settings; afterwards nothing of them, nor of what apt fetched, is left."""
     if not shutil.which("apt-get"):
         raise StepError("the base has no apt-get: use a base of Debian or Ubuntu, or one in which everything is installed already")
     temporary = tempfile.mkdtemp(prefix="trainyard-apt-")
     os.chmod(temporary, 0o755)  # apt fetches as user _apt
-    placed = []
+    placed, aside = [], []
     sources = "/etc/apt/sources.list.d"
     settings = ['Acquire::Retries "3";', 'APT::Install-Recommends "false";', 'Dpkg::Use-Pty "false";']
     if site("apt.conf"):
@@ -125,13 +211,25 @@ def apt(repositories=()):
         run(["apt-get", "-c", os.path.join(temporary, "apt.conf"), "--quiet", "--yes"] + list(arguments), dict(os.environ, DEBIAN_FRONTEND="noninteractive"))
 
     try:
+        if repositories and sources != temporary:
+            # Of two entries for one repository that name different keys, apt refuses both, and everything else with them.
+            places = repository_places(repositories)
+            aside = lists_without(lambda entry: entry["location"] in places)
+            for path, _before, content, gone in aside:
+                print("Set %s of %s aside for this step: the build names the same repository with its own key." % (", ".join(gone), path), flush=True)
+                write_or_remove(path, content)
         for number, repository in enumerate(repositories):
-            key = os.path.join(temporary, "%d.asc" % number)
+            key = os.path.join(temporary, "%d.%s" % (number, "gpg" if repository.get("keyring") else "asc"))
             path = os.path.join(sources, "trainyard-build-%d.sources" % number)
             placed.append(path)
-            for name, text in ((key, repository["signed_by"].strip() + "\n"), (path, deb822(repository, key))):
-                with open(name, "w") as stream:
-                    stream.write(text)
+            with open(key, "wb") as stream:
+                stream.write(base64.b64decode(repository["keyring"]) if repository.get("keyring") else (repository["signed_by"].strip() + "\n").encode())
+            with open(path, "w") as stream:
+                stream.write(deb822(repository, key))
+        if pin:
+            placed.append("/etc/apt/preferences.d/trainyard-build-pin-600")
+            with open(placed[-1], "w") as stream:
+                stream.write(pin)
         if not os.path.exists("/usr/sbin/policy-rc.d"):
             # No service starts in a build.
             placed.append("/usr/sbin/policy-rc.d")
@@ -143,6 +241,8 @@ def apt(repositories=()):
     finally:
         for path in placed:
             os.unlink(path)
+        for path, before, _content, _gone in aside:
+            write_or_remove(path, before)
         shutil.rmtree(temporary)
         shutil.rmtree("/var/lib/apt/lists", ignore_errors=True)
         os.makedirs("/var/lib/apt/lists/partial")
@@ -162,6 +262,11 @@ def keys_as_files(text, folder):
     return re.sub(r"(?m)^Signed-By:\n((?: .*\n)+)", move, text), keys
 
 
+def repository_places(repositories):
+    import apt_sources
+    return {apt_sources.location(uri, suite) for repository in repositories for uri in repository["uris"] for suite in repository["suites"]}
+
+
 def deb822(repository, key):
     lines = ["Types: " + " ".join(repository.get("types") or ["deb"]), "URIs: " + " ".join(repository["uris"]), "Suites: " + " ".join(repository["suites"])]
     for field, name in (("Components", "components"), ("Architectures", "architectures")):
@@ -172,6 +277,8 @@ def deb822(repository, key):
 
 def step_apt(arguments):
     """Install the packages of commands that are missing, and the packages asked for by name."""
+    if shutil.which("apt-get") and arguments.get("vendor"):
+        remove_retired(arguments["vendor"])
     wanted = [package for command, packages in sorted(arguments["commands"].items()) if not shutil.which(command) for package in packages]
     wanted += [package for package in arguments["packages"] if not installed(package)]
     if subprocess.call([sys.executable, "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
@@ -250,8 +357,9 @@ def step_nccl(arguments):
     """Exactly this version of both packages, in one transaction: they must be equal."""
     version = arguments["version"]
     if not version:
-        print("The NCCL of the base stays as it is.")
+        print("The NCCL of the base stays as it is%s." % (": " + arguments["why"] if arguments["why"] else ""))
         return
+    print("NCCL %s: %s." % (version, arguments["why"]), flush=True)
     names = ["libnccl2", "libnccl-dev"]
     with open("/etc/apt/preferences.d/trainyard-nccl", "w") as stream:
         stream.write(arguments["preferences"])
@@ -259,13 +367,14 @@ def step_nccl(arguments):
         with open(os.path.join(HERE, "repositories.json")) as stream:
             given = json.load(stream)
         repositories = [dict(each, signed_by=given["keys"].get(each["signed_by"], each["signed_by"])) for each in given["repositories"]]
-        with apt(repositories) as call:
+        with apt(repositories + given["vendor"], VENDOR_PIN if given["vendor"] else "") as call:
             try:
                 call("install", "--allow-downgrades", "--allow-change-held-packages", *["%s=%s" % (name, version) for name in names])
             except subprocess.CalledProcessError:
                 subprocess.call(["apt-cache", "policy"] + names)
-                raise StepError("training_image_nccl_version: %s can't be installed from the repositories of the base and of training_image_apt_repositories; "
-                                "the lines above say which versions they have" % version)
+                raise StepError("training_image_nccl_version: %s (%s) can't be installed from %s; the lines above say which versions they have. Set "
+                                "training_image_nccl_version to one of these" % (version, arguments["why"], "NVIDIA's repository %s and those of the base"
+                                % given["vendor"][0]["uris"][0] if given["vendor"] else "the repositories of the base and of training_image_apt_repositories"))
     for name in names:
         if installed(name) != version:
             raise StepError("training_image_nccl_version: %s is at %s, not at %s" % (name, installed(name), version))
@@ -310,19 +419,30 @@ def distribution(names):
     """Version of the first of these Python distributions that is installed."""
     try:
         from importlib import metadata
-        get, absent = metadata.version, metadata.PackageNotFoundError
     except ImportError:
-        import pkg_resources
-
-        def get(name):
-            return pkg_resources.get_distribution(name).version
-
-        absent = pkg_resources.DistributionNotFound
+        # Python 3.6 and 3.7; pkg_resources is setuptools', which need not be there (python3-pip of Ubuntu 18.04 comes without).
+        return next((version for version in map(distribution_on_path, names) if version), None)
     for name in names:
         try:
-            return get(name)
-        except absent:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
             continue
+    return None
+
+
+def distribution_on_path(name):
+    """Version of a Python distribution by its metadata in the folders of sys.path, or None."""
+    wanted = re.sub(r"[-_.]+", "-", name).lower()
+    for folder in sys.path:
+        for path in glob.glob(os.path.join(glob.escape(folder or "."), "*.dist-info")) + glob.glob(os.path.join(glob.escape(folder or "."), "*.egg-info")):
+            if re.sub(r"[-_.]+", "-", os.path.basename(path).rpartition(".")[0].partition("-")[0]).lower() != wanted:
+                continue
+            for text in (os.path.join(path, "METADATA"), os.path.join(path, "PKG-INFO"), path):
+                if os.path.isfile(text):
+                    with open(text, encoding="utf-8", errors="replace") as stream:
+                        version = re.search(r"^Version: *(\S+)", stream.read(), re.MULTILINE)
+                    if version:
+                        return version.group(1)
     return None
 
 
@@ -473,6 +593,18 @@ def torch_cuda():
     return version.group(1) if version else None
 
 
+def os_release(path="/etc/os-release"):
+    """C(id) and C(version_id) of the image's distribution, empty where it says none."""
+    found = {"id": "", "version_id": ""}
+    if os.path.exists(path):
+        with open(path) as stream:
+            for line in stream:
+                key, _equals, value = line.strip().partition("=")
+                if key.lower() in found:
+                    found[key.lower()] = value.strip("\"'")
+    return found
+
+
 def step_probe(arguments):
     """What decides whether Horovod can be compiled on this base, as JSON. Changes nothing."""
     versions = find_versions(None)
@@ -483,6 +615,10 @@ def step_probe(arguments):
         "nccl_header": nccl_header(arguments["variables"]),
         "apt": bool(shutil.which("apt-get")),
         "mpirun": bool(shutil.which("mpirun")),
+        "mpi_compiler": any(shutil.which(name) for name in ("mpicxx", "mpic++", "mpiCC")),
+        "os": os_release(),
+        "architecture": platform.machine(),
+        "packages": {name: installed(name) for name in ("libnccl2", "libnccl-dev")} if shutil.which("dpkg-query") else {},
     }))
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import pathlib
@@ -15,6 +16,8 @@ import sys
 
 import pytest
 import yaml
+
+from ansible_collections.trainyard.gpu.plugins.filter import vendor_source
 
 ROLE = pathlib.Path(__file__).parents[3] / "roles" / "training_image"
 SPEC = importlib.util.spec_from_file_location("steps", ROLE / "files" / "steps.py")
@@ -171,3 +174,98 @@ def test_package_that_has_no_release_for_the_base_s_python_names_its_variable(mo
     text = str(refused.value)
     assert text.startswith("training_image_horovod_build_packages: cmake==3.31.6 can't be installed for Python %d.%d" % sys.version_info[:2])
     assert "Set training_image_horovod_build_packages to" in text
+
+
+# --- NVIDIA's lists and keys in a base ------------------------------------------------------------------------------------
+
+UTILS = ROLE.parents[1] / "plugins" / "module_utils"
+PLACE = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu1804/x86_64"
+OURS = [{"uris": [PLACE + "/"], "suites": ["/"]}]
+
+
+def key(name):
+    """A public key of OpenPGP as far as a keyring is read: one packet, of version 4. Returns its fingerprint and its bytes."""
+    body = b"\x04" + name.encode()
+    packet = b"\xc6" + bytes([len(body)]) + body
+    return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper(), packet
+
+
+NEW, NEW_KEY = key("3bf863cc")
+OLD, OLD_KEY = key("7fa2af80")
+OTHER, OTHER_KEY = key("the distribution's")
+VENDOR = {"fingerprints": [NEW], "retired_keys": [OLD], "places": [vendor_source.CUDA_PLACE % "[^/]+"], "former_places": [vendor_source.FORMER_PLACE]}
+
+
+@pytest.fixture(name="base")
+def fixture_base(tmp_path, monkeypatch):
+    """Apt's settings of a base, and what lies beside the step in a build."""
+    for name in ("apt_sources", "openpgp"):
+        spec = importlib.util.spec_from_file_location(name, UTILS / ("_%s.py" % name))
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(steps, "answer", lambda command, pattern: "amd64")
+    for folder in ("sources.list.d", "trusted.gpg.d", "keyrings"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "sources.list").write_text("deb http://archive.ubuntu.com/ubuntu bionic main\n")
+    (tmp_path / "trusted.gpg").write_bytes(OTHER_KEY)
+    return tmp_path
+
+
+def texts(base):
+    return {path.name: path.read_text() for path in [base / "sources.list"] + sorted((base / "sources.list.d").iterdir())}
+
+
+def test_an_image_from_before_april_2022_loses_the_withdrawn_key_and_what_it_signed(base, capsys):
+    (base / "sources.list.d/cuda.list").write_text("deb %s /\n" % PLACE)
+    (base / "sources.list.d/nvidia-ml.list").write_text(
+        "deb https://developer.download.nvidia.com/compute/machine-learning/repos/ubuntu1804/x86_64 /\n")
+    (base / "trusted.gpg").write_bytes(OTHER_KEY + OLD_KEY)
+    steps.remove_retired(VENDOR, str(base))
+    assert texts(base) == {"sources.list": "deb http://archive.ubuntu.com/ubuntu bionic main\n"}
+    assert (base / "trusted.gpg").read_bytes() == OTHER_KEY
+    output = capsys.readouterr().out
+    assert "Removed NVIDIA's withdrawn key %s" % OLD in output and "cuda.list" in output and "nvidia-ml.list" in output
+
+
+def test_an_entry_whose_present_key_is_trusted_stays(base):
+    (base / "sources.list.d/cuda.list").write_text("deb %s /\n" % PLACE)
+    (base / "trusted.gpg.d/cuda.gpg").write_bytes(NEW_KEY)
+    (base / "trusted.gpg.d/old.gpg").write_bytes(OLD_KEY)
+    steps.remove_retired(VENDOR, str(base))
+    assert "cuda.list" in texts(base) and not (base / "trusted.gpg.d/old.gpg").exists() and (base / "trusted.gpg.d/cuda.gpg").read_bytes() == NEW_KEY
+
+
+@pytest.mark.parametrize("content, stays", [(NEW_KEY, True), (OTHER_KEY, False), (OLD_KEY, False)])
+def test_an_entry_with_a_keyring_of_its_own_is_judged_by_that(base, content, stays):
+    ring = base / "keyrings/cuda.gpg"
+    ring.write_bytes(content)
+    (base / "sources.list.d/cuda.sources").write_text("Types: deb\nURIs: %s/\nSuites: /\nSigned-By: %s\n" % (PLACE, ring))
+    steps.remove_retired(VENDOR, str(base))
+    assert ("cuda.sources" in texts(base)) is stays
+
+
+def test_a_mirror_and_the_distribution_are_left_alone(base):
+    (base / "sources.list.d/cuda.list").write_text("deb https://mirror.site.example/compute/cuda/repos/ubuntu1804/x86_64 /\n")
+    before = texts(base)
+    steps.remove_retired(VENDOR, str(base))
+    assert texts(base) == before
+
+
+def test_another_entry_for_the_build_s_repository_conflicts(base):
+    """apt: Conflicting values set for option Signed-By. Others in the same list stay."""
+    path = base / "sources.list.d/cuda.list"
+    path.write_text("deb %s /\ndeb http://other.example/ /\n" % PLACE)
+    places = steps.repository_places(OURS)
+    found = steps.lists_without(lambda entry: entry["location"] in places, str(base))
+    assert [(entry[0], entry[2]) for entry in found] == [(str(path), b"deb http://other.example/ /\n")]
+
+
+def test_distributions_are_found_without_setuptools(tmp_path, monkeypatch):
+    """Python 3.6 of Ubuntu 18.04 has pip and no pkg_resources. Wheels, installed sources and Debian's packages each keep it in another way."""
+    for path, text in [("torch-1.10.2.dist-info/METADATA", "Name: torch\nVersion: 1.10.2\n"), ("Py_Thing.egg-info/PKG-INFO", "Version: 2.0\n"),
+                       ("six-1.11.0.egg-info", "Metadata-Version: 1.1\nVersion: 1.11.0\n"), ("torchvision-0.9.dist-info/METADATA", "Version: 0.9\n")]:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert [steps.distribution_on_path(name) for name in ("torch", "py-thing", "six", "tensorflow")] == ["1.10.2", "2.0", "1.11.0", None]

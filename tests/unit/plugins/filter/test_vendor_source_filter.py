@@ -8,7 +8,7 @@ import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import CONTAINER_URL, CUDA_URL, DOCUMENTATION, UBUNTU_OF, facts, vendor_source
+from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import CONTAINER_URL, CUDA_FINGERPRINT, CUDA_URL, DOCUMENTATION, UBUNTU_OF, facts, vendor_source
 
 ROLE = Path(__file__).parents[4] / "roles/package_sources"
 
@@ -64,3 +64,13 @@ def test_debian_s_ubuntu_has_nccl_and_debian_has_not():
     status = {row["dir"]: row["nccl_debs"] for row in facts().facts["nccl"]["dir_status"]}
     for debian, ubuntu in UBUNTU_OF.items():
         assert status[debian] == "none_found" and status[ubuntu] is True
+
+
+def test_by_its_fingerprint_the_key_is_known_whatever_the_directory():
+    """No checksum of cuda-keyring is known for Ubuntu 18.04, which images have."""
+    source = vendor_source("cuda", host("ubuntu", "18.04"), cuda_fingerprint=CUDA_FINGERPRINT)
+    assert (source["problem"], source["key_checksums"], source["key_fingerprints"]) == ("", [], [CUDA_FINGERPRINT])
+    assert source["key_url"] == source["uri"] + "3bf863cc.pub"
+    # A checksum that is known comes first.
+    assert vendor_source("cuda", host(), cuda_fingerprint=CUDA_FINGERPRINT)["key_fingerprints"] == []
+    assert CUDA_FINGERPRINT == yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8"))["package_sources_nvidia_cuda_key_fingerprint"]

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import version_key
+from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 
 FACTS = _compat.load_facts()
@@ -43,8 +44,8 @@ def test_versions_are_texts_that_can_be_compared():
         for name in ("cuda", "series", "toolkit_driver", "minor_compat_min"):
             assert row[name] is None or isinstance(row[name], str) and version_key(row[name]), row
     for row in FACTS["nccl"]["debs"]:
-        match = re.fullmatch(FACTS["nccl"]["deb_version_pattern"].strip("^$"), row["deb_version"])
-        assert match and (match.group(1), match.group(3)) == (row["nccl"], row["cuda"]), row
+        build = NcclBuild.parse(row["deb_version"])
+        assert build and (build.release, build.cuda) == (row["nccl"], row["cuda"]), row
 
 
 @pytest.mark.parametrize("device_id, generation", [

@@ -1,0 +1,75 @@
+"""The finished image from outside: Horovod compiled under Python 3.6, and NCCL at the exact version from NVIDIA's repository for Ubuntu 18.04."""
+
+import json
+import re
+
+import pytest
+
+testinfra_hosts = ["ansible://cluster"]
+
+VERSION = "2.8.4-1+cuda11.0"
+
+
+@pytest.fixture(name="image")
+def fixture_image(host):
+    names = host.check_output("docker images --format '{{.Repository}}:{{.Tag}}' trainyard/training").split()
+    assert len(names) == 1, names
+    return names[0]
+
+
+@pytest.fixture(name="in_image")
+def fixture_in_image(host, image):
+    # Gloo looks its own host name up: without a network only this one resolves.
+    def in_image(script, name=image):
+        return host.check_output("docker run --rm --network none --hostname localhost --entrypoint sh %s -c %s", name, script)
+
+    return in_image
+
+
+def test_the_base_is_as_old_as_the_guides(in_image):
+    assert in_image("python3 --version", "site/bionic:1").strip() == "Python 3.6.9"
+    assert in_image("python3 -m pip --version", "site/bionic:1").startswith("pip 9.")
+
+
+def test_horovod_has_what_is_required(in_image):
+    table = in_image("horovodrun --check-build")
+    assert re.findall(r"\[X\] (\S+)", table) == ["PyTorch", "Gloo", "Gloo"], table
+
+
+def test_two_ranks_reduce(in_image):
+    script = ("import horovod.torch as hvd, torch; hvd.init(); assert hvd.size() == 2; "
+              "print('sum', hvd.allreduce(torch.tensor([float(hvd.rank() + 1)]), op=hvd.Sum).item())")
+    output = in_image(f"horovodrun --gloo -np 2 -H localhost:2 python3 -c \"{script}\"")
+    assert len(re.findall(r"sum 3\.0", output)) == 2, output
+
+
+def test_nothing_that_compiled_stays(in_image):
+    assert in_image("python3 -m pip --version").startswith("pip 9.")
+    assert in_image("python3 -m pip list 2>/dev/null | grep -icE '^(cmake|pip 2)' || true").strip() == "0"
+    assert in_image("ls -d /tmp/trainyard-* 2>/dev/null || true").strip() == ""
+
+
+def test_nccl_is_of_the_distribution_s_repository_pinned_held_and_recorded(host, image, in_image):
+    for package in ("libnccl2", "libnccl-dev"):
+        assert in_image(f"dpkg-query --show --showformat='${{Version}}' {package}") == VERSION
+        assert package in in_image("apt-mark showhold").split()
+    assert "Pin: version %s" % VERSION in in_image("cat /etc/apt/preferences.d/trainyard-nccl")
+    labels = json.loads(host.check_output("docker inspect --format '{{json .Config.Labels}}' %s", image))
+    assert labels["trainyard.nccl"] == VERSION
+    assert labels["trainyard.horovod"] == "frameworks.pytorch controllers.gloo tensor_operations.gloo"
+
+
+def test_the_list_of_before_april_2022_is_gone_and_the_other_is_as_it_was(in_image):
+    """The first would stop every apt-get update; the second was only set aside, as it stood against the build's own entry."""
+    assert in_image("ls /etc/apt/sources.list.d").split() == ["mirror.list"]
+    assert in_image("ls /etc/apt/preferences.d").split() == ["trainyard-nccl"]
+    log = in_image("cat /etc/apt/sources.list.d/mirror.list")
+    assert log == "deb http://172.30.101.61:8000/compute/cuda/repos/ubuntu1804/x86_64 /"
+
+
+def test_the_build_s_output_says_what_it_did(host):
+    log = host.check_output("cat /var/log/trainyard/training_image.log")
+    assert "pip 9.0.1 of the base is older than 20.3" in log
+    assert "NCCL %s: requested by training_image_nccl_version" % VERSION in log
+    assert "Removed https://developer.download.nvidia.com/compute/cuda/repos/ubuntu1804/x86_64 from /etc/apt/sources.list.d/cuda.list" in log
+    assert "of /etc/apt/sources.list.d/mirror.list aside for this step" in log

@@ -1,0 +1,105 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: image_plan
+short_description: Decide what a build of the training image does with its base
+version_added: "0.3.0"
+description:
+  - Keeps what the base's Horovod was built with, works out the pair of NCCL's packages, and names what stands in the way.
+options:
+  _input:
+    description: What step C(probe) of the recipe says of the base image; empty where nothing is compiled and no NCCL is pinned.
+    type: dict
+    required: true
+  base:
+    description: Name of the base image.
+    type: str
+    required: true
+  horovod:
+    description: What M(trainyard.gpu.horovod_build_info) says of it.
+    type: dict
+    required: true
+  requested:
+    description: What the inventory requests - C(requires), C(build_variables), C(cuda_architectures), C(nccl_version), C(compiles), C(has_repositories).
+    type: dict
+    required: true
+  vendor:
+    description: What filter P(trainyard.gpu.vendor_source#filter) takes besides the system - C(cuda_url), C(keyring_checksum), C(cuda_fingerprint).
+    type: dict
+    default: {}
+  facts_file:
+    description: Path on the controller of more facts, in the form of C(roles/preflight/meta/compat_facts.yml), that come before the collection's.
+    type: str
+    default: ""
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Report the pair of NCCL's packages
+  ansible.builtin.debug:
+    msg: "{{ (probe | trainyard.gpu.image_plan(base=training_image_base, horovod=horovod, requested=requested)).nccl.version }}"
+"""
+
+RETURN = r"""
+_value:
+  description: The plan.
+  type: dict
+  contains:
+    requires:
+      description: What Horovod must have, with what is kept of the base's.
+      type: dict
+    kept:
+      description: What is kept, such as V(controllers.mpi).
+      type: list
+      elements: str
+    variables:
+      description: Build variables for Horovod.
+      type: dict
+    nccl:
+      description: C(version) to install, empty for none; C(why); C(vendor), whether NVIDIA's repository serves it.
+      type: dict
+    source:
+      description: NVIDIA's repository for the image's distribution, as filter P(trainyard.gpu.vendor_source#filter) says it.
+      type: dict
+    retired:
+      description: By what the entries and keys of NVIDIA's that stop apt in an image are known.
+      type: dict
+    labels:
+      description: Labels of the image that record this.
+      type: dict
+    report:
+      description: Sentences for the operator.
+      type: list
+      elements: str
+    problems:
+      description: Why the build is refused, one sentence each.
+      type: list
+      elements: str
+"""
+
+from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import (
+    CUDA_ARCHITECTURES, CUDA_FINGERPRINT, CUDA_PLACE, CUDA_URL, FORMER_PLACE, RETIRED_KEYS, facts, vendor_source,
+)
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _image_plan
+
+
+def image_plan(probe, base, horovod, requested, vendor=None, facts_file=""):
+    given = vendor or {}
+    fingerprint = (given.get("cuda_fingerprint") or CUDA_FINGERPRINT).upper()
+    source = {}
+    if probe:
+        probe = dict(probe, cuda_architecture=CUDA_ARCHITECTURES.get(probe["architecture"], probe["architecture"]))
+        source = vendor_source("cuda_ubuntu", {"os": probe["os"], "architecture": probe["architecture"]}, given.get("cuda_url") or CUDA_URL,
+                               given.get("keyring_checksum") or "", facts_file=facts_file, cuda_fingerprint=fingerprint)
+    retired = {"places": [CUDA_PLACE % "[^/]+"], "former_places": [FORMER_PLACE], "fingerprints": [fingerprint], "retired_keys": RETIRED_KEYS}
+    return dict(_image_plan.image_plan(base, horovod, probe, requested, facts(facts_file), source), source=source, retired=retired)
+
+
+class FilterModule:
+    def filters(self):
+        return {"image_plan": image_plan}

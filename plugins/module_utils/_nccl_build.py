@@ -1,0 +1,34 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""How NVIDIA writes the version of a build of NCCL: 2.8.4-1+cuda11.0. One parser for hosts and images; any revision is accepted."""
+
+from __future__ import annotations
+
+import collections
+import re
+
+__all__ = ["NcclBuild"]
+
+_BUILD = re.compile(r"(\d+(?:\.\d+)+)-(\d+)\+cuda(\d+\.\d+)")
+
+
+class NcclBuild(collections.namedtuple("NcclBuild", "release revision cuda")):
+    """C(release) 2.8.4, C(revision) 1 (a number) and C(cuda) 11.0, the CUDA that it is built for."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text):
+        """The build that a text names; None where it names none, such as a release alone (2.8.4)."""
+        found = _BUILD.fullmatch(text)
+        return cls(found.group(1), int(found.group(2)), found.group(3)) if found else None
+
+    @property
+    def cuda_major(self):
+        return int(self.cuda.partition(".")[0])
+
+    def __str__(self):
+        return "%s-%d+cuda%s" % self

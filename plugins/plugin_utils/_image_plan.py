@@ -1,0 +1,140 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a build of the training image does with the base that was found: (found, requested) -> plan. Pure.
+
+The recipe hash is over what the inventory requests. What is decided here follows from the base beside it, so the same recipe on the same base gives the same
+plan; it is recorded in labels of the image, not in the hash.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
+from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import FRAMEWORKS, horovod_variables
+
+SECTIONS = ("frameworks", "controllers", "tensor_operations")
+NCCL_LABEL = "trainyard.nccl"
+HOROVOD_LABEL = "trainyard.horovod"
+
+
+def dropped_by(section, name, build_variables):
+    """The build variable by which the user has taken a part of Horovod away, empty where none does."""
+    if section == "frameworks" or name in ("mpi", "gloo"):
+        variable = "HOROVOD_WITHOUT_" + name.upper()
+        return variable if build_variables.get(variable) else ""
+    variable, value = {"nccl": ("HOROVOD_GPU_OPERATIONS", "NCCL"), "ccl": ("HOROVOD_CPU_OPERATIONS", "CCL"),
+                       "ddl": ("HOROVOD_GPU_ALLREDUCE", "DDL")}[name]
+    return variable if variable in build_variables and build_variables[variable] != value else ""
+
+
+def kept_parts(base, horovod, probe, requires, build_variables):
+    """What the base's Horovod has beyond C(requires), and what becomes of it: C(requires) with it, C(kept), C(left) (notes) and C(problems), sentences.
+
+    A part is kept. It is left out where a build variable says so, or where the base has lost the framework. It is a problem where it can't be compiled.
+    """
+    merged = {section: list(requires.get(section) or []) for section in SECTIONS}
+    kept, left, problems = [], [], []
+    for section in SECTIONS:
+        for name, ticked in horovod.get(section, {}).items():
+            if not ticked or name in merged[section]:
+                continue
+            part = "%s.%s" % (section, name)
+            variable = dropped_by(section, name, build_variables)
+            way_out = "name a base without it, or take it away: set %s in training_image_build_variables" % (
+                'HOROVOD_WITHOUT_%s to "1"' % name.upper() if name in FRAMEWORKS + ("mpi", "gloo") else "HOROVOD_GPU_OPERATIONS to another value")
+            if variable:
+                left.append("%s: %s in training_image_build_variables takes it away" % (part, variable))
+            elif section == "frameworks" and not probe["frameworks"][name]:
+                left.append("%s: %s no longer has the framework" % (part, base))
+            elif name == "mpi" and not probe["mpi_compiler"]:
+                problems.append("the Horovod of %s has %s, and it can't be kept: the base has no mpicxx, with which MPI's part is compiled. Add a development "
+                                "package of its MPI to the base, or %s" % (base, part, way_out))
+            elif name == "nccl" and not probe["versions"]["cuda"]:
+                problems.append("the Horovod of %s has %s, and it can't be kept: the base has no CUDA compiler (nvcc). Name a base with CUDA's development "
+                                "files, or %s" % (base, part, way_out))
+            elif name == "ddl" and build_variables.get("HOROVOD_GPU_ALLREDUCE") != "DDL":
+                problems.append("the Horovod of %s has %s, and it can't be kept: this recipe does not build it by itself. Name a base without it, or set "
+                                "HOROVOD_GPU_ALLREDUCE to DDL in training_image_build_variables" % (base, part))
+            else:
+                merged[section].append(name)
+                kept.append(part)
+    return {"requires": merged, "kept": kept, "left": left, "problems": problems}
+
+
+def own_nccl(probe):
+    """Why the base's own header of NCCL does not fit its CUDA compiler; empty where it fits, or where only apt's package could tell."""
+    build, cuda = NcclBuild.parse(probe["packages"].get("libnccl-dev") or ""), probe["versions"]["cuda"] or ""
+    if build and cuda and str(build.cuda_major) != cuda.partition(".")[0]:
+        return "libnccl-dev %s, which is for another CUDA than its compiler, %s" % (build, cuda)
+    return ""
+
+
+def nccl_plan(base, probe, requested, wants_nccl, compat, source):
+    """C(version) of libnccl2 and libnccl-dev to install (empty: the base's stays), C(vendor), whether NVIDIA's repository is needed for it, C(why), C(problems).
+
+    C(source) is what filter vendor_source says for the image's distribution. One is installed without being requested only where NCCL is required, Horovod is
+    compiled, and the base has none that fits.
+    """
+    cuda, directory = probe["versions"]["cuda"], source["directory"]
+    system = "%s %s" % (probe["os"]["id"] or "an unknown system", probe["os"]["version_id"])
+    plan = {"version": requested["nccl_version"], "vendor": False, "why": "", "problems": []}
+    if plan["version"]:
+        plan["why"] = "requested by training_image_nccl_version"
+    elif wants_nccl and cuda and not requested["build_variables"].get("HOROVOD_NCCL_HOME"):
+        lacks = own_nccl(probe) or ("" if probe["nccl_header"] else "no nccl.h")
+        if not lacks:
+            plan["why"] = "%s has one of its own that fits" % base
+            return plan
+        plan["version"] = compat.nccl_for_image(cuda, directory, probe["cuda_architecture"], probe["packages"].get("libnccl2") or "")
+        if not plan["version"]:
+            nearest = compat.nccl_pair("2.0.0", cuda)["nearest"]
+            plan["problems"].append(
+                "training_image_requires.tensor_operations has nccl, but %s has %s, and the compatibility data has no build for CUDA %s in "
+                "NVIDIA's directory '%s' (%s): set training_image_nccl_version (for example %s) and training_image_apt_repositories, or HOROVOD_NCCL_HOME in "
+                "training_image_build_variables" % (base, lacks, cuda, directory, system, nearest[0] if nearest else "2.28.9-1+cuda13.0"))
+            return plan
+        plan["why"] = "worked out from CUDA %s (nvcc), %s and the compatibility data, because %s has %s" % (cuda, system, base, lacks)
+    if not plan["version"]:
+        return plan
+    there = all(probe["packages"].get(name) == plan["version"] for name in ("libnccl2", "libnccl-dev"))
+    # Repositories that the user names are all that is used, as a closed network has no other.
+    plan["vendor"] = not there and not requested["has_repositories"]
+    if plan["vendor"] and source["problem"]:
+        plan["problems"].append("NCCL %s (%s) can't be installed on %s from NVIDIA's repository: %s. Name the repository in training_image_apt_repositories"
+                                % (plan["version"], plan["why"], base, source["problem"]))
+    elif plan["vendor"] and not directory.startswith(("ubuntu", "debian")):
+        plan["problems"].append("NCCL %s (%s) can't be installed on %s: NVIDIA has no apt repository for %s. Name one in training_image_apt_repositories"
+                                % (plan["version"], plan["why"], base, system))
+    return plan
+
+
+def image_plan(base, horovod, probe, requested, compat, source):
+    """The plan of a build on a base.
+
+    C(horovod) is what horovod_build_info has said of it, C(probe) what step C(probe) of the recipe has, empty where nothing is compiled or pinned.
+    C(requested): C(requires), C(build_variables), C(cuda_architectures), C(nccl_version), C(compiles), C(has_repositories).
+    """
+    requires = {section: list(requested["requires"].get(section) or []) for section in SECTIONS}
+    plan = {"requires": requires, "kept": [], "problems": [], "report": [],
+            "nccl": {"version": requested["nccl_version"], "vendor": False, "why": "", "problems": []}}
+    if requested["compiles"]:
+        found = kept_parts(base, horovod, probe, requires, requested["build_variables"])
+        plan.update(requires=found["requires"], kept=found["kept"], problems=found["problems"])
+        if found["kept"]:
+            plan["report"].append("kept from the Horovod of %s: %s" % (base, ", ".join(found["kept"])))
+        plan["report"] += ["left out: " + note for note in found["left"]]
+        if not horovod["available"] and horovod["cause"] != "not_installed":
+            plan["report"].append("what the Horovod of %s was built with isn't known, as its table can't be had (%s): only training_image_requires is built"
+                                  % (base, horovod["cause"]))
+    if probe:
+        plan["nccl"] = nccl_plan(base, probe, requested, requested["compiles"] and "nccl" in plan["requires"]["tensor_operations"], compat, source)
+        plan["problems"] = plan["problems"] + plan["nccl"]["problems"]
+        if plan["nccl"]["why"]:
+            plan["report"].append("NCCL %s: %s" % (plan["nccl"]["version"] or "of the base", plan["nccl"]["why"]))
+    plan["variables"] = horovod_variables(plan["requires"], requested["cuda_architectures"], requested["build_variables"])
+    plan["labels"] = {HOROVOD_LABEL: " ".join("%s.%s" % (section, name) for section in SECTIONS for name in plan["requires"][section])}
+    if plan["nccl"]["version"]:
+        plan["labels"][NCCL_LABEL] = plan["nccl"]["version"]
+    return plan

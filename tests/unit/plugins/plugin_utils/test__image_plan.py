@@ -1,0 +1,167 @@
+"""What a build does with its base: what it keeps, which NCCL it installs, and when it refuses."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.filter.image_plan import image_plan
+
+SECTIONS = {"frameworks": ("tensorflow", "pytorch", "mxnet"), "controllers": ("mpi", "gloo"), "tensor_operations": ("nccl", "ddl", "ccl", "mpi", "gloo")}
+REQUIRES = {"frameworks": ["tensorflow"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
+CLARA = "nvcr.io/nvidia/clara-train-sdk:v3.1.01"
+
+
+def horovod(*ticked, available=True, cause=None):
+    found = {section: {name: "%s.%s" % (section, name) in ticked for name in names} for section, names in SECTIONS.items()}
+    return dict(found, available=available, cause=cause)
+
+
+CLARA_HOROVOD = horovod("frameworks.tensorflow", "frameworks.pytorch", "controllers.mpi", "controllers.gloo", "tensor_operations.mpi", "tensor_operations.gloo")
+
+
+def probe(**changes):
+    """Clara Train 3.1.01, as the audit describes it, with no NCCL."""
+    found = {
+        "versions": {"python": "3.6.9", "cuda": "11.0", "torch": "1.6.0", "tensorflow": "1.15.5"}, "os": {"id": "ubuntu", "version_id": "18.04"},
+        "frameworks": {"tensorflow": True, "pytorch": True, "mxnet": False}, "architecture": "x86_64", "nccl_header": False, "mpi_compiler": True, "apt": True,
+        "packages": {"libnccl2": None, "libnccl-dev": None},
+    }
+    for key, value in changes.items():
+        found[key] = dict(found[key], **value) if isinstance(found[key], dict) else value
+    return found
+
+
+def plan(found=None, had=CLARA_HOROVOD, vendor=None, **requested):
+    asked = {"requires": REQUIRES, "build_variables": {}, "cuda_architectures": [], "nccl_version": "", "compiles": True, "has_repositories": False}
+    return image_plan(probe() if found is None else found, CLARA, had, dict(asked, **requested), vendor)
+
+
+def test_what_the_base_s_horovod_had_is_kept():
+    made = plan()
+    assert made["problems"] == []
+    assert made["kept"] == ["frameworks.pytorch", "controllers.mpi", "tensor_operations.mpi", "tensor_operations.gloo"]
+    assert made["requires"] == {"frameworks": ["tensorflow", "pytorch"], "controllers": ["gloo", "mpi"], "tensor_operations": ["nccl", "mpi", "gloo"]}
+    assert made["variables"]["HOROVOD_WITH_MPI"] == made["variables"]["HOROVOD_WITH_PYTORCH"] == "1"
+    assert not {"HOROVOD_WITHOUT_MPI", "HOROVOD_WITHOUT_PYTORCH"} & set(made["variables"])
+    assert any("kept from the Horovod of %s: frameworks.pytorch, controllers.mpi" % CLARA in line for line in made["report"])
+    assert "controllers.mpi" in made["labels"]["trainyard.horovod"].split()
+
+
+def test_what_is_requested_is_not_changed():
+    before = copy.deepcopy(REQUIRES)
+    plan()
+    assert REQUIRES == before
+
+
+def test_without_a_compilation_nothing_is_decided():
+    made = plan(compiles=False, found={})
+    assert made["requires"] == REQUIRES and made["kept"] == made["problems"] == made["report"] == [] and made["nccl"]["version"] == ""
+
+
+def test_a_build_variable_of_the_user_s_takes_a_part_away():
+    made = plan(build_variables={"HOROVOD_WITHOUT_MPI": "1"})
+    assert "mpi" not in made["requires"]["controllers"] + made["requires"]["tensor_operations"] and made["problems"] == []
+    assert made["variables"]["HOROVOD_WITHOUT_MPI"] == "1" and "HOROVOD_WITH_MPI" not in made["variables"]
+    assert any("HOROVOD_WITHOUT_MPI in training_image_build_variables takes it away" in line for line in made["report"])
+
+
+def test_mpi_that_cannot_be_compiled_is_refused_and_the_way_out_is_named():
+    text = " ".join(plan(probe(mpi_compiler=False))["problems"])
+    assert "has controllers.mpi, and it can't be kept: the base has no mpicxx" in text
+    assert 'set HOROVOD_WITHOUT_MPI to "1" in training_image_build_variables' in text
+
+
+def test_nccl_that_cannot_be_compiled_is_refused():
+    had = horovod("frameworks.pytorch", "tensor_operations.nccl")
+    requires = {"frameworks": ["tensorflow", "pytorch"], "controllers": ["gloo"], "tensor_operations": []}
+    text = " ".join(plan(probe(versions={"cuda": None}), had, requires=requires)["problems"])
+    assert "has tensor_operations.nccl, and it can't be kept: the base has no CUDA compiler" in text
+
+
+def test_ddl_is_refused_unless_the_variables_build_it():
+    had = horovod("frameworks.tensorflow", "tensor_operations.ddl")
+    assert "tensor_operations.ddl, and it can't be kept" in plan(had=had)["problems"][0]
+    assert plan(had=had, build_variables={"HOROVOD_GPU_ALLREDUCE": "DDL"})["problems"] == []
+
+
+def test_a_framework_that_the_base_has_lost_is_no_loss():
+    made = plan(probe(frameworks={"pytorch": False}))
+    assert "pytorch" not in made["requires"]["frameworks"] and made["problems"] == []
+    assert any("no longer has the framework" in line for line in made["report"])
+
+
+def test_a_table_that_cannot_be_had_is_told():
+    made = plan(had=horovod(available=False, cause="import_error"))
+    assert made["kept"] == [] and "isn't known" in made["report"][0] and "import_error" in made["report"][0]
+    assert plan(had=horovod(available=False, cause="not_installed"))["report"][0].startswith("NCCL ")
+
+
+# --- NCCL -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system, cuda, version", [
+    (("ubuntu", "18.04"), "11.0", "2.8.4-1+cuda11.0"),
+    (("ubuntu", "18.04"), "10.2", "2.15.5-1+cuda10.2"),
+    (("ubuntu", "20.04"), "11.4", "2.11.4-1+cuda11.4"),
+    (("ubuntu", "22.04"), "12.4", "2.25.1-1+cuda12.4"),
+    (("ubuntu", "24.04"), "13.0", "2.27.7-1+cuda13.0"),
+    # Nobody has seen one for 12.7: that for 12.6, which all its drivers run.
+    (("ubuntu", "24.04"), "12.7", "2.23.4-1+cuda12.6"),
+    # Debian takes the Ubuntu whose C library isn't newer.
+    (("debian", "12"), "12.6", "2.23.4-1+cuda12.6"),
+])
+def test_the_pair_follows_compiler_and_distribution(system, cuda, version):
+    made = plan(probe(versions={"cuda": cuda}, os=dict(zip(("id", "version_id"), system))))
+    assert (made["nccl"]["version"], made["nccl"]["vendor"], made["problems"]) == (version, True, [])
+    assert made["labels"]["trainyard.nccl"] == version
+    assert any(version in line and "CUDA %s (nvcc), %s %s" % ((cuda,) + system) in line for line in made["report"])
+
+
+def test_the_repository_is_that_of_the_image_s_distribution_and_its_key_is_known():
+    source = plan()["source"]
+    assert source["uri"] == "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu1804/x86_64/"
+    assert source["key_url"].endswith("/ubuntu1804/x86_64/3bf863cc.pub") and source["key_fingerprints"] == ["EB693B3035CD5710E231E123A4B469963BF863CC"]
+    mirror = plan(vendor={"cuda_url": "https://mirror.example.org/cuda", "keyring_checksum": "", "cuda_fingerprint": "ab" * 20})
+    assert mirror["source"]["uri"] == "https://mirror.example.org/cuda/ubuntu1804/x86_64/" and mirror["source"]["key_fingerprints"] == ["AB" * 20]
+    assert mirror["retired"]["fingerprints"] == ["AB" * 20]
+
+
+def test_a_version_that_the_user_sets_wins_and_so_do_his_repositories():
+    made = plan(nccl_version="2.15.5-1+cuda11.0", has_repositories=True)
+    assert made["nccl"]["version"] == "2.15.5-1+cuda11.0" and made["nccl"]["vendor"] is False
+    assert plan(nccl_version="2.15.5-1+cuda11.0")["nccl"]["vendor"] is True
+
+
+@pytest.mark.parametrize("changes, requested", [
+    ({"nccl_header": True, "packages": {"libnccl2": "2.7.8-1+cuda11.0", "libnccl-dev": "2.7.8-1+cuda11.0"}}, {}),
+    ({"nccl_header": True}, {}),
+    ({}, {"requires": {"frameworks": ["tensorflow"], "controllers": ["gloo"], "tensor_operations": ["gloo"]}}),
+    ({}, {"compiles": False}),
+    ({}, {"build_variables": {"HOROVOD_NCCL_HOME": "/opt/nccl"}}),
+])
+def test_nothing_is_installed_that_is_not_needed(changes, requested):
+    made = plan(probe(**changes), **requested)
+    assert (made["nccl"]["version"], made["nccl"]["vendor"], made["problems"]) == ("", False, []) and "trainyard.nccl" not in made["labels"]
+
+
+def test_a_header_for_another_cuda_does_not_fit():
+    made = plan(probe(nccl_header=True, packages={"libnccl-dev": "2.7.8-1+cuda10.2", "libnccl2": "2.7.8-1+cuda10.2"}))
+    assert made["nccl"]["version"] == "2.8.4-1+cuda11.0" and "libnccl-dev 2.7.8-1+cuda10.2, which is for another CUDA" in made["nccl"]["why"]
+
+
+def test_the_library_that_the_base_has_stays():
+    assert plan(probe(packages={"libnccl2": "2.7.8-1+cuda11.0"}))["nccl"]["version"] == "2.7.8-1+cuda11.0"
+
+
+def test_what_is_installed_already_needs_no_repository():
+    made = plan(probe(packages={"libnccl2": "2.8.4-1+cuda11.0", "libnccl-dev": "2.8.4-1+cuda11.0"}), nccl_version="2.8.4-1+cuda11.0")
+    assert made["nccl"]["version"] == "2.8.4-1+cuda11.0" and made["nccl"]["vendor"] is False
+
+
+def test_a_system_that_nvidia_has_nothing_for():
+    text = " ".join(plan(probe(os={"id": "alpine", "version_id": "3.20"}))["problems"])
+    assert "no build for CUDA 11.0" in text and "alpine 3.20" in text and "set training_image_nccl_version" in text
+    text = " ".join(plan(probe(os={"id": "alpine", "version_id": "3.20"}), nccl_version="2.8.4-1+cuda11.0")["problems"])
+    assert "NVIDIA has no apt repository for alpine 3.20" in text
