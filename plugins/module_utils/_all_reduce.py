@@ -66,7 +66,8 @@ _COMMAND = re.compile(r"\b(all_reduce|all_gather|alltoallv?|broadcast|gather|hyp
 
 _NCCL_VERSION = re.compile(r"\bNCCL version (\d+\.\d+\.\d+)")
 _NCCL_LINE = re.compile(r"NCCL (?:INFO|WARN|TRACE|version) ")
-_NRANKS = re.compile(r"\bn[rR]anks (\d+)\b[^\n]* Init COMPLETE")
+# Between the two stand a bus and an id.
+_NRANKS = re.compile(r"\bn[rR]anks (\d{1,9})\b[^\n]{0,200}? Init COMPLETE")
 # Names of networks have blanks in them; a number after them is the adapter's. Concurrent writers cut lines short: kinds of P2P and SHM are a list.
 
 
@@ -337,7 +338,7 @@ def _document(text):
         # Not the whole text: the environment is in it, secrets and all.
         section.said = "\n".join(error for error in told.get("errors", []) if error)
         return section
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
         return None
 
 

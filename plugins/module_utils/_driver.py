@@ -17,14 +17,14 @@ __all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver",
            "parse_ubuntu_drivers", "pin", "resolve"]
 
 # What may belong to a driver. Whether it does is told by its version, which is the driver's: containers' tools and CUDA's packages have numbers of their own.
-DRIVER = re.compile(r".*nvidia.*|cuda-drivers.*|libcuda1.*|libcudadebugger1|libnvcuvid1|libnvoptix1|libxnvctrl0|libnvsdm.*|nvsdm.*")
+DRIVER = re.compile(r"cuda-drivers.*|libcuda1.*|libcudadebugger1|libnvcuvid1|libnvoptix1|libxnvctrl0|libnvsdm.*|nvsdm.*")
 # Debian's daemon stays behind the driver that it serves, and Ubuntu's modules carry the version of their kernel.
 OUT_OF_STEP = re.compile(r"nvidia-persistenced|linux-modules-nvidia-.*")
 
 
 def is_driver(name):
     # The tool that recommends a driver is built from the same source.
-    return bool(DRIVER.fullmatch(name)) and name != "nvidia-detect"
+    return ("nvidia" in name or bool(DRIVER.fullmatch(name))) and name != "nvidia-detect"
 
 
 # --- what the tools print -------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ SIGNATURES = [Signature(*entry) for entry in (
     ("too_many_gpus", r"Invalid number of GPUs: (\d+) requested but only (\d+) were found",
      "more GPUs are asked for than there are: {1}, and {2} were found",
      "ask for at most {2} GPUs, or see with nvidia-smi why the others don't show", NCCL_TESTS),
-    ("too_many_gpus", r"Test CUDA failure [^\n]*invalid device ordinal",
+    ("too_many_gpus", r"Test CUDA failure [^\n]{0,300}?invalid device ordinal",
      "more GPUs are asked for than a process sees",
      "ask for fewer GPUs, or see with nvidia-smi and CUDA_VISIBLE_DEVICES which ones the process was given", NCCL_TESTS),
     ("duplicate_gpu", r"Duplicate GPU detected",
@@ -62,10 +62,10 @@ SIGNATURES = [Signature(*entry) for entry in (
     ("ecc_error", r"uncorrectable ECC error encountered",
      "a GPU's memory has an error that can't be corrected",
      "take the host out of use and reset the GPU; if it comes back, have the GPU replaced", "https://docs.nvidia.com/deploy/xid-errors/"),
-    ("gpu_out_of_memory", r"failure [^\n]*'out of memory'",
+    ("gpu_out_of_memory", r"failure [^\n]{0,300}?'out of memory'",
      "a GPU has too little free memory",
      "end what else runs on the GPUs (nvidia-smi names it), or ask for a smaller largest size", NCCL_TESTS),
-    ("gpu_fault", r"failure [^\n]*(?:an illegal memory access was encountered|unspecified launch failure|device-side assert)",
+    ("gpu_fault", r"failure [^\n]{0,300}?(?:an illegal memory access was encountered|unspecified launch failure|device-side assert)",
      "a kernel on a GPU was aborted",
      "look for Xid errors in the kernel's log of each host (dmesg | grep Xid)", "https://docs.nvidia.com/deploy/xid-errors/"),
     # Memory that NCCL needs of the host.
@@ -73,7 +73,7 @@ SIGNATURES = [Signature(*entry) for entry in (
      "/dev/shm is too small for NCCL",
      "set training_container_shm_size to more and run training_environment.yml; for a container of your own, docker run --shm-size or --ipc=host",
      NCCL_DOCS + "/troubleshooting.html"),
-    ("memlock_limit", r"ibv_\w+[^\n]*Cannot allocate memory",
+    ("memlock_limit", r"ibv_\w{1,60}[^\n]{0,300}?Cannot allocate memory",
      "a rank may not lock enough memory for the fabric's adapter",
      "set training_container_ulimits.memlock to -1 and run training_environment.yml; `ulimit -l` has to say unlimited where the ranks run, behind port 12345",
      NCCL_TESTS + "/issues/206"),
@@ -81,7 +81,7 @@ SIGNATURES = [Signature(*entry) for entry in (
     ("no_socket_interface", r"Bootstrap ?: no socket interface found",
      "NCCL found no network interface",
      "set NCCL_SOCKET_IFNAME to an interface that every host has (=name is exact, a name without it is a prefix)", NCCL_DOCS + "/env.html"),
-    ("fabric_error", r"Got completion (?:from peer [^\n]*)?with (?:status|error)[= ]\d+",
+    ("fabric_error", r"Got completion (?:from peer [^\n]{0,300}?)?with (?:status|error)[= ]\d+",
      "the fabric's adapter gave up on a transfer",
      "look for a port that is down or flaps, for NCCL_IB_HCA naming ports of one fabric, and with RoCE for the GID index of each host",
      NCCL_DOCS + "/env.html"),
@@ -131,7 +131,7 @@ SIGNATURES = [Signature(*entry) for entry in (
     ("pmi_port", r"Couldn't allocate a port for PMI",
      "the launcher got no port for its PMI server",
      "end left-over jobs on that host, and start again", "https://github.com/argonne-lcf/alcf-nccl-tests"),
-    ("time_limit", r"CANCELLED AT [^\n]*DUE TO (?:TIME LIMIT|PREEMPTION)",
+    ("time_limit", r"CANCELLED AT [^\n]{0,300}?DUE TO (?:TIME LIMIT|PREEMPTION)",
      "the scheduler ended the job",
      "give it more time, or measure fewer sizes", "https://slurm.schedmd.com/squeue.html"),
     # What NCCL and nccl-tests call everything else.
@@ -175,19 +175,33 @@ SIGNATURES = [Signature(*entry) for entry in (
 _PATTERNS = [(signature, re.compile(signature.pattern)) for signature in SIGNATURES]
 
 
+# Of longer lines (a progress bar, binary output) only this much of each end is searched.
+_END_OF_LINE = 4000
+
+
+def _without_middles(text):
+    if len(text) <= 2 * _END_OF_LINE or max(map(len, text.split("\n"))) <= 2 * _END_OF_LINE:
+        return text
+    return "\n".join(line if len(line) <= 2 * _END_OF_LINE else line[:_END_OF_LINE] + " ... " + line[-_END_OF_LINE:] for line in text.split("\n"))
+
+
 def find_errors(text: str, patterns=_PATTERNS) -> list[dict]:
     """Known failures in the text, each id once, in the order in which they are said: id, cause, fix, source and the line."""
-    taken, found = set(), {}
+    text, taken, found = _without_middles(text), set(), {}
     for signature, pattern in patterns:
+        told_until = 0
         for match in pattern.finditer(text):
+            if match.start() < told_until:
+                continue
             begin = text.rfind("\n", 0, match.start()) + 1
+            end = text.find("\n", match.end())
+            end = told_until = len(text) if end < 0 else end
             if begin in taken:
                 continue
             taken.add(begin)
             if signature.id not in found or begin < found[signature.id][0]:
                 words = ["", *(group or "" for group in match.groups())]
-                end = text.find("\n", match.end())
-                line = " ".join(text[begin:end if end >= 0 else None].split())
+                line = " ".join(text[begin:min(end, begin + 4000)].split())
                 found[signature.id] = (begin, {
                     "id": signature.id, "cause": signature.cause.format(*words), "fix": signature.fix.format(*words), "source": signature.source,
                     "line": line[:500]})

@@ -110,11 +110,16 @@ class Build(NamedTuple):
     tensor_operations: dict[str, bool]
 
 
+# No line of a table or of an exception's name is longer. What reads lines below goes back and forth in them.
+_TOO_LONG = 1000
+
+
 def _lines(text):
     """(number, content) of each line; what stands left and right of a pane's frame counts as lines of their own."""
     for number, line in enumerate(re.split(r"\r?\n|\r", text), start=1):
         for part in _FRAME.split(_CONTROL.sub("", line)):
-            yield number, part.strip()
+            part = part.strip()
+            yield number, part if len(part) <= _TOO_LONG else part[:_TOO_LONG] + " (cut)"
 
 
 def _section(line):

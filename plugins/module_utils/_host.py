@@ -60,7 +60,7 @@ def parse_ip_addresses(text):
     """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up with a carrier."""
     try:
         links = json.loads(text or "[]")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ParseError("ip -j addr gave no JSON: %s: %.80r" % (error, text))
     return [
         {

@@ -117,7 +117,8 @@ def lost_gpus(text):
 def why_no_answer(rc, stdout, stderr):
     """Cause, and the line that shows it. For an answer without a document, or with an exit code other than 0."""
     text = stdout + "\n" + stderr
-    lines = [line.strip() for line in _beside(text).splitlines() if line.strip()]
+    # Its messages are short.
+    lines = [line.strip()[:2000] for line in _beside(text).splitlines() if line.strip()]
     for cause, pattern in CAUSES:
         for line in lines:
             if re.search(pattern, line, re.IGNORECASE):
@@ -132,19 +133,20 @@ def _without_names(text):
     nvidia-smi gives each name a line of its own, so it ends with the last end tag in that line. In a document that has lost its lines, or with a name that
     has several, it ends where the rest of the process follows.
     """
-    pieces, at, behind = [], 0, None
+    pieces, at, behind, line_begin, line_end = [], 0, None, 0, -1
     while True:
         begin = text.find(_NAME, at)
         if begin < 0:
             return "".join(pieces) + text[at:]
         begin += len(_NAME)
-        line_end = text.find("\n", begin)
-        line_end = len(text) if line_end < 0 else line_end
-        line = text[text.rfind("\n", 0, begin) + 1:begin]
         end = -1
-        if line.strip() == _NAME:
-            end = line_end - len(text[begin:line_end]) + len(text[begin:line_end].rstrip()) - len(_NAME_END)
-            end = end if end >= begin and text.startswith(_NAME_END, end) else -1
+        # Only the first of a line can stand alone at its begin.
+        if begin > line_end:
+            line_begin, line_end = text.rfind("\n", 0, begin) + 1, text.find("\n", begin)
+            line_end = len(text) if line_end < 0 else line_end
+            if text[line_begin:begin].strip() == _NAME:
+                end = begin + len(text[begin:line_end].rstrip()) - len(_NAME_END)
+                end = end if end >= begin and text.startswith(_NAME_END, end) else -1
         if end < 0:
             behind = [match.start() for match in _BEHIND_NAME.finditer(text)] if behind is None else behind
             place = bisect_left(behind, begin)

@@ -48,6 +48,6 @@ def with_own_name(text, hostname, address):
         if not own or short == "localhost" or not _LOOPBACK.match(words[0]):
             lines.append(line)
             continue
-        others = [word for word in words[1:] if word not in own]
+        others = [word for word in words[1:] if word.partition(".")[0] != short]
         lines += [BEGIN, _KEPT + line] + ([" ".join([words[0]] + others)] if others else []) + [" ".join([address] + own), END]
     return "\n".join(lines)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import base64
+import bisect
 import binascii
 import hashlib
 import re
@@ -15,28 +16,42 @@ import ssl
 BEGIN = "-----BEGIN CERTIFICATE-----"
 END = "-----END CERTIFICATE-----"
 # TRUSTED is OpenSSL's form with trust settings behind the certificate, which update-ca-certificates does not take.
-BLOCK = re.compile(r"-----BEGIN ((?:TRUSTED )?[A-Z0-9 ]+)-----\s*(.*?)\s*-----END \1-----", re.DOTALL)
+_BEGIN, _END = (re.compile(r"-----%s ([A-Z0-9 ]{1,64})-----" % word) for word in ("BEGIN", "END"))
 
 
 class ParseError(ValueError):
     """The text holds no certificate, or something that is none."""
 
 
+def _blocks(text):
+    """Where each block begins, its kind and its content: what begins in a block is part of it, and what has no end is none."""
+    ends = {}
+    for found in _END.finditer(text):
+        ends.setdefault(found.group(1), []).append(found.start())
+    after = 0
+    for begin in _BEGIN.finditer(text):
+        places = ends.get(begin.group(1), [])
+        place = bisect.bisect_left(places, begin.end())
+        if begin.start() >= after and place < len(places):
+            after = places[place]
+            yield begin.start(), begin.group(1), text[begin.end():after].strip()
+
+
 def certificates(text, strict=True):
     """{SHA-256 fingerprint: PEM text} of every certificate in a text, in its order. Not strict: what is none, or can't be read, is passed over."""
     found = {}
-    for block in BLOCK.finditer(text):
-        kind, body = block.group(1), block.group(2)
-        first = text.count("\n", 0, block.start()) + 1
+    for begin, kind, body in _blocks(text):
         if kind != "CERTIFICATE":
             if not strict:
                 continue
+            first = text.count("\n", 0, begin) + 1
             raise ParseError(f"line {first}: holds a {kind}, only CERTIFICATE is wanted")
         try:
             der = base64.b64decode("".join(body.split()), validate=True)
         except binascii.Error as error:
             if not strict:
                 continue
+            first = text.count("\n", 0, begin) + 1
             raise ParseError(f"line {first}: the certificate is no base64 text ({error})") from error
         encoded = base64.b64encode(der).decode("ascii")
         lines = [encoded[start:start + 64] for start in range(0, len(encoded), 64)]

@@ -48,7 +48,7 @@ def parse_record(text):
         record = json.loads(text)
         # Every later step relies on these.
         {entry["name"]: (entry["host_key"], entry["public_key"]) for entry in record["hosts"]}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ParseError("not a record of the cluster: %r" % error) from error
     return record
 

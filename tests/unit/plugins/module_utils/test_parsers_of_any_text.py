@@ -6,13 +6,34 @@ nvidia-smi's parser has its own such test, over whole documents (test__nvidia_sm
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources, _docker_engine, _driver, _gpu_stack, _openpgp, _packages
+from ansible_collections.trainyard.gpu.plugins.module_utils import (
+    _all_reduce,
+    _apt_sources,
+    _bandwidth,
+    _docker_engine,
+    _driver,
+    _gpu_stack,
+    _horovod,
+    _host,
+    _host_health,
+    _infiniband,
+    _nfs,
+    _nvidia_smi,
+    _openpgp,
+    _own_name,
+    _packages,
+    _pem,
+    _signatures,
+    _ssh_mesh,
+    _transient_unit,
+)
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 
 # The same ones in every run, and none that fails because the machine is busy.
@@ -214,3 +235,107 @@ def test_pairs_of_nccl_are_builds_that_are_known(release, cuda):
         return
     assert pair["version"] in builds + ["", release] and set(pair["nearest"]) <= set(builds)
     assert not pair["known"] or pair["version"] in builds
+
+
+# --- lines that never end ---------------------------------------------------------------------------------------------------------
+
+FIXTURES = NVCC.parent
+A_PROCESS = ("<nvidia_smi_log><gpu id='0'><uuid>a</uuid><processes><process_info><pid>7</pid><process_name>x</process_name></process_info></processes></gpu>"
+             "</nvidia_smi_log>")
+KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQENBF\n-----END PGP PUBLIC KEY BLOCK-----\n"
+
+
+def fixture(name):
+    return (FIXTURES / name).read_text(encoding="utf-8")
+
+
+# By name: parser and an answer that it reads.
+OF_LINES = dict({"%s.%s" % (parser.__module__.rpartition(".")[2], parser.__name__): (parser, texts[0]) for parser, texts in ANSWERS.items()}, **{
+    "nvidia_smi": (_nvidia_smi.parse_query, A_PROCESS),
+    "nvidia_smi, lost": (_nvidia_smi.lost_gpus, fixture("nvidia-smi-fail/handle-gpu-lost-double-blank.txt")),
+    "nvidia_smi, why": (lambda text: _nvidia_smi.why_no_answer(1, text, text), fixture("nvidia-smi-fail/no-devices.txt")),
+    "horovod": (_horovod.parse_check_build, fixture("horovod/cb-0.28.1-pytorch-mpi-gloo-nccl.txt")),
+    "horovod, why": (lambda text: _horovod.why_no_table(1, text, text), fixture("horovod/err-gloo-not-built.txt")),
+    "horovod, imports": (lambda text: _horovod.split_imports(text, ["pytorch"]), "trainyard: import horovod.torch: bad\n"),
+    "ibstat": (_infiniband.parse_ibstat, fixture("ib/ibstat-mlx4-books.txt")),
+    "ibv_devinfo": (_infiniband.parse_ibv_devinfo, fixture("ib/ibv_devinfo-roce-blanks.txt")),
+    "ibstatus": (_infiniband.parse_ibstatus, fixture("ib/ibstatus-a100-9.txt")),
+    "ibdev2netdev": (_infiniband.parse_ibdev2netdev, fixture("ib/ibdev2netdev-mlx4.txt")),
+    "modules": (lambda text: _infiniband.module_states(["a"], [], text, text), "kernel/drivers/net/mlx5_core.ko.xz: kernel/a.ko.xz\n"),
+    "mountinfo": (_nfs.parse_mountinfo, "36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"),
+    "exports": (_nfs.parse_exports, '/srv "a b" 10.0.0.1(rw,sync) *.x(ro) # c\n/data\\040x 10.0.0.0/24(rw)\n'),
+    "nfs versions": (_nfs.parse_versions, "-2 +3 +4 +4.1 +4.2\n"),
+    "ufw": (lambda text: _nfs.allowed_by_ufw(text, "10.0.0.1", 2049), "Status: active\n\n2049/tcp (v6)  ALLOW IN  10.0.0.0/24\n"),
+    "os-release": (_host.parse_os_release, "NAME=\"Debian\"\nID='debian'\nX=y\n"),
+    "ip": (_host.parse_ip_addresses, '[{"ifname": "eth0", "addr_info": []}]'),
+    "meminfo": (_host.memory_mib, "MemTotal:       100 kB\n"),
+    "cgroup": (_host.container_ids, "0::/system.slice/docker-%s.scope\n" % ("a" * 64)),
+    "kernel log": (_host_health.parse_gpu_errors, "[  12.345] NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.\n"),
+    "chronyc": (_host_health.parse_chronyc, "Leap status     : Normal\n"),
+    "signatures": (_signatures.explain, fixture("all_reduce_perf/fail-sophia-nccl-system-error-1rank.txt")),
+    "all_reduce_perf": (_all_reduce.answer, fixture("all_reduce_perf/efa-2xt4-tagged-nccl-info.txt")),
+    "transports (watched)": (_all_reduce.transports, "a:1:2 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/1\n"),
+    "bandwidth": (lambda text: (_bandwidth.gpus(text, text), _bandwidth.utilization(text)), "GPU 0: A (UUID: GPU-1)\n\t Link 0: 25 GB/s\n4, 16\n"),
+    "pem": (lambda text: _pem.certificates(text, False), "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"),
+    "keyring": (lambda text: _openpgp.keys(text.encode()), KEY),
+    "old key": (lambda text: _gpu_stack.holds_old_key(text.encode()), KEY),
+    "apt list": (lambda text: _apt_sources.without("a.list", text, bool), LIST),
+    "apt sources": (lambda text: _apt_sources.without("a.sources", text, bool), SOURCES),
+    "apt components": (lambda text: _driver.lacking_components({"a.sources": text}, "bookworm", ["contrib"]), SOURCES),
+    "apt preferences": (lambda text: _gpu_stack.driver_pinned({}, {"a": text}), "Package: nvidia-*\nPin: version 535.*\n\nPackage: *\nPin: release a=x\n"),
+    "grub": (lambda text: _gpu_stack.grub_default(text, text), 'GRUB_DEFAULT="Advanced>gnulinux-6.1.0-18-amd64-advanced-1"\n'),
+    "version": (lambda text: (_gpu_stack.upstream(text), _driver.branch_of(text), _driver.is_driver(text), _docker_engine.upstream_version(text)),
+                "1:535.183.01-1~deb12u1"),
+    "docker journal": (_docker_engine.failure_reason, "level=fatal msg=x\nunable to configure the Docker daemon\n"),
+    "ssh": (lambda text: _ssh_mesh.judge_login("a", 255, text), "Host key verification failed. SHA256:abcd\n"),
+    "record": (_ssh_mesh.parse_record, '{"hosts": []}'),
+    "output": (lambda text: _transient_unit.take_lines(_transient_unit.clean(text.encode()).encode()), "a\x1b[1mb\x1b]0;title\x07c\n"),
+    "hosts": (lambda text: _own_name.with_own_name(text, "h", "10.0.0.1"), "127.0.1.1 h h.x # c\n"),
+})
+# What made one of them slow once, by its name.
+SLOW_ONCE = [
+    ("nvidia_smi", "<nvidia_smi_log>"), ("nvidia_smi", "<nvidia_smi_log>\n"), ("nvidia_smi", "<!DOCTYPE "), ("nvidia_smi", "<process_name></process_name>"),
+    ("nvidia_smi", "<process_name>"), ("nvidia_smi", "<gpu id='1'></gpu>"), ("nvidia_smi, lost", "<nvidia_smi_log>"), ("horovod", "1"), ("horovod", "[ ] a "),
+    ("horovod", "a."), ("horovod, why", "."), ("horovod, why", "a."), ("pem", " "), ("pem", "-----BEGIN A-----"), ("version", "nvidia-"),
+    ("signatures", "failure "), ("signatures", "ibv_"), ("signatures", "ibv_a "), ("signatures", "Got completion from peer "), ("signatures", "srun: error: "),
+    ("all_reduce_perf", "nranks 1 "), ("all_reduce_perf", "failure "), ("all_reduce_perf", "1 1 float "), ("record", '{"a":'), ("ip", "["), ("hosts", "127.0.1.1 h x "),
+    ("all_reduce_perf", '{"a":'),
+]
+
+
+class _TooSlow(Exception):
+    """The time is up."""
+
+
+def within(seconds, parser, text):
+    """Call the parser, and give it so much of a processor's time: what else the machine does is no matter."""
+    def end(*_args):
+        raise _TooSlow
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        parser(text)
+    except ValueError:
+        # Each module's ParseError is one.
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+@pytest.mark.parametrize("name, word", SLOW_ONCE)
+def test_a_megabyte_in_a_line_takes_less_than_a_second(name, word):
+    within(1, OF_LINES[name][0], (word * (10 ** 6 // len(word) + 1))[:10 ** 6])
+
+
+@pytest.mark.parametrize("name", list(OF_LINES))
+def test_no_line_takes_longer_than_its_length(name):
+    """A quarter of a megabyte: what goes back and forth in a line takes minutes for it, what doesn't takes milliseconds."""
+    parser, text = OF_LINES[name]
+    line = max(text[:2000].split("\n"), key=len)
+    middle = len(line) // 2
+    for word in (" ", "1", "a.", "[", line[:12], line + " "):
+        filled = (word * (250000 // len(word) + 1))[:250000]
+        for hostile in (filled, line[:middle] + filled + line[middle:]):
+            within(0.25, parser, text.replace(line, hostile, 1) if len(text) < 5000 else hostile + "\n")
