@@ -16,8 +16,8 @@ def gpu_fit(stack, directory, image_cuda="", asked=None, facts_file=""):
         raise AnsibleFilterError("gpu_fit: %s" % error) from error
 
 
-def image_fit(base, known=None, source_fixes=(), horovod="", facts_file=""):
-    return _compat.image_fit(base, _compat.load_facts(facts_file), known or {}, _compat.own_source_fixes() + list(source_fixes), horovod)
+def image_fit(base, known=None, source_fixes=(), horovod="", facts_file="", requires=None, packages=()):
+    return _compat.image_fit(base, _compat.load_facts(facts_file), known or {}, _compat.own_source_fixes() + list(source_fixes), horovod, requires, packages)
 
 
 def toolkit_version(asked, packages, facts_file=""):

@@ -224,12 +224,16 @@ def is_data_center(model, facts):
     return re.split(r"[ -]", re.sub(r"(NVIDIA )?(Tesla |GRID )?", "", model, count=1))[0] in facts["cuda"]["data_center_models"]["names"]
 
 
-def image_fit(base, facts, known, fixes=(), horovod_asked=""):
+def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, packages=()):
     """What is known of a base image: by its name in the facts, and C(known), what the user says of it, which comes first.
 
     C(kind) is pytorch, tensorflow, mxnet, clara_train, or empty where nobody knows the image. C(fixed) names what the recipe corrects in Horovod's source:
     for every version that the corrections of C(fixes) are meant for and that doesn't speak against what is known. C(driver_floor) is the oldest driver that
     runs its CUDA, C(driver_full) the one that CUDA's toolkit came with.
+
+    C(lacks) is what of C(requires) its Horovod is known not to have, C(had) what it is known to have beyond that: a rebuild keeps it. C(too_new) are those of
+    C(packages) that have no release for its Python. C(directory) is the one of NVIDIA's repository for its distribution, C(nccl_build) the build of NCCL that
+    matches.
     """
     name, tag = split_image(base)
     kind, month, row = "", "", {}
@@ -239,6 +243,9 @@ def image_fit(base, facts, known, fixes=(), horovod_asked=""):
         month = (re.match(r"\d\d\.\d\d", tag) or [""])[0]
         row = next((dict(each) for each in facts["ngc"]["images"] if each["tag"] == month and kind in each["frameworks"]), {})
         row["horovod"] = row.pop("horovod_tf", None) if kind != "pytorch" else None
+        if row["horovod"]:
+            # One framework to an image; of the rest no list says what is ticked.
+            row["horovod_parts"] = {"frameworks": [kind]}
         if kind != "pytorch":
             row.pop("torch", None)
     elif re.search(r"(?:^|/)clara-train-sdk$", name):
@@ -250,6 +257,13 @@ def image_fit(base, facts, known, fixes=(), horovod_asked=""):
         # As in 2.8.0a0+34c6371d24, «3.6 (PyTorch)» and 4.1.7+: the version that it begins with.
         version = re.match(r"\d+(\.\d+)*", value)
         image[key] = version.group(0) if version else ""
+    parts = row.get("horovod_parts") or {}
+    image["lacks"] = ["%s.%s" % (section, name) for section in parts for name in (requires or {}).get(section) or [] if name not in parts[section]]
+    image["had"] = ["%s.%s" % (section, name) for section in parts for name in parts[section] if name not in ((requires or {}).get(section) or [])]
+    image["too_new"] = too_new(image["python"], packages, facts)
+    image["ubuntu"] = str(row.get("ubuntu") or "")
+    image["directory"] = "ubuntu" + image["ubuntu"].replace(".", "") if image["ubuntu"] else ""
+    image["nccl_build"] = Compatibility(facts).nccl_for_image(image["cuda"], image["directory"]) if image["cuda"] and image["directory"] else ""
     row = Compatibility(facts).toolkit(image["cuda"]) or {} if image["cuda"] else {}
     floor = Compatibility(facts).minor_compat_min(image["cuda"]) if image["cuda"] else None
     pythons = next((each["python"] for each in facts["pytorch"]["releases"]
@@ -259,6 +273,27 @@ def image_fit(base, facts, known, fixes=(), horovod_asked=""):
         driver_floor=floor or row.get("toolkit_driver") or "", minor_compatible=bool(floor),
         torch_pythons=pythons, python_fits=python_fits(image["python"], pythons) if pythons and image["python"] else None)
     return image
+
+
+def too_new(python, packages, facts):
+    """Of pip's requirements, those whose version is newer than the last for a Python, with that. A requirement that isn't pinned is not judged."""
+    limits = next((row for row in facts["horovod"]["python_limits"] if python and version_key(row["python"]) == version_key(python)[:2]), {})
+    found = []
+    for package in packages:
+        pin, _semicolon, marker = package.partition(";")
+        match = re.fullmatch(r"\s*([\w.-]+)\s*==\s*(\d+(?:\.\d+)*)\s*", pin)
+        last = limits.get(match.group(1).lower().replace("_", "-")) if match else None
+        if last and marker_holds(marker, python) and version_key(match.group(2)) > version_key(last):
+            found.append("%s (%s is the last for Python %s)" % (pin.strip(), last, limits["python"]))
+    return found
+
+
+def marker_holds(marker, python):
+    """Whether a requirement with that marker is for a Python. One that this can't read is taken not to be: nobody is refused by it."""
+    if not marker.strip():
+        return True
+    match = re.fullmatch(r"""\s*python_version\s*(<=|>=|==|<|>)\s*['"](\d+(?:\.\d+)*)['"]\s*""", marker)
+    return bool(match) and in_range(".".join(python.split(".")[:2]), match.group(1) + match.group(2))
 
 
 def split_image(name):

@@ -23,6 +23,7 @@ PPA = {"path": "/etc/apt/sources.list.d/ppa.list", "uri": "https://ppa.launchpad
        "packages": {"nvidia-driver-570": ["570.172.08-0ubuntu0~gpu1"]}, "kept_out": False}
 PYTORCH = {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
 TENSORFLOW = dict(PYTORCH, frameworks=["tensorflow"])
+CLARA = "nvcr.io/nvidia/clara-train-sdk:v3.1.01"
 # As with a toolkit that the site installs itself.
 OWN_TOOLKIT = {"container_toolkit_version": ""}
 
@@ -119,6 +120,13 @@ FIRING = {
     "hvd-tf-untested": [(host((), base="own:1", asks={"preflight_image_facts": {"tensorflow": "2.14.0"}, "training_image_requires": TENSORFLOW}), "TensorFlow 2.14.0")],
     "hvd-buildchain": [(host((), base="own:1", asks={"preflight_image_facts": {"python": "3.12"}, "training_image_horovod_build_packages": ["cmake==3.31.6"],
                                                      "training_image_requires": TENSORFLOW}), "Python 3.12")],
+    "hvd-python-pins": [(host((), base="own:1", asks={"preflight_image_facts": {"python": "3.6.9"}, "training_image_horovod_build_packages": ["cmake==3.31.6"],
+                                                      "training_image_requires": TENSORFLOW}), "cmake==3.31.6 (3.28.4 is the last for Python 3.6)"),
+                        (host((), base=CLARA, asks={"training_image_requires": TENSORFLOW, "training_image_horovod_dependencies": ["cffi==1.17.1"]}), "cffi==1.17.1"),
+                        (host((), base="own:1", asks={"preflight_image_facts": {"python": "3.7"}, "training_image_requires": TENSORFLOW,
+                                                      "training_image_horovod_dependencies": ["pyyaml==6.0.2; python_version < '3.8'"]}), "pyyaml==6.0.2")],
+    "image-nccl-cuda": [(host((), base=CLARA, asks={"training_image_nccl_version": "2.8.4-1+cuda10.2"}), "NCCL 2.8.4-1+cuda10.2")],
+    "image-nccl-pair": [(host((), base=CLARA, asks={"preflight_image_facts": {"cuda": "8.0"}, "training_image_requires": TENSORFLOW}), "none, so the build")],
     "hvd-nccl-static": [(host((), base="own:1", asks={"training_image_horovod_version": "0.27.0", "training_image_requires": TENSORFLOW,
                                                       "training_image_build_variables": {"HOROVOD_NCCL_LINK": "STATIC"}}), "STATIC")],
     "hvd-ompi": [(host((), base="nvcr.io/nvidia/tensorflow:19.06-py3", asks={"training_image_requires": dict(TENSORFLOW, controllers=["mpi"])}), "Open MPI 3.1.3")],
@@ -179,7 +187,7 @@ def test_mixed_versions_in_one_cluster():
 
 
 def test_a_host_in_order_passes_and_says_what_it_could_not_judge():
-    findings, result = verdicts(host(asks={"training_container_gpus": "all", **OWN_TOOLKIT}))
+    findings, result = verdicts(host(asks={"training_container_gpus": "all", "training_image_requires": TENSORFLOW, **OWN_TOOLKIT}))
     assert {entry["verdict"] for entry in findings.values()} == {"pass", "skipped"}
     passed = {key for key, entry in findings.items() if entry["verdict"] == "pass"}
     assert {"drv-below-cuda-floor", "drv-below-toolkit", "arch-open-module", "arch-dropped-cuda", "drv-mixed-source", "drv-unpinned", "keyring-old-key",
@@ -267,8 +275,27 @@ def test_a_site_may_change_rules_and_facts(tmp_path):
 
 def test_every_rule_of_the_reference_is_there_tried_and_published():
     ids = [rule["id"] for rule in TABLE["host_rules"]]
-    assert len(ids) == len(set(ids)) and len(set(ids) - {"cuda-above-driver", "drv-foreign-source"}) == 51
+    assert len(ids) == len(set(ids)) and len(set(ids) - {"cuda-above-driver", "drv-foreign-source", "hvd-python-pins", "image-nccl-cuda", "image-nccl-pair"}) == 51
     judged = {rule["id"] for rule in TABLE["host_rules"] if "that" in rule}
     assert judged == set(FIRING) | {"drv-uniform"}
     readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")
     assert [check_id for check_id in ids if "`%s`" % check_id not in readme] == []
+
+
+def test_clara_is_compiled_although_it_has_a_horovod_and_its_python_is_known():
+    """Its Horovod has no NCCL, so the rules about a compilation are for it: in 3.1.01 for Python 3.6, CUDA 11.0 and Ubuntu 18.04."""
+    findings, result = verdicts(host((), base=CLARA, asks={"training_image_requires": TENSORFLOW}))
+    assert {findings[check_id]["verdict"] for check_id in ("hvd-python-pins", "hvd-buildchain", "hvd-cmake4", "image-nccl-pair", "hvd-tf-keras3", "hvd-ompi")} == {"pass"}
+    assert "failed" not in result
+    # What its Horovod has is enough: nothing is compiled.
+    requires = {"frameworks": ["tensorflow"], "controllers": ["mpi"], "tensor_operations": ["mpi"]}
+    assert verdicts(host((), base=CLARA, asks={"training_image_requires": requires}))[0]["hvd-python-pins"]["verdict"] == "skipped"
+    findings, dummy = verdicts(host((), base=CLARA, asks={"training_image_nccl_version": "2.8.4-1+cuda11.0", "training_image_requires": TENSORFLOW}))
+    assert findings["image-nccl-cuda"]["verdict"] == "pass"
+
+
+def test_a_second_framework_in_one_of_ngc_s_images_compiles_and_keeps_the_first():
+    """TensorFlow 2.16 and newer can't be kept."""
+    asks = {"training_image_requires": PYTORCH, "preflight_image_facts": {"tensorflow": "2.16.1"}}
+    findings, dummy = verdicts(host((), asks=asks))
+    assert findings["hvd-tf-keras3"]["verdict"] == "fail" and "TensorFlow 2.16.1" in findings["hvd-tf-keras3"]["found"]

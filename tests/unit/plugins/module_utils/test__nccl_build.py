@@ -17,6 +17,8 @@ def test_a_build_of_any_revision(text, parts):
     assert build == parts and str(build) == text and build.cuda_major == int(parts[2].split(".")[0])
 
 
-@pytest.mark.parametrize("text", ["", "2.8.4", "2.8.4-1", "2.8.4+cuda11.0", "2.8.4-1+cuda11", "2.8.4-1+cuda11.0 ", "2.8.4-1+cuda11.0\n", "v2.8.4-1+cuda11.0", "2-1+cuda11.0"])
+@pytest.mark.parametrize("text", [
+    "", "2.8.4", "2.8.4-1", "2.8.4+cuda11.0", "2.8.4-1+cuda11", "2.8.4-1+cuda11.0 ", "2.8.4-1+cuda11.0\n", "v2.8.4-1+cuda11.0", "2-1+cuda11.0",
+])
 def test_what_names_no_build(text):
     assert NcclBuild.parse(text) is None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import pathlib
 
 import pytest
+import yaml
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import version_key
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
@@ -130,3 +131,23 @@ def test_recommended_container_toolkit_is_safe_and_exists():
     assert recommended in FACTS["container_toolkit"]["repo"]["versions"]
     assert all(version_key(recommended) >= version_key(row["fixed"]) for row in FACTS["container_toolkit"]["security_floor"])
     assert recommended not in [row["version"] for row in FACTS["container_toolkit"]["known_bad"]]
+
+
+def test_what_has_no_release_for_an_old_python():
+    assert _compat.too_new("3.6.9", ["cmake==3.31.6", "cmake==3.28.4", "cmake", "psutil==7.0.0", "PyYAML==6.0.2"], FACTS) == [
+        "cmake==3.31.6 (3.28.4 is the last for Python 3.6)", "PyYAML==6.0.2 (6.0.1 is the last for Python 3.6)"]
+    assert _compat.too_new("3.8", ["cmake==9.9"], FACTS) == _compat.too_new("", ["cmake==9.9"], FACTS) == []
+    assert _compat.too_new("3.6", ["cmake==3.31.6; python_version >= '3.7'", "cmake==3.31.6; sys_platform == 'linux'"], FACTS) == []
+
+
+def test_the_pins_of_the_role_have_a_release_for_every_python():
+    given = yaml.safe_load((pathlib.Path(_compat.ROLES) / "training_image/defaults/main.yml").read_text(encoding="utf-8"))
+    packages = [package for name in ("horovod_build_packages", "horovod_dependencies", "pip_packages") for package in given["training_image_" + name]]
+    assert len(packages) > 20 and [_compat.too_new(python, packages, FACTS) for python in ("3.6", "3.7")] == [[], []]
+
+
+def test_clara_train_as_far_as_it_is_known():
+    requires = {"frameworks": ["tensorflow", "pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
+    image = _compat.image_fit("nvcr.io/nvidia/clara-train-sdk:v3.1.01", FACTS, {}, requires=requires)
+    assert (image["python"], image["cuda"], image["directory"], image["nccl_build"]) == ("3.6", "11.0", "ubuntu1804", "2.8.4-1+cuda11.0")
+    assert "tensor_operations.nccl" in image["lacks"] and image["had"] == ["controllers.mpi", "tensor_operations.mpi"]
