@@ -101,7 +101,8 @@ class ActionModule(ActionBase):
             touched = set().union(*[shared.touched(host, names) for host in shared.hosts])
             rules = {role: [rule for rule in of_role if rule["kind"] == "multiline" or not touched.isdisjoint(rule["words"])]
                      for role, of_role in rules.items()}
-            needed = touched.union(re.split(r"[.\[]", rule["variable"])[0] for of_role in rules.values() for rule in of_role)
+            needed = touched.union(word for of_role in rules.values() for rule in of_role for word in (
+                rule["words"] if rule["kind"] in ("inside", "covers") else [re.split(r"[.\[]", rule["variable"])[0]]))
             judged, wrong = {}, {host: set() for host in shared.hosts}
             for role in roles:
                 many_lines = texts_of_many_lines(rules[role.name])
@@ -113,7 +114,7 @@ class ActionModule(ActionBase):
                     shared.settle(host, its_values)
             # Afterwards, as a rule may speak of other roles' variables.
             for role in roles:
-                findings += self._judge_rules(self._with_ids(rules[role.name], roles, values), values, wrong, shared, role)
+                findings += self._judge_rules(self._with_ids(rules[role.name], roles, values), values, wrong, shared, role, groups)
             findings = self._causes(findings, shared, defaults)
             findings += self._unknown(roles, shared, hostvars)
 
@@ -223,7 +224,7 @@ class ActionModule(ActionBase):
         return values, wrong, wrong_names
 
     @staticmethod
-    def _judge_rules(rules, values, wrong, shared, role):
+    def _judge_rules(rules, values, wrong, shared, role, groups):
         wrong_input = {host: not wrong[host].isdisjoint(role.options) for host in values}
 
         def evaluate(host, expression, item):
@@ -238,7 +239,7 @@ class ActionModule(ActionBase):
                 return HIDDEN
             return show(without_secrets(option_at(role.options[name], label[len(name):]), value))
 
-        return judge_rules(rules, values, evaluate, reveal, shared.key)
+        return judge_rules(rules, values, evaluate, reveal, shared.key, groups)
 
     @staticmethod
     def _causes(findings, shared, defaults):

@@ -35,6 +35,9 @@ characters, unless a rule says C(multiline).
                           configuration file would read otherwise; C(path: any): / itself, too
 - C(folder: use)          none of a system's own folders, in any spelling; use is share, export, mount, tree, data or target (of a container)
 - C(inside: variable)     an address in the network that another variable names, if it names one
+- C(in_group: group)      none or 0 where the host is not in this group
+- C(covers: [folder, mounts])  the exports, or these mounts, have the folder among them, or one above it
+- C(own_path: true)       a mount whose server is the host itself has target equal to path
 - C(network: true)        CIDR without host bits, IPv4
 - C(address: true)        IPv4 address that other hosts can reach;  C(address: any): IPv4 or IPv6
 - C(hostname: true)       host name or address;  C(client: true): that, or a network;  C(no_proxy: true): what a proxy is left out for
@@ -118,7 +121,7 @@ _GOOD = {
     "ids": lambda value, ids: all(isinstance(name, str) and name in ids for name in (value if isinstance(value, (dict, list)) else [value])),
     "multiline": lambda value, dummy: True,
 }
-KINDS = tuple(_GOOD) + ("inside", "unique", "same", "that")
+KINDS = tuple(_GOOD) + ("inside", "covers", "in_group", "own_path", "unique", "same", "that")
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
 _NEED_WORDS = ("pattern", "that")
 
@@ -151,7 +154,7 @@ def parse_rules(data, role, options):
         if kind in _NEED_WORDS and not (row.get("allowed") and row.get("fix")):
             raise RuleError("%s: rule of %s: %s needs allowed and fix" % (role, name, kind))
         # What a change of it can change.
-        texts = [name] + [str(row[key]) for key in ("when", "that", "inside") if key in row]
+        texts = [name] + [str(row[key]) for key in ("when", "that", "inside", "covers") if key in row]
         rules.append(dict(row, kind=kind, words=frozenset(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))))
     return rules
 
@@ -187,6 +190,8 @@ def _allowed(rule):
         return "a number from %s to %s" % (low, high) if high is not None else "a number, %s at least" % low
     if kind == "one_of":
         return "one of %s" % ", ".join(str(value) for value in rule[kind])
+    if kind == "in_group":
+        return "0 on a host that is not in group %s" % rule[kind]
     if kind == "inside":
         return "an address in %s" % rule[kind]
     if kind == "url" and isinstance(rule[kind], dict):
@@ -227,6 +232,7 @@ _WORDS = {
     "environment": "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
     "command": "a command line, each quote closed, such as: python3 /data1/share/train.py",
     "ids": "ids of checks; they are in the README of the role",
+    "own_path": "for a server of the cluster, a target equal to its path, as the server uses the folder itself",
     "unique": "every value once",
     "same": "the same value for all hosts",
     "multiline": "any text",
@@ -251,14 +257,14 @@ def _finding(rule, host, label, value, reveal):
     )
 
 
-def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(value), key=lambda host, name: None):
+def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(value), key=lambda host, name: None, groups=None):
     """Return the findings of rules.
 
     C(values) is {host: {variable: value}}; a variable that is missing was found wrong before and is not judged again.
     C(evaluate(host, expression, item)) gives the truth of a Jinja expression. C(reveal(host, label, value)) is what may be shown of a
     value. C(key(host, variable)) is the same for hosts whose values are the same, or None if that is not known.
     """
-    findings, blamed = [], {}
+    findings, blamed, groups = [], {}, groups or {}
     for rule in rules:
         base, path = re.match(r"([^.\[]+)(.*)", rule["variable"]).groups()
         kind = rule["kind"]
@@ -269,7 +275,7 @@ def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(
             group = key(host, base)
             wrong = judged.get(group) if group is not None and (kind in _GOOD or kind == "same" or rule.get("unique") is True) else None
             if wrong is None:
-                wrong = judged[group] = _wrong(rule, host, select(values[host][base], path), evaluate, seen, values[host])
+                wrong = judged[group] = _wrong(rule, host, select(values[host][base], path), evaluate, seen, values[host], groups)
             for label, value in wrong:
                 # What has been refused is not refused once more, as a whole or in part.
                 before = blamed.setdefault((host, base), set())
@@ -282,7 +288,13 @@ def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(
     return findings
 
 
-def _wrong(rule, host, selected, evaluate, seen, its):
+def _covers(mounts, folder):
+    """Tell whether a folder is one of these exports or mounts, or lies below one."""
+    names = [normal(entry.get("target") or entry.get("path")) for entry in mounts]
+    return folder is None or any(normal(folder) == name or normal(folder).startswith("%s/" % name) for name in names)
+
+
+def _wrong(rule, host, selected, evaluate, seen, its, groups):
     wrong, on_host = [], set()
     kind = rule["kind"]
     for label, value in selected:
@@ -292,6 +304,12 @@ def _wrong(rule, host, selected, evaluate, seen, its):
             good = _GOOD[kind](value, rule[kind])
         elif kind == "inside":
             good = not kinds.is_network(its.get(rule[kind])) or not kinds.is_address(value) or kinds.is_inside(value, its[rule[kind]])
+        elif kind == "covers":
+            good = _covers(value + its.get(rule[kind][1], []), its.get(rule[kind][0]))
+        elif kind == "in_group":
+            good = not value or not groups.get(rule[kind]) or host in groups[rule[kind]]
+        elif kind == "own_path":
+            good = value.get("server") != host or not value.get("target") or normal(value["target"]) == normal(value.get("path"))
         elif kind == "that":
             good = evaluate(host, rule["that"], value)
         else:

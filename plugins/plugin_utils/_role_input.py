@@ -119,9 +119,11 @@ class Shared:
     """
 
     # The same for all hosts of a run.
-    CONSTANT = frozenset(("groups", "omit", "playbook_dir", "inventory_dir", "inventory_file", "ansible_version", "environment"))
+    CONSTANT = frozenset(("groups", "hostvars", "omit", "playbook_dir", "inventory_dir", "inventory_file", "ansible_version", "environment"))
+    # What Ansible sets by itself: a default that is made of nothing else is as good as one that is made of nothing.
+    MAGIC = CONSTANT.union(("inventory_hostname", "inventory_hostname_short", "group_names"))
     # By these an expression reads what its text does not name.
-    OF_THE_HOST = frozenset(("hostvars", "vars", "lookup", "query", "q", "random", "now"))
+    OF_THE_HOST = frozenset(("vars", "lookup", "query", "q", "random", "now"))
 
     def __init__(self, templar, hostvars, hosts, defaults):
         self.hosts = {host: HostInput(templar, hostvars, host, defaults) for host in hosts}
@@ -212,7 +214,7 @@ class Shared:
 
     def touched(self, host, names):
         """Return those of the names whose value the inventory sets, or sets something that the default is made of."""
-        given = self.hosts[host].given
+        given = set(self.hosts[host].given) - self.MAGIC
         found = set()
         for name in names:
             if name in self.hosts[host] and (name in given or not self._reads[self.key(host, name)][0].isdisjoint(given)):

@@ -248,7 +248,7 @@ def test_a_persons_own_group_is_nobody_elses(judge, users, groups):
 
 @pytest.mark.parametrize("name, value", [
     ("nfs_server_options", ["rw", "async", "sec=krb5p:krb5", "fsid=0", "mountpoint", "mp=/data1"]),
-    ("nfs_server_exports", [{"path": "/a", "options": ["rw", "anonuid=1000"], "full_access": False}]),
+    ("nfs_server_exports", [{"path": "/data1/share"}, {"path": "/a", "options": ["rw", "anonuid=1000"], "full_access": False}]),
     ("nfs_client_mounts", [{"server": "nas.example", "path": "/", "target": "/mnt", "options": ["hard", "rsize=1048576"]}]),
 ])
 def test_what_is_taken_of_the_shared_storage(judge, name, value):

@@ -1,0 +1,335 @@
+"""A campaign: hundreds of bad inputs, each refused with its variable named, and unusual good ones, all accepted. One process, real templates."""
+
+from __future__ import annotations
+
+import datetime
+from types import SimpleNamespace
+
+import ansible.template
+import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+
+from ansible_collections.trainyard.gpu.plugins.action import judge_input
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import load_data, load_roles
+
+LOADER = DataLoader()
+FOLDER = __file__.rpartition("/")[0]
+SHA = "sha256:" + "0" * 64
+ARMOR = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmDMEZ\n-----END PGP PUBLIC KEY BLOCK-----\n"
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+class HostVars(dict):
+    def raw_get(self, host):
+        return self[host]
+
+
+class Campaign:
+    """The module as ansible-playbook calls it, with variables in place of an inventory's files."""
+
+    def __init__(self):
+        self.files, self.roles = {}, load_roles(LOADER)
+
+    def load(self, dummy, path):
+        if path not in self.files:
+            self.files[path] = load_data(LOADER, path)
+        return self.files[path]
+
+    def __call__(self, both=None, first=None, groups=None, hosts=("server-a", "server-b")):
+        every = {"all": list(hosts), "ungrouped": [], "cluster": list(hosts), **(groups or {})}
+        hostvars = HostVars()
+        for number, host in enumerate(hosts):
+            hostvars[host] = trusted(dict({"ansible_host": "192.0.2.%d" % (number + 1)}, inventory_hostname=host, groups=every,
+                inventory_dir="/inventories/lab",
+                                          **{**(both or {}), **((first or {}) if number == 0 else {})}))
+        task = SimpleNamespace(args={}, async_val=False, check_mode=True, diff=False, action="trainyard.gpu.judge_input", collections=[], environment=[])
+        action = judge_input.ActionModule(task, SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere")), SimpleNamespace(check_mode=True), LOADER,
+                                          Templar(LOADER, {}), None)
+        return action.run(task_vars={"groups": every, "hostvars": hostvars})
+
+
+def trusted(value):
+    """Mark texts as templates, as an inventory's are."""
+    if isinstance(value, dict):
+        return {key: trusted(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [trusted(inner) for inner in value]
+    # Since ansible-core 2.19 there is a mark for it.
+    return ansible.template.trust_as_template(value) if isinstance(value, str) and "{{" in value and hasattr(ansible.template, "trust_as_template") else value
+
+
+@pytest.fixture(name="campaign", scope="module")
+def _campaign():
+    made = Campaign()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge_input, "load_roles", lambda loader: made.roles)
+        patch.setattr(judge_input, "load_data", made.load)
+        yield made
+
+
+def bad(name, *values, **others):
+    """Return one case for each value; others are set beside it."""
+    return [(dict(others, **{name: value}), name) for value in values]
+
+
+SYSTEM = ["/", "//", "/etc", "//etc", "/./etc", "/etc/", "/etc/.", "/usr", "/usr/../etc", "/usr/local", "/./usr/", "/bin", "/sbin", "/lib64", "/boot", "/dev",
+          "/dev/shm", "/proc", "/sys/fs", "/root", "/root/.ssh", "/run/x", "/tmp", "/var/lib/docker", "/var/log", "//var//lib//x", "/var", "etc", "~/x", "",
+          "/data/../etc",
+          "/data1\n/etc", "/data1 *(rw)\n/x", "/snap/x"]
+URLS = ["https://ops:hunter2@m.example/x", "ftp://m.example/x", "m.example/x", "https://", "https:///x", "https://m.example:99999/x",
+    "https://m.example/x\nTrusted: yes",
+        "https://m .example/x", "https://m.example/$(id)\"", "https://-m.example/x", ["https://m.example/x"], {"a": "b"}, 1.5, True,
+        "https://m.example/\u2028x"]
+TEXTS = [["x"], {"a": "b"}, 3.10, True, datetime.date(2026, 1, 1), "a\nb", "a\x00b", "a\x1b[31m", "a\u2028b"]
+CHECKSUMS = ["md5:1", "0" * 64, SHA + "0", SHA.upper(), "sha256:" + "g" * 64, SHA + "\n", [SHA], "sha256:" + "\u0661" * 64]
+NUMBERS = ["x", "1x", 1.5, True, [1], {"a": 1}, -1, 10 ** 30, "10**3", "\u0663", float("inf"), float("nan"), "", "1 "]
+TIMEOUTS = ["cuda_toolkit_timeout", "nccl_timeout", "nccl_tests_timeout", "nfs_client_timeout", "preflight_timeout", "shared_storage_timeout",
+    "training_image_timeout",
+            "training_sshd_timeout", "verify_timeout", "verify_bandwidth_timeout", "nvidia_driver_reboot_timeout", "train_start_timeout"]
+TREE = {"of": "users"}
+REPOSITORY = {"uris": ["https://m.example/debian"], "suites": ["stable"], "components": ["main"], "signed_by": ARMOR}
+FIX = {"name": "ours", "reason": "why", "source": ["issue"], "when": {"torch": ">=2"}}
+RUNFILE = {"version": "11.4.4", "url": "https://m.example/cuda_11.4.4_470.82.01_linux.run", "checksum": SHA}
+
+# What harms a host if it passes.
+HARMFUL = (
+    [case for path in SYSTEM for case in bad("nfs_server_exports", [{"path": path}])] +
+    [case for path in SYSTEM for case in bad("nfs_client_mounts", [{"server": "nas", "path": "/export", "target": path}] if path else [{"server": "nas",
+    "path": path}])] +
+    [case for path in SYSTEM for case in bad("nfs_client_mounts", [{"server": "nas", "path": path}])] +
+    [case for path in SYSTEM + ["/opt/x", "/home/x", "/home"] for case in bad("cluster_share_path", path)] +
+    [case for path in SYSTEM for case in bad("shared_storage_trees", [dict(TREE, path=path)])] +
+    [case for path in ["/proc", "//sys", "/dev", "/etc", "/usr/", "/./lib", "/bin", "/", "x"] for case in bad(
+        "training_container_mounts", [{"source": "/data", "target": path}])] +
+    bad("cuda_toolkit_mpi_home", "/usr/$(touch /tmp/x)", "/usr/mpi; x", "/usr/`id`", "/a b", "/a'b", '/a"b', "/a\\b", "/a*", "/a\nb", "mpi", "/a&b", "/a|b") +
+    bad("nccl_cuda_home", "/usr/$(id)", "/a;b") + bad("nccl_tests_prefix", "/usr/`id`", "/a b") + bad("cluster_share_path", "/data1/a b", "/data1/a'b",
+        "/data1/$x", "/a:b", "/a%b") +
+    bad("train_workdir", "/x;id", "/x\n", "x", "") + bad("preflight_image_path", "/etc", "/", "//usr", "x", "/proc/docker") +
+    [case for value in ["http://p:3128\n", "p:3128", "http://p:0", "http://p:99999", "http://p x", "http://p:3128/\"x", "socks5://p", "http://p:3128/path",
+    ["http://p"]]
+     for name in ("package_sources_http_proxy", "docker_engine_https_proxy") for case in bad(name, value)] +
+    bad("package_sources_no_proxy", ["a.example\nLD_PRELOAD=/x"], ["a b"], ["a,b"], ["a;b"], ["http://a"], "a.example", [["a"]], [{"a": 1}]) +
+    bad("docker_engine_no_proxy", ["a\nb"], ["a\"b"]) +
+    bad("nfs_client_options", ["hard\n"], ["hard,soft"], ["a b"], ["rsize=1 x"], [["hard"]], [1.5], ["x=$(id)"]) +
+    bad("nfs_server_options", ["rw\n"], ["rw,sync"], ["rw)"], ["anonuid=1\n"], ["fsid=x"]) +
+    bad("nfs_server_clients", ["*"], ["10.0.0.0/99"], ["999.1.1.1"], [":::::"], ["0.0.0.0/0"], ["::/0"], ["10.0.0.5/24"], ["a b"], ["a(rw)"], ["a\nb"],
+        ["-a"], ["10.0.0.1/33"],
+        ["2001:db8::1/64"], [""], [["a"]], ["a/24"]) +
+    bad("train_environment", {"A\n": "x"}, {"A": "x\ny"}, {"1A": "x"}, {"A B": "x"}, {"A": ["x"]}, {"A": {"b": 1}}, {"A=B": "x"}, {"\u0391": "x"}, ["A=B"],
+        "A=B") +
+    bad("training_container_environment", {"A": "x\ny"}, {"A-B": "x"}, {"": "x"}) + bad("training_image_build_variables", {"A": "x\ny"}, {"A B": "x"}) +
+    bad("training_container_name", "a b", "-a", "a\n", "a" * 300, "../x", "a/b", "", "a;b", ["a"]) +
+    bad("training_container_image", "ubuntu latest", "--privileged", "a\nb", "https://x/y", "ubuntu:") +
+    bad("training_container_devices", ["/etc/shadow"], ["/"], ["x"], ["/dev/../etc"], ["/dev/a b"]) +
+    bad("training_image_horovod_build_packages", ["--index-url=https://x"], ["cmake"], ["-r x"], ["cmake==1\n--x"]) +
+    bad("training_image_horovod_dependencies", ["--extra-index-url=x"], ["cffi @ https://x"]) +
+    bad("training_image_python_packages", ["numpy"], ["--x"], ["numpy==1;x"], ["numpy>=1"], ["numpy==1 --x"]) +
+    bad("training_image_apt_packages", ["vim;id"], ["-o=x"], ["Vim"], ["vim\n"], ["a"], ["vim="]) +
+    bad("training_image_source_fixes", *[[dict(FIX, replace=[{"file": file, "from": "a", "to": "b"}])] for file in ("../../etc/passwd", "/etc/passwd",
+        "a/../../b", "", "a b")]) +
+    bad("nccl_tests_make_variables", {"-f /etc/passwd": "x"}, {"A": "x\ny"}, {"MPI": "1"}, {"A": ["x"]}, {"A;B": "x"}) +
+    bad("package_sources_apt_repositories", *[[dict(REPOSITORY, uris=[url])] for url in ("https://m.example\nTrusted: yes", "[mirror]",
+        "https://m.example x", "x", "")],
+        [dict(REPOSITORY, suites=["a b"])], [dict(REPOSITORY, suites=["a\nTrusted: yes"])], [dict(REPOSITORY, components=["main contrib"])],
+        [dict(REPOSITORY, suites=[])], [dict(REPOSITORY, components=[])], [dict(REPOSITORY, signed_by="/nowhere.gpg")], [dict(REPOSITORY, types=["rpm"])],
+        [dict(REPOSITORY, architectures=["amd64]"])], [dict(REPOSITORY, uris=[])], [{"uris": ["https://x"]}], [dict(REPOSITORY, key="x")]) +
+    bad("training_image_apt_repositories", [dict(REPOSITORY, suites=["x"], components=[])], [dict(REPOSITORY, uris=["x\ny"])], [dict(REPOSITORY,
+        signed_by="x")]) +
+    [({"hosts": (name, "server-b")}, "inventory_hostname") for name in (
+        "a b", "a,b", "a;b", "a\nb", "*", "../../x", "-oProxyCommand=x", "a" * 300, "a" * 64, "999.1.1.1", "a..b", "a\u00e4", "$(id)", "a'b", "Server-b",
+        "localhost", "a:b", "a#")]
+)
+
+REFUSED = (
+    bad("cluster_address", "127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "10.0.0.256", "::1", "10.0.0.1/24", "server-a", "10.0.0.1\n",
+        ["10.0.0.1"], 1.5, "\u0661.1.1.1") +
+    bad("cluster_address", "10.1.0.1", cluster_network="10.0.0.0/24") +
+    bad("cluster_network", "10.0.0.1/24", "10.0.0.0", "10.0.0.0/33", "0.0.0.0/0", "127.0.0.0/8", "224.0.0.0/4", "::/0", "lan", "10.0.0.0/24 ",
+        "10.0.0.0/255.255.255.0", ["10.0.0.0/24"]) +
+    bad("cluster_interface", "eth0 ", "a" * 16, "eth0;id", ["eth0"], "eth0,eth1", "-x") + bad("cluster_fabric_interface", "ib 0", {"a": 1}) +
+    bad("cluster_head", "server-z", "", ["server-a"], 1.5) + bad("cluster_storage", "nas") + bad("cluster_slots", -1, 65, "eight", 1.5, True, [8]) +
+    bad("cluster_ssh_port", 0, 65536, "ssh", 1.5, True, 22, 2049, 111, "12345 ", [1], None) +
+    bad("verify_cluster_name", {"a": "b"}, "", " ", " x", ["x"], 1.5, True, "a" * 101) + bad("verify_report_dir", "", "x", "/", ["/x"]) +
+    [case for name in ("training_image_base", "nccl_version", "docker_engine_minimum_version", "train_job_id", "nvidia_driver_version",
+    "docker_engine_version",
+                       "container_toolkit_version", "nccl_cuda", "training_image_horovod_version", "cuda_toolkit_default",
+                       "nfs_client_version") for value in TEXTS for case in bad(name, value)] +
+    [case for name in ("nccl_checksum", "training_image_horovod_sha256", "docker_engine_repository_key_checksum", "nccl_tests_checksum",
+    "training_image_nccl_tests_checksum")
+     for value in (CHECKSUMS if name != "training_image_horovod_sha256" else ["x", SHA, "0" * 63, ["0" * 64]]) for case in bad(name, value,
+         nccl_source="source")] +
+    [case for name in ("docker_engine_repository_url", "package_sources_nvidia_cuda_url",
+    "package_sources_nvidia_container_url") for value in URLS for case in bad(name, value)] +
+    [case for value in URLS for case in bad("training_image_horovod_url", value)] + bad("nccl_url", *URLS, "https://m.example/x.zip", nccl_source="source") +
+    bad("cuda_toolkit_runfiles", *[[dict(RUNFILE, url=url)] for url in URLS], [dict(RUNFILE, checksum="x")], [dict(RUNFILE, version=11.4)], [dict(RUNFILE,
+        arguments=["--driver"])],
+        [dict(RUNFILE, arguments=["--tmpdir=/a b"])], [RUNFILE, RUNFILE], "x", [RUNFILE["url"]], cuda_toolkit_source="runfile") +
+    [case for name in TIMEOUTS for value in NUMBERS for case in bad(name, value)] +
+    bad("cuda_toolkit_versions", [12.10], [12.4], ["twelve"], "12.4", ["12"], [["12.4"]], ["12.4", "12.4.1"], ["12.4\n"], ["\u0661\u0662.4"]) +
+    bad("preflight_image_facts", {"python": 3.10}, {"cuda": "12.6abc def"}, {"torch": "latest"}, {"pythn": "3.10"}, {"cuda": ["12"]}, ["x"]) +
+    bad("preflight_overrule", {"drv-branch-eool": "skip"}, {"drv-branch-eol": "off"}, {"os-supported": True}, ["x"], "x", {"": "skip"}) +
+    bad("preflight_rules_files", ["/nowhere.yml"], ["x"], "x", [FOLDER]) + bad("preflight_fail_on", "never", "{{ nowhere }}", ["block"], True) +
+    bad("training_image_base", "https://x/y", "Ubuntu", "a:b:c", "ubuntu:", "\u00fcbuntu", "a b", "-x", "a@sha256:1", "a//b", "/a", "a/", "", "a" * 300,
+        "host:99999/x", "a:" + "t" * 129) +
+    bad("container_toolkit_proof_image", "cuda:::", "A", "x y") +
+    bad("package_sources_name_servers", ["999.999.1.1"], [":::::"], ["ns.example"], ["0.0.0.0"], ["10.0.0.1/24"], ["1.1.1.1"] * 2 + ["1.1.1.2", "1.1.1.3"],
+        "1.1.1.1", [1.1]) +
+    bad("training_container_gpus", [0, 0], [-1], [None], [{"id": 0}], ["all"], [], "some", {"a": 1}, [True], [1.5], 2, ["0", 0], "") +
+    bad("training_container_shm_size", "999999999999g", "1", "1t", "auto ", 64, "-1g", "1.5g", ["1g"]) +
+    bad("training_container_ulimits", {"memlok": -1}, {"memlock": 10 ** 30}, {"memlock": "x"}, {"memlock": -2}, {"memlock": [1]}, {"memlock": 1.5},
+        {"nofile": None}, ["x"]) +
+    bad("nccl_compute_capabilities", ["9.0"], ["999"], [9.0], ["x"], "90", ["90b"], ["12"]) + bad("training_image_cuda_architectures", ["8.0"], ["999"],
+        ["90a"], ["\u0669\u0660"]) +
+    bad("nccl_version", "latest", "2", "2.21", "2.21.5-1", "2.21.5-1+cuda", "2.21.5\n", "\u0662.21.5", nccl_cuda="12.4") +
+    bad("training_image_nccl_version", "2.21.5", "2.21.5-1+cuda12", "x", ["x"]) +
+    bad("infiniband_memlock", "64G", "0", "-1", True, "unlimited ", 1.5) + bad("train_command", "", " ", "python3 'x", ["python3", "x"], {"a": "b"}, True,
+        "a\x00b") +
+    bad("shared_storage_users", [{"name": "anna", "uid": 0}], [{"name": "Anna", "uid": 2001}], [{"name": "anna"}], [{"name": "anna", "uid": "x"}],
+        [{"name": "anna", "uid": 2001.5}],
+        [{"name": "anna", "uid": 2001, "gid": 1}], [{"name": "a\n", "uid": 2001}], [{"name": "anna", "uid": 2001}, {"name": "anna", "uid": 2002}], ["anna"],
+        {"anna": 2001},
+        [{"name": "anna", "uid": 2001, "groups": "x"}], [{"name": "anna", "uid": 2001, "groups": ["x"]}], [{"name": "anna", "uid": 2001, "quota_mib": -1}],
+        [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": "2001"}]) +
+    bad("nfs_server_exports", [{"path": "/data1/a"}, {"path": "/data1/a/"}], [{"path": "/data1/a", "clients": ["0.0.0.0/0"]}], [{"path": "/data1/a",
+        "option": ["rw"]}], "/data1", ["/data1"], [{}]) +
+    bad("shared_storage_trees", [{"path": "/mnt/a", "of": "users"}, {"path": "/mnt//a/", "of": "groups"}], [{"path": "/mnt/a", "of": "people"}],
+        [{"path": "/mnt/a"}]) +
+    bad("nfs_client_mounts", [{"server": "nas", "path": "/a"}, {"server": "nas", "path": "/b", "target": "/a/"}], [{"server": "n as", "path": "/a"}],
+        [{"server": "nas:/a", "path": "/a"}],
+        [{"server": "999.1.1.1", "path": "/a"}], [{"path": "/a"}], [{"server": "nas"}], [{"server": "nas", "path": "/data", "targt": "/data"}], "nas:/a",
+        ["nas:/a"]) +
+    bad("nfs_client_version", "4.3", 4.1, "5", "\u0664") + bad("upgrade_batch", 0, "x", 1.5) + bad("upgrade_hook_host", "unknown", "", ["x"]) +
+    bad("docker_engine_daemon_override", ["log-driver"], "x", [["x"]]) + bad("docker_engine_daemon_options", ["x"], "{}", {"Log Driver": "x"}) +
+    bad("training_image_registry_login", {"registry": "https://nvcr.io", "username": "u", "password": "p"}, {"registry": "nvcr.io"},
+        {"registry": "nvcr.io/x", "username": "u", "password": "p"},
+        {"registry": "nvcr.io", "username": "u", "password": ["p"]}, {"registry": "nvcr.io", "username": "u", "password": "p\n"}, "x", {"regstry": "x"},
+        training_image_base="nvcr.io/nvidia/pytorch:25.02-py3") +
+    bad("training_image_source_fixes", [dict(FIX, when={"torch": "~=2"})], [dict(FIX, when={"torch": 2.1})], [dict(FIX, when={"pytorch": ">=2"})],
+        [{"name": "x"}], "x") +
+    bad("verify_overrule", {"gpu-ec": "skip"}, {"gpu-ecc": "off"}) + bad("verify_required", ["x"], "gpu-ecc") + bad("verify_free_paths", ["x"], "/",
+        ["/a/../b"]) +
+    bad("verify_clock_step", 0, "x", True, 10 ** 9) + bad("verify_bandwidth_fraction", 0, 2, "x") + bad("verify_bandwidth_bytes", {"gloo": 3,
+        "nccl": 1048576}, {"gloo": 65536}) +
+    bad("verify_bandwidth_history", "/nowhere/report.json", "x") + bad("training_sshd_options", {"Banner": "x\nPort 1"}) +
+    # expressions that fail
+    [({name: "{{ nowhere }}"}, name) for name in ("ansible_host", "ansible_port", "ansible_connection", "ansible_user", "cluster_address", "cluster_network",
+    "preflight_fail_on", "nccl_version")] +
+    bad("ansible_port", "ssh", 0, 99999) + bad("ansible_host", "a b", "-oProxyCommand=x", "user@host", "host:22") +
+    # contradictions
+    [({"nfs_server_options": ["ro", "rw"]}, "nfs_server_options"), ({"nfs_client_options": ["hard", "soft"]}, "nfs_client_options"),
+     ({"nfs_server_options": ["rw", "sync", "async"]}, "nfs_server_options"), ({"nfs_server_options": ["rw", "root_squash", "no_root_squash"]},
+     "nfs_server_options"),
+     ({"nfs_server_options": ["ro", "sync"]}, "nfs_server_options"), ({"nfs_server_versions": ["3"], "nfs_client_version": "4"}, "nfs_client_version"),
+     ({"nfs_server_exports": [{"path": "/data2"}]}, "nfs_server_exports"), ({"shared_storage_backend": "existing", "nfs_client_mounts": [{"server": "nas",
+     "path": "/data1/share"}]}, "nfs_client_mounts"),
+     ({"docker_engine_version": "19.03.15"}, "docker_engine_version"), ({"nvidia_driver_version": "470", "nvidia_driver_kernel_module": "open"},
+     "nvidia_driver_kernel_module"),
+     ({"nvidia_driver_runfile_url": "https://m.example/NVIDIA-Linux-x86_64-570.172.08.run"}, "nvidia_driver_runfile_url"),
+     ({"cuda_toolkit_source": "runfile"}, "cuda_toolkit_runfiles"),
+     ({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [dict(RUNFILE, version="11.8.0")]}, "cuda_toolkit_runfiles"),
+     ({"cuda_toolkit_versions": ["12.4"], "cuda_toolkit_cudnn_version": "8.9.7.29-1+cuda11.8"}, "cuda_toolkit_cudnn_version"),
+     ({"cuda_toolkit_versions": ["12.4"], "nccl_version": "2.21.5-1+cuda11.0"}, "nccl_version"), ({"nccl_cuda": "12.4"}, "nccl_cuda"),
+     ({"nccl_version": "2.21.5-1+cuda12.4", "nccl_checksum": SHA}, "nccl_checksum"), ({"train_controller": "mpi",
+     "training_image_requires": {"controllers": ["gloo"]}}, "train_controller"),
+     ({"train_launcher": "torchrun", "training_image_requires": {"frameworks": ["tensorflow"]}}, "train_launcher"), ({"train_launcher": "torchrun",
+     "train_controller": "mpi"}, "train_controller"),
+     ({"training_image_horovod_version": "0.27.0"}, "training_image_horovod_sha256"),
+     ({"training_image_base": "nvcr.io/nvidia/pytorch:25.02-py3", "training_image_registry_login": {"registry": "ghcr.io", "username": "u",
+     "password": "p"}}, "training_image_registry_login"),
+     ({"verify_required": ["gpu-ecc"], "verify_overrule": {"gpu-ecc": "skip"}}, "verify_required"), ({"verify_required": ["bandwidth-host"],
+     "verify_measure_bandwidth": False}, "verify_required")] +
+    # of one host only
+    [({"first": {name: value}}, name) for name, value in (
+        ("preflight_fail_on", "warn"), ("verify_cluster_name", "other"), ("training_container_image", "ubuntu:24.04"), ("cluster_ssh_port", 2222),
+        ("nvidia_driver_version", "550"),
+        ("cluster_network", "10.0.0.0/24"), ("train_launcher", "torchrun"), ("training_image_base", "ubuntu:24.04"))] +
+    [({"first": {"cluster_slots": 2}, "groups": {"gpu": ["server-b"]}}, "cluster_slots")] +
+    # names
+    [({name: "x"}, name) for name in (
+        "nccl_verison", "ncll_version", "traning_image_base", "nvidia_drver_version", "CLUSTER_SSH_PORT", "cluster_ssh_prot", "cluster_networks",
+        "cluster_share_pth", "training_imgae_base",
+        "nfs_server_export", "nfs_sever_exports", "prefligth_fail_on", "package_source_http_proxy", "shared_storage_user", "train_comand",
+        "train_enviroment", "dockr_engine_version",
+        "verify_requird", "trainyard_cluster_network", "clusterSharePath", "cluster_members", "cluster_host", "upgrade_bach", "training_ssh_timeout",
+        "cuda_toolkit_version")] +
+    [({"groups": {name: ["server-a"]}}, "inventory") for name in ("gpus", "heads", "clusters", "storages", "GPU", "Head", "storge", "haed", "stroage")] +
+    [({"groups": {"head": ["login"]}}, "inventory"), ({"groups": {"head": ["server-a", "server-b"]}}, "inventory"), ({"groups": {"server-a": ["server-b"]}},
+    "inventory")]
+)
+
+GOOD = [
+    {}, {"hosts": ("node_1", "node_2")}, {"hosts": ("10.0.0.1", "10.0.0.2")}, {"hosts": ("a.example.org", "b.example.org")}, {"hosts": ("NODE1", "node2")},
+    {"hosts": ("localhost",)},
+    {"hosts": ("1", "2")}, {"groups": {"gpu": ["server-a"], "head": ["server-b"]}}, {"groups": {"gpu1": ["server-a"], "cpu": ["server-b"],
+    "rack1": ["server-a"]}},
+    {"groups": {"clusters": ["server-a", "server-b", "other"]}}, {"cluster_ssh_port": "12345"}, {"cluster_share_path": "/data1/share/"},
+    {"cluster_share_path": "/srv/training"},
+    {"cluster_share_path": "/mnt/gr\u00f6\u00dfe"}, {"first": {"cluster_share_path": "/data1/share/."}}, {"first": {"nvidia_driver_version": 570},
+    "nvidia_driver_version": "570"},
+    {"shared_storage_users": [{"name": "anna", "uid": "2001", "quota_mib": "100"}]}, {"training_container_ulimits": {"memlock": "-1", "nofile": 65536}},
+    {"shared_storage_trees": [{"path": "/home", "of": "users"}]}, {"shared_storage_trees": []}, {"nfs_client_mounts": [{"server": "nas.example.org",
+    "path": "/", "target": "/data2"}]},
+    {"nfs_client_mounts": [{"server": "2001:db8::1", "path": "/volume1/home", "target": "/home", "options": ["vers=4.2", "hard", "sec=krb5p"]}]},
+    {"nfs_server_exports": [{"path": "/data1/share"}, {"path": "/srv/nfs", "clients": ["10.0.0.0/24", "2001:db8::/64", "nas", "fe80::1"]}]},
+    {"nfs_server_exports": [{"path": "/data1/share"}, {"path": "/var/nfs/data", "options": ["ro", "sync"]}]}, {"nfs_server_clients": ["10.0.0.5/32"]},
+    {"cluster_network": "10.0.0.0/24", "first": {"cluster_address": "10.0.0.7"}}, {"cluster_fabric_network": "169.254.0.0/16"},
+    {"cluster_interface": "bond0.100"},
+    {"cluster_fabric_interface": "ibp65s0f0"}, {"ansible_port": "2222"}, {"ansible_user": "ops-team"}, {"first": {"ansible_host": "fe80::1%eth0"}},
+    {"first": {"ansible_host": "jump.example.org"}},
+    {"training_image_base": "localhost:5000/team/image:1.0@" + SHA}, {"training_image_base": "nvcr.io/nvidia/clara-train-sdk:v3.1.01"},
+    {"training_image_base": "ubuntu"},
+    {"training_image_base": "10.0.0.1:5000/a/b__c:x"}, {"training_container_gpus": [0, 1, 2]},
+    {"training_container_gpus": ["GPU-3d2e1c0f-1111-2222-3333-444455556666"]},
+    {"training_container_gpus": ["0", "3"]}, {"training_container_shm_size": "126g"}, {"train_command": "python3 train.py \\\n  --epochs 3\n"},
+    {"train_command": "sh -c 'a; b && c'"},
+    {"train_environment": {"LR": 0.1, "N": 4, "NAME": "a b", "EMPTY": "", "FLAG": True}}, {"train_job_id": "2026-11-24_run.1"},
+    {"train_workdir": "/workspace/code"},
+    {"training_image_python_packages": ["torch[extra,more]==2.1.0+cu118", "numpy==2.0.0rc1"]}, {"training_image_apt_packages": ["g++",
+    "libnccl2=2.21.5-1+cuda12.4", "libnccl-dev=2.21.5-1+cuda12.4"]},
+    {"package_sources_http_proxy": "http://user:pa%40ss@proxy.example.org:3128/"}, {"package_sources_no_proxy": [".example.org", "10.0.0.0/8", "localhost",
+    "*.lab", "::1", "a:8080"]},
+    {"package_sources_name_servers": ["10.0.0.53", "2001:db8::53", "127.0.0.53"]},
+    {"package_sources_pip_index_url": "https://user:word@pypi.example.org/simple"},
+    {"package_sources_ca_certificates": [CERTIFICATE]}, {"package_sources_apt_repositories": [dict(REPOSITORY, uris=["http://m.example:8081/debian/"],
+    suites=["stable/"], components=[])]},
+    {"package_sources_wheels_dir": FOLDER}, {"docker_engine_version": "5:28.5.1-1~debian.12~bookworm"},
+    {"docker_engine_daemon_options": {"log-opts": {"max-size": "10m"}}},
+    {"docker_engine_repository_url": "file:///srv/mirror/docker"}, {"docker_engine_repository_key": ARMOR}, {"nccl_version": "2.21.5-1+cuda12.4",
+    "cuda_toolkit_versions": ["12.4.1", "11.8"]},
+    {"cuda_toolkit_mpi_home": "/usr/mpi/gcc/openmpi-4.1.7rc1"}, {"nvidia_driver_version": "570.172.08-0ubuntu1"},
+    {"verify_cluster_name": "Lab 2 (Gr\u00f6\u00dfe)"}, {"infiniband_memlock": 67108864},
+    {"my_own": 1, "train_epochs": 3, "nfs_server": "nas", "docker_version": "28", "http_proxy": "x", "cluster_name": "lab", "gpu_count": 8,
+    "nccl_debug": "INFO"},
+    {"cluster_ssh_ports": {"server-a": 2222, "server-b": 2222}, "cluster_ssh_port": "{{ cluster_ssh_ports[inventory_hostname] }}"}, {"cluster_slots": "8"},
+    {"preflight_image_facts": {"python": "3.10", "cuda": "12.6", "torch": "2.6.0a0+ecf3bae40a.nv25.01"}}, {"preflight_fail_on": "block",
+    "verify_measure_bandwidth": "no", "verify_clock_step": "0.5"},
+    {"training_image_registry_login": {"registry": "nvcr.io", "username": "$oauthtoken", "password": "a b:c@d/e"}},
+    {"upgrade_drain_command": "scontrol update NodeName={{ inventory_hostname }} State=DRAIN", "upgrade_resume_command": "true"},
+    {"training_image_source_fixes": [dict(FIX, replace=[{"file": "horovod/common/x.cc", "from": "a\nb", "to": "c\nd"}])]},
+    {"training_container_devices": ["/dev/infiniband", "/dev/nvidia0"]},
+    {"training_sshd_options": {"UseDNS": False, "LogLevel": "VERBOSE"}}, {"training_container_mounts": [{"source": "/etc/nccl.conf",
+    "target": "/etc/nccl.conf", "read_only": True}, {"source": "/data2", "target": "/workspace"}]},
+]
+
+
+def judged(campaign, case):
+    options = {key: case[key] for key in ("hosts", "groups", "first") if key in case}
+    return campaign({key: value for key, value in case.items() if key not in options}, **options)
+
+
+def test_bad_inputs_are_refused_and_good_ones_are_not(campaign, capsys):
+    missed = []
+    for number, (case, name) in enumerate(list(HARMFUL) + list(REFUSED)):
+        result = judged(campaign, case)
+        sources = {entry["source"].partition("[")[0].partition(".")[0] for entry in result["findings"] if entry["verdict"] == "fail"}
+        if not result.get("failed") or name not in sources or "hunter2" in str(result):
+            missed.append("%s%s: %s" % ("HARMFUL " if number < len(HARMFUL) else "", name, ascii(case)[:200] + " said " + ascii(sorted(sources))))
+    refused = ["%s: %s" % (ascii(case)[:200], [(entry["source"], entry["found"]) for entry in result["findings"] if entry["verdict"] == "fail"]) for case,
+        result in (
+        (case, judged(campaign, case)) for case in GOOD) if result.get("failed")]
+    bad_ones = len(HARMFUL) + len(REFUSED)
+    with capsys.disabled():
+        print("\n%d of %d bad inputs refused (%d that harm a host), %d of %d good ones accepted" % (
+            bad_ones - len(missed), bad_ones, len(HARMFUL), len(GOOD) - len(refused), len(GOOD)))
+    assert missed == [] and refused == [], "\n".join(missed + refused)
