@@ -54,6 +54,7 @@ characters, unless a rule says C(multiline).
 - C(command: true)        words of a command line, each quote closed
 - C(ids: preflight)       ids of that role's rules;  C(ids: verify): of its checks; of a dictionary, its keys
 - C(one_of: [values])     one of these
+- C(exclusive: [[a, b]])  of each of these lists the value, a list, has one at most
 - C(multiline: true)      judges nothing: line breaks are allowed in this text
 - C(unique: true)         no value twice on one host (of a list);  C(unique: hosts): on no two hosts
 - C(same: true)           one value for all hosts
@@ -119,6 +120,7 @@ _GOOD = {
     "command": lambda value, dummy: kinds.is_command(value),
     "one_of": lambda value, values: value in values,
     "ids": lambda value, ids: all(isinstance(name, str) and name in ids for name in (value if isinstance(value, (dict, list)) else [value])),
+    "exclusive": lambda value, sets: all(sum(word in value for word in words) < 2 for words in sets),
     "multiline": lambda value, dummy: True,
 }
 KINDS = tuple(_GOOD) + ("inside", "covers", "in_group", "own_path", "unique", "same", "that")
@@ -190,6 +192,8 @@ def _allowed(rule):
         return "a number from %s to %s" % (low, high) if high is not None else "a number, %s at least" % low
     if kind == "one_of":
         return "one of %s" % ", ".join(str(value) for value in rule[kind])
+    if kind == "exclusive":
+        return "one of " + ", one of ".join(" and ".join(words) for words in rule[kind])
     if kind == "in_group":
         return "0 on a host that is not in group %s" % rule[kind]
     if kind == "inside":
