@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -27,14 +28,19 @@ def scripts(folder, monkeypatch):
     return script
 
 
-def run_module(name, arguments, check=False):
-    done = subprocess.run(
-        [sys.executable, "-m", f"ansible_collections.trainyard.gpu.plugins.modules.{name}"],
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": {**arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}}),
-        env={**os.environ, "PYTHONPATH": str(DEV)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout)
+def run_module(name, arguments, check=False, **environment):
+    """What the module says, run in a process of its own in this folder, with this environment and more of it."""
+    request = [name, {**arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}, {**os.environ, "PYTHONPATH": str(DEV), **environment}, os.getcwd()]
+    server = _server()
+    server.stdin.write(json.dumps(request) + "\n")
+    server.stdin.flush()
+    stdout, stderr = json.loads(server.stdout.readline())
+    assert stdout, stderr
+    return json.loads(stdout)
+
+
+@functools.lru_cache(maxsize=None)
+def _server():
+    """Ends with this process, which closes its stdin."""
+    return subprocess.Popen([sys.executable, Path(__file__).with_name("module_server.py")], env={**os.environ, "PYTHONPATH": str(DEV)}, text=True,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from scripted_tools import run_module
 
 from ansible_collections.trainyard.gpu.plugins.modules import disk_quotas
 
-DEV = Path(__file__).parents[4] / ".dev"
 REPQUOTA = """#!{python}
 import json, sys
 if "--user" not in sys.argv:
@@ -40,10 +38,7 @@ def quotas(tmp_path):
     def run(*asked, former=False, check=False):
         arguments = {"record": str(tmp_path / "record.json"), "state": "former" if former else "present", "_ansible_check_mode": check,
                      "quotas": [dict(zip(("kind", "id", "limit_mib"), each), path=str(tmp_path)) for each in asked], "_ansible_remote_tmp": "/tmp"}
-        done = subprocess.run([sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.disk_quotas"],
-                              env=dict(os.environ, PYTHONPATH=str(DEV), PATH="%s:%s" % (tmp_path, os.environ["PATH"])),
-                              input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False)
-        return json.loads(done.stdout)
+        return run_module("disk_quotas", arguments, check, PATH="%s:%s" % (tmp_path, os.environ["PATH"]))
 
     def limits(new=None):
         if new is not None:

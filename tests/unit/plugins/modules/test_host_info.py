@@ -5,25 +5,18 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from scripted_tools import run_module
 from sysfs_tree import SysfsTree, mapped, write
 
 from ansible_collections.trainyard.gpu.plugins.modules import host_info
 
-ROOT = Path(__file__).parents[4]
 
 
 def run(**arguments):
-    arguments.update(_ansible_check_mode=True, _ansible_remote_tmp="/tmp")
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "plugins/modules/host_info.py")], input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True,
-        check=False, env=dict(os.environ, PYTHONPATH=str(ROOT / ".dev")),
-    )
-    return json.loads(done.stdout)
+    return run_module("host_info", arguments, check=True)
 
 
 @pytest.fixture(name="port")

@@ -7,11 +7,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from scripted_tools import run_module
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import layers_digest
 from ansible_collections.trainyard.gpu.plugins.modules.image_info import describe
@@ -32,10 +30,7 @@ def fixture_ask(tmp_path):
         path = tmp_path / "docker"
         path.write_text("#!/bin/sh\n" + body, encoding="utf-8")
         path.chmod(0o755)
-        arguments = {"ANSIBLE_MODULE_ARGS": dict({"executable": str(path), "_ansible_remote_tmp": str(tmp_path), "_ansible_check_mode": True}, **options)}
-        run = subprocess.run([sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.image_info"], input=json.dumps(arguments),
-                             capture_output=True, text=True, check=False, env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
-        return json.loads(run.stdout)
+        return run_module("image_info", dict({"executable": str(path)}, **options), check=True)
 
     return ask
 

@@ -1,26 +1,18 @@
 """managed_files, run as Ansible runs it: a process that gets its arguments as JSON."""
 
-import json
 import os
 import stat
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from scripted_tools import run_module
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import full_access
 
-DEV = Path(__file__).parents[4] / ".dev"
 
 
 def run(*files, check=False):
     arguments = {"files": list(files), "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
-    done = subprocess.run(
-        [sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.managed_files"], env=dict(os.environ, PYTHONPATH=str(DEV)),
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False
-    )
-    return json.loads(done.stdout)
+    return run_module("managed_files", arguments, check)
 
 
 def mode(path):

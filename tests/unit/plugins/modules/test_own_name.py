@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from scripted_tools import run_module
 
-ROOT = Path(__file__).parents[4]
 OTHERS = "127.0.0.1 localhost\n10.0.0.12 server-b\n"
 
 
@@ -19,9 +14,7 @@ OTHERS = "127.0.0.1 localhost\n10.0.0.12 server-b\n"
 def _run(tmp_path):
     def run(check=False, **arguments):
         arguments.update(_ansible_check_mode=check, _ansible_diff=True, _ansible_remote_tmp=str(tmp_path), path=str(tmp_path / "hosts"))
-        done = subprocess.run([sys.executable, str(ROOT / "plugins/modules/own_name.py")], input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
-                              capture_output=True, text=True, check=False, env=dict(os.environ, PYTHONPATH=str(ROOT / ".dev")))
-        return json.loads(done.stdout)
+        return run_module("own_name", arguments, check)
     return run
 
 

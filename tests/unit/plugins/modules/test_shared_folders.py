@@ -13,19 +13,17 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from scripted_tools import run_module
 from ansible.module_utils import basic
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.trainyard.gpu.plugins.modules import shared_folders
 
-DEV = Path(__file__).parents[4] / ".dev"
 
 
 def run(tmp_path, folders, state="present", check=False):
     arguments = {"folders": folders, "record": str(tmp_path / "record.json"), "state": state, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
-    done = subprocess.run([sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.shared_folders"], env=dict(os.environ, PYTHONPATH=str(DEV)),
-                          input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False)
-    return json.loads(done.stdout)
+    return run_module("shared_folders", arguments, check)
 
 
 def mode(path):

@@ -3,21 +3,15 @@
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from scripted_tools import run_module
 
-DEV = Path(__file__).parents[4] / ".dev"
 
 
 def run(path, step, check=False, **arguments):
     arguments = {"path": str(path), "step": step, **arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
-    done = subprocess.run(
-        [sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.shared_storage_proof"], env=dict(os.environ, PYTHONPATH=str(DEV)),
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False
-    )
-    return json.loads(done.stdout)
+    return run_module("shared_storage_proof", arguments, check)
 
 
 def test_what_one_writes_the_other_reads_and_nothing_is_left(tmp_path):

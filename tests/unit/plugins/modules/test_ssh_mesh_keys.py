@@ -4,14 +4,11 @@ import hashlib
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
+from scripted_tools import run_module
 
-ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture(name="run")
@@ -19,14 +16,7 @@ def fixture_run(tmp_path):
     def run(check=False, **arguments):
         arguments = {"directory": f"{tmp_path}/ssh", "record": f"{tmp_path}/cluster.json", "comment": "server-a", **arguments,
                      "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
-        done = subprocess.run(
-            [sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.ssh_mesh_keys"],
-            input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
-            env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "PATH": f"{tmp_path}/bin:/usr/bin:/bin"},
-            capture_output=True, text=True, check=False,
-        )
-        assert done.stdout, done.stderr
-        return json.loads(done.stdout)
+        return run_module("ssh_mesh_keys", arguments, check, PATH=f"{tmp_path}/bin:/usr/bin:/bin")
     return run
 
 

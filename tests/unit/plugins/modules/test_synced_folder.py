@@ -1,24 +1,18 @@
 """synced_folder's half on the host, run as Ansible runs it; what the action plugin fills in is given by hand."""
 
 import hashlib
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripted_tools import run_module
 
-MODULE = Path(__file__).parents[4] / "plugins/modules/synced_folder.py"
 TIME = 1700000000
 
 
 def run(check=False, **arguments):
     arguments = {"src": "wheels", **arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
-    done = subprocess.run(
-        [sys.executable, str(MODULE)], input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), capture_output=True, text=True, check=False
-    )
-    return json.loads(done.stdout)
+    return run_module("synced_folder", arguments, check)
 
 
 @pytest.fixture(name="arrived")

@@ -2,17 +2,13 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from scripted_tools import run_module
 
 from ansible_collections.trainyard.gpu.plugins.modules import training_container_info
 
-ROOT = Path(__file__).parents[4]
 CONTAINER = {
     "Id": "c" * 64, "Name": "/trainyard-training", "Image": "sha256:aa", "State": {"Running": True, "StartedAt": "2026-11-20T12:41:28Z"},
     "HostConfig": {"RestartPolicy": {"Name": "no"}},
@@ -38,14 +34,7 @@ def fixture_run(tmp_path):
         script("systemctl", f"/bin/cat <<'EOF'\n{properties}\nEOF")
         script("journalctl", "echo 'no such device'")
         arguments = {"name": "trainyard-training", "image": "trainyard/training:0123", **arguments, "_ansible_remote_tmp": "/tmp"}
-        done = subprocess.run(
-            [sys.executable, "-m", "ansible_collections.trainyard.gpu.plugins.modules.training_container_info"],
-            input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
-            env={**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "PATH": f"{tmp_path}/bin:/nowhere"},
-            capture_output=True, text=True, check=False,
-        )
-        assert done.stdout, done.stderr
-        return json.loads(done.stdout)
+        return run_module("training_container_info", arguments, PATH=f"{tmp_path}/bin:/nowhere")
     return run
 
 
