@@ -300,8 +300,9 @@ PIP_NEEDED = (20, 3)
 
 
 def pip(*arguments, runner=run, **variables):
+    # PIP_NO_CACHE_DIR: pip before 19 takes 1 for the name of a folder and fails; 0 turns the cache off in all of them.
     environment = dict(os.environ, PIP_BREAK_SYSTEM_PACKAGES="1", PIP_ROOT_USER_ACTION="ignore", PIP_DISABLE_PIP_VERSION_CHECK="1",
-                       PIP_PROGRESS_BAR="off", PIP_NO_CACHE_DIR="1")
+                       PIP_PROGRESS_BAR="off", PIP_NO_CACHE_DIR="0")
     environment.update(variables)
     runner([sys.executable, "-m", "pip"] + list(arguments), environment)
 
