@@ -195,7 +195,8 @@ except OSError as error:
 
 def own_container(module):
     """What Docker says about the container, None with the cause where it can't be asked."""
-    run = run_tool(module, ["docker", "inspect", "--type=container", module.params["container"]], module.params["timeout"])
+    # No login: an engine on a busy host may take longer.
+    run = run_tool(module, ["docker", "inspect", "--type=container", module.params["container"]], max(20, module.params["timeout"]))
     if run.cause or run.rc != 0:
         missing = "no such container" in run.stderr.lower()
         return None, "container_not_running" if missing else "engine_unavailable", run.evidence or run.stderr.strip()
