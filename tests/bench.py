@@ -5,8 +5,8 @@ deleted: seconds, tasks, module runs per host; and what train.yml adds to the sa
 for hosts: `make lab-vm` by stage, a client's boot until the share is mounted, and what NFS leaves of the disk that it serves.
 Containers that look as if they had GPUs: the whole GPU stack once and again on one of them, over ssh, from the tests' repository of NVIDIA's kind; and what
 parsing the answer of eight GPUs and judging 100 kB of a bandwidth test's log take. Simulated hosts: how long it takes until verify names who is to blame
-for a bandwidth that falls short, where a measurement takes a second and rounds of disjoint groups run side by side. `tests/bench.py containers` (or
-`virtual`, `gpus`, `verdict`) measures one of them alone.
+for a bandwidth that falls short, where a measurement takes a second and rounds of disjoint groups run side by side. And what judging the input takes for 64 and 1024 hosts. `tests/bench.py containers` (or
+`virtual`, `gpus`, `verdict`, `input`) measures one of them alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -42,6 +43,9 @@ GPU_LIMITS = {"second run seconds": 6, "second run module runs": 12, "second run
               "100 kB of log judged ms": 50}
 # All pairs of n hosts are n-1 rounds; what is more is measured again, or was tried by halving.
 VERDICT_LIMITS = {"64 hosts, slow card: seconds": 16, "64 hosts, slow link: seconds": 16, "64 hosts, none to blame: seconds": 72, "64 hosts: CPU ms": 500}
+
+# Ansible itself takes most of it: 1.2 s for its start, and about 15 ms per host for its variables.
+INPUT_LIMITS = {"input of 64 hosts: CPU seconds": 4, "input of 1024 hosts: CPU seconds": 40}
 
 
 def good(run):
@@ -225,6 +229,34 @@ def tell_simulated(result):
     tell_verdict(result)
 
 
+def judged_input():
+    """Processor time of `inventory_check` alone, for hosts that differ in their address."""
+    rows, measured = [], {}
+    for count in (64, 1024):
+        with tempfile.TemporaryDirectory() as scratch:
+            hosts = {"node-%04d" % number: {"ansible_host": "10.0.%d.%d" % (number // 250, number % 250 + 1), "cluster_slots": 8}
+                     for number in range(count)}
+            shared = {"cluster_network": "10.0.0.0/16", "nfs_server_clients": ["10.0.0.0/16"], "nccl_version": "2.21.5-1+cuda12.4",
+                      "training_image_base": "nvcr.io/nvidia/pytorch:25.02-py3", "train_environment": {"NCCL_DEBUG": "INFO"}}
+            inventory = Path(scratch) / "hosts.yml"
+            inventory.write_text(yaml.safe_dump({"cluster": {"hosts": hosts, "vars": shared}}), encoding="utf-8")
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([str(BIN / "ansible-playbook"), "-i", str(inventory), "playbooks/inventory_check.yml"], cwd=ROOT, check=True,
+                           stdout=subprocess.DEVNULL)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1)
+        rows.append({"hosts": count, "cpu_seconds": seconds, "ms_per_host": round(1000 * seconds / count, 1)})
+        measured["input of %d hosts: CPU seconds" % count] = seconds
+    return {"rows": rows, "verdict": judge(measured, INPUT_LIMITS)}
+
+
+def tell_input(result):
+    print("\n%-34s %12s %12s" % ("inventory_check", "CPU seconds", "ms per host"))
+    for entry in result["rows"]:
+        print("%-34s %12.1f %12.1f" % ("%d hosts" % entry["hosts"], entry["cpu_seconds"], entry["ms_per_host"]))
+    tell_verdict(result)
+
+
 def judge(measured, limits):
     return {name: {"measured": measured[name], "limit": limit, "ok": measured[name] <= limit} for name, limit in limits.items()}
 
@@ -243,7 +275,7 @@ def main():
     sys.exit(not all(judged["ok"] for part in asked for judged in result[part].get("verdict", {}).values()))
 
 
-PARTS = {"containers": (containers, tell_containers), "gpus": (gpus, tell_gpus), "verdict": (verdict, tell_simulated),
+PARTS = {"input": (judged_input, tell_input), "containers": (containers, tell_containers), "gpus": (gpus, tell_gpus), "verdict": (verdict, tell_simulated),
          "virtual": (virtual, tell_virtual)}
 
 if __name__ == "__main__":

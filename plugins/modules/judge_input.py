@@ -15,7 +15,8 @@ description:
     This reads the argument specs, defaults and C(meta/input_rules.yml) of all roles of the collection as data
     and judges what the inventory says against them, at once.
   - Judges the inventory's shape, too - group C(cluster), head, storage, names, addresses.
-  - Names that begin like a role's variables but that no role has are warned of.
+  - Names that are nearly a known one are refused. Other names that begin like a role's variables but that no role has are warned of.
+  - Hosts that have the same values are judged once.
   - Runs on the controller only, and needs no connection. Use it with C(run_once).
   - Whether a variable without a default is needed is left to the role that uses it.
 options:
@@ -74,6 +75,10 @@ findings:
     fix:
       description: What to do.
       type: str
+evaluations:
+  description: How many expressions were compiled. It depends on what the inventory sets, and hardly on the number of hosts.
+  returned: always
+  type: int
 seconds:
   description: How long all of it took, in seconds.
   returned: always

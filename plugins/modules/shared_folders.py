@@ -18,6 +18,7 @@ description:
   - On an NFS server that takes root for another user (root_squash), a folder that has group and mode as asked is accepted, and so is its owner unless a
     person is asked for. One that is missing is made as its owner where the parent lets them. What the server refuses otherwise fails the module after all
     folders were tried, with the commands for the server's administrator.
+  - A path that leads through a symbolic link to a system folder such as C(/etc) is refused before anything is changed.
   - What was there before is written into O(record) first, so that V(former) can bring it back. Folders that the module made are removed by it only where
     they are empty.
 options:
@@ -115,6 +116,7 @@ import stat
 import struct
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import is_folder, normal_path
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import full_access, mount_of, parse_mountinfo
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record, write_record
 
@@ -415,6 +417,12 @@ def main():
         if module.params["state"] == "former":
             folders.former([folder["path"] for folder in module.params["folders"]])
         else:
+            # All before the first is changed.
+            for folder in module.params["folders"]:
+                leads_to = os.path.realpath(folder["path"])
+                if leads_to != normal_path(folder["path"]) and not (is_folder(leads_to, "mount") or is_folder(leads_to, "tree")):
+                    module.fail_json(msg="'%s' leads by a symbolic link to '%s'; expected a folder that is none of the system's own. Remove the link, or name "
+                                         "another folder" % (folder["path"], leads_to))
             for folder in module.params["folders"]:
                 folders.present(folder)
     except OSError as error:

@@ -318,6 +318,22 @@ def judged(campaign, case):
     return campaign({key: value for key, value in case.items() if key not in options}, **options)
 
 
+COMMON = {"cluster_network": "10.0.0.0/8", "nccl_version": "2.21.5-1+cuda12.4", "train_environment": {"NCCL_DEBUG": "INFO"}, "cluster_slots": 8,
+          "nfs_client_mounts": [{"server": "nas", "path": "/data1/share"}], "nfs_server_clients": ["10.0.0.0/8"]}
+
+
+def test_expressions_are_compiled_once_for_all_hosts(campaign):
+    few, many = (campaign(COMMON, hosts=["node-%d" % number for number in range(count)]) for count in (2, 100))
+    assert "failed" not in many and 0 < many["evaluations"] == few["evaluations"] < 60
+
+
+def test_the_defaults_are_good_on_their_own(campaign, monkeypatch):
+    """So that they need not be worked out where nobody changes them."""
+    monkeypatch.setattr(judge_input.Shared, "touched", lambda shared, host, names: {name for name in names if name in shared.hosts[host]})
+    result = campaign()
+    assert result["findings"] == [] and result["evaluations"] > 20
+
+
 def test_bad_inputs_are_refused_and_good_ones_are_not(campaign, capsys):
     missed = []
     for number, (case, name) in enumerate(list(HARMFUL) + list(REFUSED)):

@@ -87,6 +87,15 @@ def test_bad_input_is_named(tmp_path, folder, said):
     assert said in run(tmp_path, [folder])["msg"]
 
 
+def test_a_link_to_a_folder_of_the_system_is_refused_before_anything_is_changed(tmp_path):
+    (tmp_path / "link").symlink_to("/etc")
+    result = run(tmp_path, [{"path": str(tmp_path / "share")}, {"path": str(tmp_path / "link" / "trainyard-share"), "mode": "2775"}], check=True)
+    assert "leads by a symbolic link to '/etc/trainyard-share'" in result["msg"] and not (tmp_path / "share").exists()
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("/srv/trainyard-no-such-folder")
+    assert run(tmp_path, [{"path": str(tmp_path / "link" / "share")}], check=True)["msg"].endswith("link/share")
+
+
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "share").write_text("")
     assert "is no folder" in run(tmp_path, [{"path": str(tmp_path / "share")}])["msg"]
