@@ -137,14 +137,17 @@ def parse_driver_offers(text):
 
 
 def foreign_pin(source):
-    """How apt's preferences name a repository: by its origin, else by its host. C(source) has uri and origin."""
-    if source["origin"]:
-        return "release o=%s" % source["origin"]
-    return 'origin "%s"' % _apt_sources.location(source["uri"]).partition("/")[0] if not source["uri"].startswith(("file:", "copy:")) else 'origin ""'
+    """How apt's preferences name a repository, by its origin. Empty where it names none, or another repository that is used has the same one.
+
+    The host is no name for it: a mirror may serve the distribution beside it.
+    """
+    return "release o=%s" % source["origin"] if source["origin"] and source["own_origin"] else ""
 
 
 def is_kept_out(source, preferences):
     """Whether apt's preferences keep the driver's packages of a repository away for good. C(preferences) is the text of apt's files by path."""
+    if not foreign_pin(source):
+        return False
     for text in preferences.values():
         for paragraph in re.split(r"\n\s*\n", text):
             fields = dict(re.findall(r"^(\S+):[ \t]*(.*?)[ \t]*$", paragraph, re.MULTILINE))

@@ -168,6 +168,9 @@ foreign_sources:
     origin:
       description: What its Release file names as its origin; empty where it names none.
       type: str
+    own_origin:
+      description: Whether no repository that is used has the same origin. Otherwise apt's preferences can't tell them apart.
+      type: bool
     packages:
       description: Names of the driver's packages that it offers, with their newest versions first.
       type: dict
@@ -336,19 +339,23 @@ class Host:
 
     def foreign_sources(self, preferences):
         """A repository whose lists apt doesn't have yet offers nothing, and its origin isn't known."""
-        found = {}
+        found, used = {}, set()
         for path in files(SOURCES):
             for stanza in _apt_sources.stanzas(path, read_text(path)):
                 for uri, suite in [(uri, suite) for uri in stanza["uris"] for suite in stanza["suites"] if "deb" in stanza["types"]]:
                     prefix = os.path.join(LISTS, _apt_sources.list_prefix(uri, suite))
                     origin = stack.parse_release(read_text(prefix + "InRelease") or read_text(prefix + "Release"))
                     if not stack.is_foreign(path, uri, origin):
+                        used.add(origin)
                         continue
                     source = {"path": path, "uri": uri.rstrip("/"), "suite": suite, "origin": origin, "packages": {}}
                     for index in sorted(glob.glob(glob.escape(prefix) + "*Packages*")):
                         source["packages"].update(stack.parse_driver_offers(self.packages_file(index)))
                     if source["packages"]:
-                        found.setdefault((path, uri, suite), dict(source, kept_out=stack.is_kept_out(source, preferences)))
+                        found.setdefault((path, uri, suite), source)
+        for source in found.values():
+            source["own_origin"] = source["origin"] not in used
+            source["kept_out"] = stack.is_kept_out(source, preferences)
         return list(found.values())
 
     def foreign_packages(self, sources, packages, noted):

@@ -114,7 +114,8 @@ def test_a_driver_from_elsewhere_is_refused(source, there, ways):
 
 def test_a_driver_of_another_apt_source_is_refused_or_stays_and_the_source_is_kept_out():
     there = host("Hopper", packages={"nvidia-utils-570": package("570.172.08-0ubuntu0~gpu1")}, driver_sources=["other_repository"], library="570.172.08",
-                 foreign_sources=[{"uri": "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu", "origin": "LP-PPA-graphics-drivers"}])
+                 foreign_sources=[{"uri": "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu", "origin": "LP-PPA-graphics-drivers",
+                                  "own_origin": True}])
     told = plan(there, source="distribution", version="535")
     assert "from packages of another apt source, such as a PPA, and nvidia_driver_source is distribution" in told["problems"][0]
     assert "apt-get purge nvidia-utils-570" in told["problems"][0]

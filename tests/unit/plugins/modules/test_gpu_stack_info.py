@@ -179,7 +179,7 @@ def test_a_ppa_that_offers_a_driver_is_reported(host, monkeypatch):
     host.files[source] = "deb %s jammy main\ndeb-src %s jammy main\ndeb http://mirror.example/debian bookworm main\n" % (uri, uri)
     told = host()
     assert told["foreign_sources"] == [{
-        "path": source, "uri": uri, "suite": "jammy", "origin": "LP-PPA-graphics-drivers", "kept_out": False,
+        "path": source, "uri": uri, "suite": "jammy", "origin": "LP-PPA-graphics-drivers", "kept_out": False, "own_origin": True,
         "packages": {"nvidia-driver": ["570.172.08-1"], "nvidia-smi": ["570.172.08-1"]}}]
     assert told["driver_sources"] == ["distribution"]
     # Now its driver is the one that is installed.
