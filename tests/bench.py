@@ -5,7 +5,8 @@ deleted: seconds, tasks, module runs per host; and what train.yml adds to the sa
 for hosts: `make lab-vm` by stage, a client's boot until the share is mounted, and what NFS leaves of the disk that it serves.
 Containers that look as if they had GPUs: the whole GPU stack once and again on one of them, over ssh, from the tests' repository of NVIDIA's kind; and what
 parsing the answer of eight GPUs and judging 100 kB of a bandwidth test's log take. Simulated hosts: how long it takes until verify names who is to blame
-for a bandwidth that falls short, where a measurement takes a second and rounds of disjoint groups run side by side. And what judging the input takes for 64 and 1024 hosts. `tests/bench.py containers` (or
+for a bandwidth that falls short, where a measurement takes a second and rounds of disjoint groups run side by side. And what judging the
+input takes for 64 and 1024 hosts. `tests/bench.py containers` (or
 `virtual`, `gpus`, `verdict`, `input`) measures one of them alone.
 """
 

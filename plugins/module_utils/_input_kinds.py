@@ -40,6 +40,8 @@ def show(value):
     """Return a value as one short line that holds no credentials of a URL."""
     # What is nothing but blanks would not be seen.
     text = value if isinstance(value, str) and value.strip() else repr(value)
+    # Far more than is shown; an @ behind it may end credentials that begin in it.
+    text = text[:1000] + ("@" if "@" in text[1000:] else "")
     text = "".join(char if char.isprintable() else " " if char.isspace() else repr(char)[1:-1] for char in str(text))
     text = " ".join(mask(text).split())
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."

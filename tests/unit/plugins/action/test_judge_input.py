@@ -9,6 +9,7 @@ import pytest
 import yaml
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
+from ansible.parsing.vault import VaultLib, VaultSecret
 from ansible.template import Templar
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
@@ -24,8 +25,9 @@ class Judge:
 
     def __call__(self, inventory, **args):
         path = self.folder / "hosts.yml"
-        path.write_text(yaml.safe_dump(inventory), encoding="utf-8")
+        path.write_text(inventory if isinstance(inventory, str) else yaml.safe_dump(inventory), encoding="utf-8")
         loader = DataLoader()
+        loader.set_vault_secrets(SECRETS)
         manager = InventoryManager(loader=loader, sources=[str(path)])
         variables = VariableManager(loader=loader, inventory=manager)
         host = (manager.get_hosts("cluster") or manager.get_hosts("all") or [manager.get_host("localhost")])[0]
@@ -377,3 +379,23 @@ def test_a_secret_is_not_shown(judge):
     assert result["failed"] and "hunter2" not in str(result)
     result = judge(cluster({"training_image_registry_login": {"pasword": "hunter2"}}))
     assert result["failed"] and "hunter2" not in str(result) and "pasword" in result["msg"]
+
+
+SECRETS = [("default", VaultSecret(b"word"))]
+
+
+@pytest.mark.parametrize("name, text", [("nccl_url", "nccl_source: source\n      nccl_url: "), ("training_image_base", "training_image_base: "),
+                                        ("cluster_network", "mine: "), ("package_sources_nvidia_cuda_url", "mine: ")])
+def test_a_value_from_a_vault_is_not_shown(judge, name, text):
+    vaulted = VaultLib(SECRETS).encrypt("hunter2 behind ops@").decode().strip().replace("\n", "\n        ")
+    inventory = "cluster:\n  hosts:\n    server-a:\n      %s!vault |\n        %s\n" % (text, vaulted)
+    result = judge(inventory + ("      %s: '{{ mine }}'\n" % name if "mine" in text else ""))
+    assert result["failed"] and {source for dummy, source in problems(result)} == {name}
+    assert "hunter2" not in str(result) and "(not shown)" in result["msg"]
+
+
+@pytest.mark.parametrize("url", ["https://ops:hunter2@m.example", "https://ops:hunter2/x@y@m.example/a b", "ops:hunter2@m.example/x", "ftp://hunter2@m.example",
+                                 "https://m.example/x y?token=hunter2", "https://ops:hunter2 z@m.example"])
+def test_credentials_in_a_refused_url_are_masked(judge, url):
+    result = judge(cluster({"docker_engine_repository_url": url, "training_image_horovod_url": url, "training_image_base": url}))
+    assert len(problems(result)) == 3 and "hunter2" not in str(result) and "***" in result["msg"]

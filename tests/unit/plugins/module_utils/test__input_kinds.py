@@ -1,0 +1,78 @@
+"""Kinds of values, each with what is good and what is not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
+
+DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize("judge, good, bad", [
+    (kinds.is_image, ["ubuntu", "a/b:1", "host:5000/a/b@" + DIGEST, "localhost/a", "nvcr.io/nvidia/pytorch:25.02-py3", "a__b/c-d", "10.0.0.1:5000/a"],
+     ["", "A", "a:", ":1", "a b", "a//b", "-a", "https://a/b", "a@sha256:1", "a:b:c", "0" * 64, "h:99999/a", "a\n", None, 1]),
+    (kinds.is_hostname, ["a", "node_1", "a-b.example.org", "1", "a."], ["", "a..b", "-a", "a-", "a b", "a" * 64, "1.2.3.4", "999.1.1.1", "*", "\u00e4", None]),
+    (kinds.is_client, ["10.0.0.0/24", "10.0.0.1", "2001:db8::/32", "nas.example.org"], ["10.0.0.1/24", "0.0.0.0/0", "::/0", "*", "a/24", "10.0.0.0/33", ":::"]),
+    (kinds.is_no_proxy, ["*", ".a.example", "a:80", "10.0.0.0/8", "::1", "*.lab", "[::1]"], ["a b", "http://a", "a,b", "", "a\n", None]),
+    (kinds.is_network, ["10.0.0.0/24"], ["10.0.0.1/24", "10.0.0.0", "0.0.0.0/0", "127.0.0.0/8", "::/64", "10.0.0.0/24\n"]),
+    (kinds.is_url, ["https://a.example", "http://a:80/b?c=d", "file:///srv/x", "https://[::1]:8080/x"],
+     ["https://u:p@a", "ftp://a", "https://", "https://a:0", "https://a:70000", "https://a b", "file://host/x", "file:///", "https://a\\b", "https://a@b/c@d"]),
+    (kinds.is_proxy, ["http://p:3128", "https://u:p%40@p/"], ["p:3128", "http://p/x", "socks5://p", "http://p\n"]),
+    (kinds.is_plain_path, ["/a/b", "/a/", "/gr\u00f6\u00dfe"], ["/", "a", "/a b", "/a/../b", "/$(x)", "/a\n", "/\u0661", "/a'"]),
+    (kinds.is_command, ["a 'b c'", "a \\\n b"], ["", " ", "a 'b", True, ["a"]]),
+    (kinds.is_environment, [{}, {"A": "b", "_1": 2}], [{"1": "x"}, {"A": "b\n"}, {"A": []}, [], "A=b"]),
+])
+def test_kinds(judge, good, bad):
+    assert [value for value in good if not judge(value)] == [] and [value for value in bad if judge(value)] == []
+
+
+@pytest.mark.parametrize("use, good, bad", [
+    ("share", ["/data1/share", "/srv/x", "/mnt/a"], ["/etc", "//etc/x", "/./usr", "/home/a", "/opt/a", "/var/nfs", "/ETC"]),
+    ("export", ["/data1", "/home/share", "/opt/x", "/var/nfs"], ["/home", "/opt", "/var", "/var/lib/x", "//var//log", "/root/.ssh"]),
+    ("mount", ["/data1", "/home", "/mnt"], ["/usr/", "/opt", "/var/lib/docker", "/boot/efi"]),
+    ("tree", ["/home", "/mnt/user", "/opt/x"], ["//etc/x", "/var/x", "/tmp"]),
+    ("data", ["/var/lib/docker", "/data/docker", "/mnt/x"], ["/var/lib", "/etc", "/home"]),
+    ("target", ["/workspace", "/etc/nccl.conf", "/dev/shm", "/usr/lib/x"], ["/proc/x", "/sys", "/dev", "/etc", "//usr/"]),
+])
+def test_folders(use, good, bad):
+    assert [path for path in good if not kinds.is_folder(path, use)] == [] and [path for path in bad if kinds.is_folder(path, use)] == []
+
+
+@pytest.mark.parametrize("spec, value, result, found", [
+    ({"type": "int"}, "12", 12, None), ({"type": "int"}, "1_2", "1_2", "1_2"), ({"type": "int"}, True, True, "True"), ({"type": "float"}, "0.5", 0.5, None),
+    ({}, 570, "570", None), ({}, 20.10, 20.1, "a number without quotes, which YAML reads as 20.1"), ({}, ["x"], ["x"], "a list: ['x']"),
+    ({"type": "bool"}, "no", False, None),
+    ({"type": "list", "elements": "int"}, ["1", 2], [1, 2], None), ({"type": "list"}, "a,b", "a,b", "a,b"), ({"choices": ["3"]}, 3, "3", None),
+    ({"type": "dict", "options": {"uid": {"type": "int"}}}, {"uid": "2001"}, {"uid": 2001}, None),
+    ({"type": "dict", "options": {"uid": {"type": "int"}}}, {"uidd": 1}, {}, "an unknown key uidd"),
+])
+def test_types(spec, value, result, found):
+    checked, wrong = kinds.check_type(spec, value)
+    assert checked == result and [entry[3] for entry in wrong] == ([found] if found else [])
+
+
+@pytest.mark.parametrize("text, shown", [
+    ("https://ops:hunter2@a/b", "https://***@a/b"), ("https://a/b?token=hunter2&c=d", "https://a/b?token=***&c=d"), ("a/b@" + DIGEST, "a/b@" + DIGEST),
+    ("https://u:p/q@r@a", "https://***@a"), ("u:p@a", "***@a"), ("", "''"), ("  ", "' '"), ("a\nb\x1b", "a b\\x1b"),
+    ("a" * 200, "a" * 160 + "..."), (["x"], "['x']"),
+])
+def test_what_is_shown(text, shown):
+    assert kinds.show(text) == shown
+
+
+def test_a_long_value_is_judged_at_once():
+    begun = time.process_time()
+    for text in ("a" * 200000, ":" * 200000, "@" * 200000, "https://" + "a:" * 100000, "a." * 100000, "a-" * 100000, "u:" + "p" * 200000 + "@a"):
+        kinds.show(text)
+        for judge in (kinds.is_image, kinds.is_url, kinds.is_host, kinds.is_client, kinds.is_no_proxy, kinds.is_plain_path):
+            judge(text)
+    assert time.process_time() - begun < 1.5
+    assert "ppp" not in kinds.show("https://u:" + "p" * 2000 + "@a")
+
+
+@pytest.mark.parametrize("one, other, apart", [("gpu", "gpus", 1), ("haed", "head", 1), ("abc", "abc", 0), ("abc", "xyz", 3), ("a", "abcd", 3)])
+def test_distance(one, other, apart):
+    assert kinds.distance(one, other) == apart
