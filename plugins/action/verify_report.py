@@ -18,7 +18,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import R
 
 # Earlier runs whose curves the page shows.
 HISTORY = 5
-BANDWIDTH_KEYS = ("collective", "note", "runs")
+BANDWIDTH_KEYS = ("collective", "note", "runs", "tool", "tool_reason")
 
 
 def published(loader):

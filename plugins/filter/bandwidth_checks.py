@@ -57,10 +57,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BR
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._watched import fabric_counters, gpus_busy, nccl_transport
 
-SOURCE = {"gloo": "PyTorch's all-reduce by Gloo", "nccl": "PyTorch's all-reduce by NCCL"}
+SOURCE = {"gloo": "PyTorch's all-reduce by Gloo", "nccl": "PyTorch's all-reduce by NCCL", "horovod": "Horovod's all-reduce",
+          "all_reduce_perf": "all_reduce_perf of nccl-tests"}
 SAID = "trainyard: failed: "
 LOG = "look at the job's log, .trainyard/jobs/verify-bandwidth/job.log on the share"
 ONE_RANK = "one rank has nothing to exchange"
+NO_SETS = "this Horovod has no process sets (0.23 and newer have), so it measures all ranks together only"
 
 
 def _reason(tail):
@@ -89,13 +91,36 @@ def _unseen(answer, hosts, tail):
     return ONE_RANK if len(hosts) < 2 and _ended(answer) else "the job broke off"
 
 
+def _source(answer):
+    key = "all_reduce_perf" if answer.get("tool") == "all_reduce_perf" else answer.get("collective")
+    carrier = {"nccl": " by NCCL", "gloo": " by Gloo"}.get(answer.get("carrier"), "")
+    return SOURCE.get(key, "an all-reduce of all ranks") + carrier
+
+
+def _unwatched_checks(answer, hosts, gpus):
+    """Of a tool that is not watched at work; NCCL's log tells the transport."""
+    why = "only the job that measures with PyTorch is watched"
+    name, source = ", ".join(hosts), _source(answer)
+    no_gpu = "the training container was given no GPU"
+    checks = [finding("gpus-busy", host, "skipped", found=why if gpus.get(host) else no_gpu, source=source) for host in hosts]
+    if len(hosts) > 1:
+        checks += [finding("fabric-counters", host, "skipped", found=why, source=source) for host in hosts]
+    seen = sorted({transport for run in answer["runs"] for transport in run["transports"]})
+    if not seen:
+        return checks + [finding("nccl-transport", name, "skipped", found=why if gpus else "the job ran without NCCL, as it has no GPUs", source=source)]
+    watched = {"transports": seen, "hosts": {host: {"ranks": gpus.get(host, 0), "via": []} for host in hosts}}
+    return checks + [nccl_transport(watched, answer["facts"], hosts)]
+
+
 def _watched_checks(answer, hosts, tail, gpus, reason):
     """What was seen while all worked together. A check that can't be made says why."""
+    if answer.get("runs") and (answer.get("tool") == "all_reduce_perf" or answer.get("collective") == "horovod"):
+        return _unwatched_checks(answer, hosts, {host: count for host, count in gpus.items() if count})
     collective, watched, name = answer.get("collective"), answer.get("watched") or {}, ", ".join(hosts)
     reason = reason or watched.get("error") or _unseen(answer, hosts, tail)
 
     def skipped(check_id, host, found):
-        return finding(check_id, host, "skipped", found=found, source=SOURCE.get(collective, "PyTorch's all-reduce"))
+        return finding(check_id, host, "skipped", found=found, source=_source(answer))
 
     seen = watched.get("hosts") or {}
     checks = []
@@ -116,12 +141,12 @@ def _watched_checks(answer, hosts, tail, gpus, reason):
 
 
 def bandwidth_checks(answer, hosts, tail=None, gpus=None, reason=""):
-    return _measured_checks(answer, hosts, tail or [], reason) + _watched_checks(answer, hosts, tail or [], gpus or {}, reason)
+    return _measured_checks(answer, hosts, tail or [], gpus or {}, reason) + _watched_checks(answer, hosts, tail or [], gpus or {}, reason)
 
 
-def _measured_checks(answer, hosts, tail, reason):
+def _measured_checks(answer, hosts, tail, gpus, reason):
     runs = {run["id"]: run for run in answer.get("runs", [])}
-    source = SOURCE.get(answer.get("collective"), "PyTorch's all-reduce")
+    source = _source(answer)
     blamed = {host: entry["evidence"] for entry in answer.get("blame", []) if entry["kind"] == "host" for host in entry["names"]}
 
     def missing(check_id, host, why):
@@ -131,7 +156,8 @@ def _measured_checks(answer, hosts, tail, reason):
     for host in hosts:
         run = runs.get("host:%s" % host)
         if run is None:
-            checks.append(missing("bandwidth-host", host, reason or (ONE_RANK if _ended(answer) else "")))
+            checks.append(missing("bandwidth-host", host, reason or (
+                NO_SETS if answer.get("collective") == "horovod" and gpus.get(host, 0) > 1 else ONE_RANK if _ended(answer) else "")))
             continue
         checks.append(finding(
             "bandwidth-host", host, "pass" if run["passed"] else "fail", expected=_required(run["expected"]),
@@ -151,7 +177,9 @@ def _measured_checks(answer, hosts, tail, reason):
         found = ". ".join([found] + (blame or [text for text in [answer["note"]] if text]))
         links = [entry["names"] for entry in answer["blame"] if entry["kind"] == "link"]
         fix = " and ".join(["look at %s" % host for host in blamed] + ["look at the way between %s and %s" % tuple(link) for link in links])
-        if answer["suspect"]:
+        if not answer["blame"] and answer.get("tool") in ("all_reduce_perf", "horovod"):
+            fix = "look at the hosts that fail alone first, then at what all hosts share: the switch, its uplinks, settings"
+        elif answer["suspect"]:
             fix += "; until then leave out: %s" % ", ".join(answer["suspect"])
         else:
             fix = "look at what all hosts share: the switch, its uplinks, settings"

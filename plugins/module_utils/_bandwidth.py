@@ -19,8 +19,8 @@ compared with what the slowest part of the way can carry. What that is:
 import re
 import statistics
 
-__all__ = ["BROKE_OFF", "COUNTER_FILES", "ParseError", "better", "card", "counted", "expected", "gpus", "history", "judged_busbw", "must_move", "row", "sizes",
-           "utilization", "verdict", "watched_size", "wrong_values"]
+__all__ = ["BROKE_OFF", "COUNTER_FILES", "ParseError", "better", "card", "counted", "expected", "gpus", "history", "judge_runs", "judged_busbw", "must_move",
+           "row", "sizes", "utilization", "verdict", "watched_size", "wrong_values"]
 
 #: The note of an answer as long as its job has not ended.
 BROKE_OFF = "the job did not come to its end"
@@ -210,6 +210,24 @@ def verdict(run, bound):
     figures = [_busbw(entry) for entry in run["rows"]]
     return {"expected": bound, "judged_busbw_gb_s": busbw, "passed": not reasons, "reasons": reasons,
             "avg_busbw_gb_s": round(sum(figures) / len(figures), 4) if figures else None, "max_busbw_gb_s": max(figures) if figures else None}
+
+
+def judge_runs(runs, facts, carrier, asked, earlier):
+    """Runs with what each should have reached, and whether it did.
+
+    C(facts) are the hosts' cards and GPUs, C(carrier) what moves the data (nccl or gloo), C(earlier) what the same runs did before, by their id.
+    """
+    alone = {run["hosts"][0]: judged_busbw(run["rows"]) or 0.0 for run in runs if len(run["hosts"]) == 1}
+
+    def bound(run):
+        hosts = [dict(facts[host], name=host) for host in run["hosts"]]
+        if len(hosts) > 1:
+            return expected(hosts, carrier, asked, earlier.get("cluster") if run["id"] == "cluster" else None)
+        peers = [value for host, value in alone.items() if host != run["hosts"][0]]
+        # Of two hosts the other; of many the usual one.
+        return expected(hosts, carrier, asked, earlier.get(run["id"]), sorted(peers)[len(peers) // 2] if peers else None)
+
+    return [dict(run, **verdict(run, bound(run))) for run in runs]
 
 
 def watched_size(largest, collective, ranks):

@@ -81,7 +81,7 @@ def gpus_busy(watched, host):
 
 def nccl_transport(watched, facts, hosts):
     """Whether NCCL connects its ranks by the best that the hardware has: RDMA between hosts, NVLink on a host."""
-    seen = transports("\n".join(via for host in hosts for via in watched["hosts"][host]["via"]))
+    seen = watched.get("transports") or transports("\n".join(via for host in hosts for via in watched["hosts"][host]["via"]))
     between = [name for name in seen if name.startswith("NET/")]
     # By NVLink switches that reach over several hosts.
     shared = any(name == "P2P/MNNVL" for name in seen)

@@ -31,8 +31,10 @@ try:
     import torch
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
+    NO_TORCH = ""
 except ImportError as error:
-    raise SystemExit("Bandwidth is measured with PyTorch, which the training image lacks (%s)." % error)
+    # The facts and the judgement serve other tools as well.
+    NO_TORCH = str(error)
 
 # A message of this many elements repeats the values by which sums are checked: no float32 sum of them is rounded.
 PATTERN = 7
@@ -303,7 +305,6 @@ class Conductor(Rank):
         self.facts = {}
         self.earlier = plan["history"].get(self.backend, {})
         self.hosts = [host["name"] for host in plan["hosts"]]
-        self.path = os.path.join(os.environ["TRAINYARD_JOB_DIR"], "bandwidth.json")
 
     def ask(self, wanted, watch=False):
         """Measure groups side by side: {name: (ranks, sizes)} to {name: answer}. Watched, they have one size."""
@@ -373,26 +374,13 @@ class Conductor(Rank):
             return "cluster"
         return "%s:%s" % ("pair" if len(group) == 2 else "group", ",".join(group))
 
-    def bound(self, run, alone):
-        asked = self.plan["asked"]
-        hosts = [dict(self.facts[host], name=host) for host in run["hosts"]]
-        if len(hosts) > 1:
-            earlier = self.earlier.get("cluster") if run["id"] == "cluster" else None
-            return _bandwidth.expected(hosts, self.backend, asked, earlier)
-        peers = [value for host, value in alone.items() if host != run["hosts"][0]]
-        # Of two hosts the other; of many the usual one.
-        return _bandwidth.expected(hosts, self.backend, asked, self.earlier.get(run["id"]), sorted(peers)[len(peers) // 2] if peers else None)
-
     def judged(self):
-        alone = {run["hosts"][0]: _bandwidth.judged_busbw(run["rows"]) or 0.0 for run in self.runs.values() if len(run["hosts"]) == 1}
-        return [dict(run, **_bandwidth.verdict(run, self.bound(run, alone))) for run in self.runs.values()]
+        return _bandwidth.judge_runs(list(self.runs.values()), self.facts, self.backend, self.plan["asked"], self.earlier)
 
     def write(self, verdict):
         found = {"collective": self.backend, "runs": self.judged(), "watched": self.watched, "facts": self.facts, "blame": verdict["blame"],
                  "suspect": verdict["suspect"], "note": verdict["note"], "rounds": verdict["rounds"], "seconds": round(time.perf_counter() - self.begun, 2)}
-        with open(self.path + ".new", "w", encoding="utf-8") as stream:
-            json.dump(found, stream, indent=1, sort_keys=True)
-        os.rename(self.path + ".new", self.path)
+        write_answer(found)
         return found
 
     def lead(self):
@@ -447,8 +435,33 @@ class Conductor(Rank):
             self.get("left/%d" % rank)
 
 
+def read_plan():
+    return json.loads(base64.b64decode(os.environ["TRAINYARD_BANDWIDTH"]).decode())
+
+
+def write_answer(found):
+    path = os.path.join(os.environ["TRAINYARD_JOB_DIR"], "bandwidth.json")
+    with open(path + ".new", "w", encoding="utf-8") as stream:
+        json.dump(found, stream, indent=1, sort_keys=True)
+    os.rename(path + ".new", path)
+
+
+def report_metrics(found):
+    """What the job's runner puts into result.json."""
+    if "TRAINYARD_RANK_REPORT" in os.environ:
+        whole = [run["judged_busbw_gb_s"] for run in found["runs"] if run["id"] == "cluster"]
+        with open(os.environ["TRAINYARD_RANK_REPORT"], "w", encoding="utf-8") as stream:
+            json.dump({"metrics": {"busbw_gb_s": whole[0] if whole else None}}, stream)
+
+
 def main():
-    plan = json.loads(base64.b64decode(os.environ["TRAINYARD_BANDWIDTH"]).decode())
+    if sys.argv[1:] == ["facts"]:
+        # For a tool that runs outside of a job: what can limit this host, with GPUs.
+        print(json.dumps(facts(True)))
+        return
+    if NO_TORCH:
+        raise SystemExit("Bandwidth is measured with PyTorch, which the training image lacks (%s)." % NO_TORCH)
+    plan = read_plan()
     agent = (Conductor if os.environ["RANK"] == "0" else Rank)(plan)
     host = next(name for name, ranks in agent.ranks_of.items() if agent.rank in ranks)
     if agent.ranks_of[host][0] == agent.rank:
@@ -458,11 +471,7 @@ def main():
     if agent.rank:
         agent.follow()
         return
-    found = agent.lead()
-    if "TRAINYARD_RANK_REPORT" in os.environ:
-        whole = [run["judged_busbw_gb_s"] for run in found["runs"] if run["id"] == "cluster"]
-        with open(os.environ["TRAINYARD_RANK_REPORT"], "w", encoding="utf-8") as stream:
-            json.dump({"metrics": {"busbw_gb_s": whole[0] if whole else None}}, stream)
+    report_metrics(agent.lead())
 
 
 if __name__ == "__main__":

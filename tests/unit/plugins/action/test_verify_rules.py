@@ -264,6 +264,8 @@ def test_what_is_silent(kind, changes):
     ("memlock", plain, {"mesh": a_mesh(b_from_a={"cause": "timeout"}, b_from_b={"cause": "timeout"})}, "nobody could log in"),
     ("horovod-build", plain, {"__verify_horovod": {"available": False, "cause": "container_not_running", "missing": ["frameworks.pytorch"]}},
      "container_not_running"),
+    ("horovod-build", plain, {"mesh": a_mesh(b_from_b={"cause": "timeout"}), "__verify_horovod": {"skipped": True}},
+     "not asked, as the login through port 12345 fails (timeout)"),
     ("ib-ports", plain, fabric(available=False, fix="load mlx5_ib"), "load mlx5_ib"),
 ])
 def test_what_cannot_be_told_is_not_passed(check_id, kind, changes, found):

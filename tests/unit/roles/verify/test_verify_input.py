@@ -76,7 +76,8 @@ OF_JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters"
 
 
 RUNS = {"ansible_check_mode": False, "__verify_is_alone": True, "verify_measure_bandwidth": True, "verify_required": [], "verify_overrule": {},
-        "training_image_requires": {"frameworks": ["pytorch"]}, "__verify_judged": {"findings": []}}
+        "training_image_requires": {"frameworks": ["pytorch"]}, "__verify_judged": {"findings": []}, "verify_bandwidth_tool": "auto"}
+NO_TOOL = {"__verify_bandwidth_choice": {"tool": "", "problem": "the image has none"}}
 
 
 @pytest.mark.parametrize("changes, unmeasured", [
@@ -88,7 +89,14 @@ RUNS = {"ansible_check_mode": False, "__verify_is_alone": True, "verify_measure_
     # A cluster of which nothing can be told stays without a good verdict.
     ({"training_image_requires": {"frameworks": []}}, ["horovod-build"]),
     ({"training_image_requires": {"frameworks": []}, "verify_required": ["horovod-build"]}, []),
-    ({"training_image_requires": {"frameworks": ["tensorflow"]}}, []), ({"__verify_judged": {"findings": [{"id": "ssh-mesh", "verdict": "fail"}]}}, [])])
+    ({"training_image_requires": {"frameworks": ["tensorflow"]}}, []),
+    # An image that nothing is required of may have no tool. One that lacks what was requested is a fault.
+    (dict(NO_TOOL, training_image_requires={}), ["bandwidth-host", "bandwidth-cluster", "horovod-build"]),
+    (dict(NO_TOOL, training_image_requires={}, verify_required=["bandwidth-cluster"]), ["bandwidth-host", "horovod-build"]),
+    (NO_TOOL, []), (dict(NO_TOOL, training_image_requires={}, verify_bandwidth_tool="torch"), ["horovod-build"]),
+    # Horovod without process sets measures all together only.
+    ({"verify_bandwidth": {"collective": "horovod", "runs": [{"id": "cluster"}]}}, ["bandwidth-host"]),
+    ({"verify_bandwidth": {"collective": "horovod", "runs": [{"id": "host:a"}, {"id": "cluster"}]}}, []), ({"__verify_judged": {"findings": [{"id": "ssh-mesh", "verdict": "fail"}]}}, [])])
 def test_what_this_run_makes_can_be_required(changes, unmeasured):
     assert decided("unmeasured", **dict(RUNS, **changes)) == unmeasured
 
@@ -97,7 +105,7 @@ def test_what_this_run_makes_can_be_required(changes, unmeasured):
     ({}, ""), ({"training_image_requires": {}}, ""), ({"__verify_judged": {"findings": [{"id": "free-space", "verdict": "fail"}]}}, ""),
     ({"ansible_check_mode": True}, "in check mode no job is started"), ({"verify_measure_bandwidth": "no"}, "verify_measure_bandwidth is false"),
     ({"__verify_is_alone": False}, "as a part of another playbook no job is started: run verify.yml"),
-    ({"training_image_requires": {"frameworks": ["tensorflow"]}}, "the job needs PyTorch, and training_image_requires has frameworks tensorflow"),
+    ({"training_image_requires": {"frameworks": ["tensorflow"]}}, ""),
     ({"__verify_judged": {"findings": [{"id": "ssh-mesh", "verdict": "fail"}]}}, "no job can run, as failed: ssh-mesh")])
 def test_why_no_job_is_started(changes, reason):
     assert decided("no_job", **dict(RUNS, **changes)) == reason
@@ -105,6 +113,15 @@ def test_why_no_job_is_started(changes, reason):
     checks = decided("without_job", cluster_members=members, **dict(RUNS, **changes))
     assert {check["id"] for check in checks} == set(OF_JOBS if reason else []) and {check["verdict"] for check in checks} <= {"skipped"}
     assert [check["found"] for check in checks if check["id"] == "bandwidth-cluster"] == (["not measured: " + reason] if reason else [])
+
+
+@pytest.mark.parametrize("logins, cause", [
+    ([], ""), ([{"name": "a", "cause": ""}, {"name": "b", "cause": "timeout"}], ""), ([{"name": "b", "cause": ""}, {"name": "a", "cause": "timeout"}], "timeout"),
+])
+def test_own_login(logins, cause):
+    """Horovod is not asked through an sshd that does not answer."""
+    assert decided("own_login", training_sshd_proof={"proofs": {"a": {"logins": logins}}}) == cause
+    assert decided("own_login") == ""
 
 
 def test_checks_of_the_job():

@@ -1,0 +1,25 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_tool
+
+
+def bandwidth_tool(image, asked, gpus, on_host=False, frameworks=None, problems=None):
+    if asked not in ("auto",) + _bandwidth_tool.TOOLS:
+        raise AnsibleFilterError("bandwidth_tool: '%s' is not a tool; use auto, %s" % (asked, ", ".join(_bandwidth_tool.TOOLS)))
+    return _bandwidth_tool.choose(asked, gpus, image, on_host, frameworks, problems)
+
+
+def bandwidth_of_nccl_tests(together, alone, facts, gpus, plan):
+    return _bandwidth_tool.of_nccl_tests(alone, together, facts, gpus, plan)
+
+
+class FilterModule:
+    """The tool that measures the bandwidth, and its answer."""
+
+    def filters(self):
+        return {"bandwidth_tool": bandwidth_tool, "bandwidth_of_nccl_tests": bandwidth_of_nccl_tests}

@@ -1,0 +1,249 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Measures Horovod's all-reduce over the hosts of a job, in images without PyTorch: each host alone, then all together.
+
+The ranks are started by horovodrun and do the same steps in the same order. Groups of ranks are Horovod's process sets; versions without them (before 0.23)
+measure all ranks together only. Who is slow is not looked for: a rank whose peer is lost ends with its job, so that no other group can be tried.
+Plan and answer are those of all_reduce.py, which lies beside this file. Python 3.6: old training images have nothing newer.
+"""
+
+import json
+import sys
+import time
+
+import _bandwidth
+import all_reduce
+
+NO_SEARCH = "Horovod measured; the host or link to blame is looked for only by an image with PyTorch"
+
+
+class Binding(object):
+    """What all bindings have: sums over the ranks of a process set."""
+
+    #: Whether an all-reduce gives its result before it is done.
+    lazy = False
+
+    def reduce(self, buffer, name, process_set):
+        # Before 0.19 there are no operations, before 0.23 no process sets.
+        options = {"op": self.hvd.Sum} if hasattr(self.hvd, "Sum") else {"average": False}
+        if process_set is not None:
+            options["process_set"] = process_set
+        return self.hvd.allreduce(buffer, name=name, **options)
+
+
+class Torch(Binding):
+    def __init__(self):
+        import horovod.torch as hvd
+        import torch
+        self.torch, self.hvd = torch, hvd
+
+    def start(self, local_rank):
+        self.gpu = self.torch.cuda.is_available()
+        self.torch.set_num_threads(1)
+        if self.gpu:
+            self.torch.cuda.set_device(local_rank)
+        self.device = self.torch.device("cuda", local_rank) if self.gpu else self.torch.device("cpu")
+
+    def pattern(self, count, addend):
+        return (self.torch.arange(count, device=self.device) % all_reduce.PATTERN + addend).to(self.torch.float32)
+
+    def array(self, values):
+        return self.torch.tensor(values, dtype=self.torch.float64)
+
+    def values(self, buffer):
+        return buffer.tolist()
+
+    def differ(self, buffer, expected):
+        return int((buffer != expected).sum().item())
+
+    def wait(self, buffer):
+        return float(buffer[0].item())
+
+
+class TensorFlow(Binding):
+    def __init__(self):
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+        self.tf, self.hvd = tf, hvd
+        if not tf.executing_eagerly():
+            # TensorFlow 1.
+            tf.compat.v1.enable_eager_execution()
+
+    def start(self, local_rank):
+        gpus = self.tf.config.experimental.list_physical_devices("GPU")
+        self.gpu = bool(gpus)
+        if gpus:
+            self.tf.config.experimental.set_visible_devices(gpus[local_rank], "GPU")
+            self.tf.config.experimental.set_memory_growth(gpus[local_rank], True)
+
+    def pattern(self, count, addend):
+        return self.tf.cast(self.tf.range(count) % all_reduce.PATTERN, self.tf.float32) + float(addend)
+
+    def array(self, values):
+        with self.tf.device("CPU"):
+            return self.tf.constant(values, dtype=self.tf.float64)
+
+    def values(self, buffer):
+        return buffer.numpy().tolist()
+
+    def differ(self, buffer, expected):
+        return int(self.tf.reduce_sum(self.tf.cast(self.tf.not_equal(buffer, expected), self.tf.int64)).numpy())
+
+    def wait(self, buffer):
+        return float(buffer[0].numpy())
+
+
+class MXNet(Binding):
+    # Of two that are under way the names have to differ, and these have one name.
+    lazy = True
+
+    def __init__(self):
+        import horovod.mxnet as hvd
+        import mxnet
+        self.mxnet, self.hvd = mxnet, hvd
+
+    def start(self, local_rank):
+        self.gpu = self.mxnet.context.num_gpus() > 0
+        self.context = self.mxnet.gpu(local_rank) if self.gpu else self.mxnet.cpu()
+
+    def pattern(self, count, addend):
+        return (self.mxnet.nd.arange(count, ctx=self.context, dtype="int32") % all_reduce.PATTERN + addend).astype("float32")
+
+    def array(self, values):
+        return self.mxnet.nd.array(values, dtype="float64")
+
+    def values(self, buffer):
+        return buffer.asnumpy().tolist()
+
+    def differ(self, buffer, expected):
+        return int((buffer != expected).sum().asscalar())
+
+    def wait(self, buffer):
+        return float(buffer[0].asscalar())
+
+
+def load():
+    """The first binding that can be imported, and why those before it can't."""
+    reasons = []
+    for binding in (Torch, TensorFlow, MXNet):
+        try:
+            return binding(), reasons
+        except (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError) as error:
+            # A framework that is installed and broken fails in its own ways.
+            reasons.append("%s: %s" % (binding.__name__, (str(error).strip().splitlines() or [type(error).__name__])[0]))
+    raise SystemExit("Bandwidth is measured with Horovod, and none of its bindings can be imported: %s" % "; ".join(reasons))
+
+
+class Job(object):
+    def __init__(self, plan, binding):
+        self.plan, self.binding, self.hvd = plan, binding, binding.hvd
+        self.hosts = [host["name"] for host in plan["hosts"]]
+        places = [(host["name"], slot) for host in plan["hosts"] for slot in range(host["slots"])]
+        self.everybody = list(range(len(places)))
+        self.host_of = [name for name, _slot in places]
+        self.first_of = {host: self.host_of.index(host) for host in self.hosts}
+        self.ranks_of = {host: [rank for rank in self.everybody if self.host_of[rank] == host] for host in self.hosts}
+        self.sets = {}
+
+    def wanted_sets(self):
+        """Groups of ranks besides all: each host's, and the first of each host, as without GPUs a second one would only share its CPU and card."""
+        groups = [ranks for ranks in self.ranks_of.values() if len(ranks) > 1] + [list(self.first_of.values())]
+        return [list(group) for group in dict.fromkeys(tuple(ranks) for ranks in groups if len(ranks) > 1 and ranks != self.everybody)]
+
+    def start(self):
+        if hasattr(self.hvd, "ProcessSet"):
+            self.sets = {tuple(ranks): self.hvd.ProcessSet(ranks) for ranks in self.wanted_sets()}
+            self.hvd.init(process_sets=list(self.sets.values()))
+        else:
+            self.hvd.init()
+        self.rank = self.hvd.rank()
+        if self.hvd.size() != len(self.everybody):
+            raise SystemExit("Horovod has started %d ranks, and the plan has %d" % (self.hvd.size(), len(self.everybody)))
+        self.binding.start(self.hvd.local_rank())
+        self.carrier = "nccl" if self.binding.gpu else "gloo"
+
+    def runs(self):
+        """(id, hosts, ranks) of what can be measured: each host alone, and all together."""
+        found = [("host:%s" % host, [host], ranks) for host, ranks in self.ranks_of.items() if len(ranks) > 1]
+        if len(self.hosts) > 1:
+            firsts = list(self.first_of.values())
+            found.append(("cluster", self.hosts, firsts if self.carrier == "gloo" and tuple(firsts) in self.sets else self.everybody))
+        return [(name, hosts, ranks) for name, hosts, ranks in found if ranks == self.everybody or tuple(ranks) in self.sets]
+
+    def sum(self, buffer, ranks, name):
+        return self.binding.reduce(buffer, "trainyard.%s.%s" % ("-".join(map(str, ranks[:1] + ranks[-1:])), name), self.sets.get(tuple(ranks)))
+
+    def mean(self, seconds, ranks):
+        """The same number on all ranks, so that they go on alike."""
+        return self.binding.values(self.sum(self.binding.array([seconds]), ranks, "mean"))[0] / len(ranks)
+
+    def tell(self, value, root):
+        """What rank `root` has, on all ranks: as text, added to zeros. Not every binding can send objects."""
+        text = json.dumps(value).encode() if self.rank == root else b""
+        length = int(self.binding.values(self.sum(self.binding.array([float(len(text))]), self.everybody, "length"))[0])
+        told = self.sum(self.binding.array([float(byte) for byte in text] or [0.0] * length), self.everybody, "text.%d" % length)
+        return json.loads(bytes(int(byte) for byte in self.binding.values(told)).decode())
+
+    def rows(self, ranks, sizes):
+        """A row for each size, as all_reduce.py has them."""
+        rows, begun = [], time.perf_counter()
+        for size in sizes:
+            count, name = size // 4, "size.%d" % size
+            buffer = self.binding.pattern(count, ranks.index(self.rank) + 1)
+            # Proves the sum, warms up, and tells how many may fit.
+            first = time.perf_counter()
+            result = self.sum(buffer, ranks, name)
+            expected = self.binding.pattern(count, 0) * len(ranks) + len(ranks) * (len(ranks) + 1) / 2.0
+            wrong = round(self.mean(float(self.binding.differ(result, expected)), ranks) * len(ranks))
+            once = self.mean(time.perf_counter() - first, ranks)
+            block = max(1, min(all_reduce.BLOCK, int(all_reduce.ROW_SECONDS / once)))
+            done, spent, since = 0, 0.0, time.perf_counter()
+            while spent < all_reduce.ROW_SECONDS:
+                for _iteration in range(block):
+                    result = self.sum(buffer, ranks, name)
+                    if self.binding.lazy:
+                        self.binding.wait(result)
+                self.binding.wait(result)
+                done += block
+                spent = self.mean(time.perf_counter() - since, ranks)
+            rows.append(_bandwidth.row(size, spent / done, len(ranks), wrong))
+            if self.mean(time.perf_counter() - begun, ranks) + all_reduce.ROW_SECONDS + 8 * spent / done > all_reduce.RUN_SECONDS:
+                break
+        return rows
+
+    def measure(self):
+        """All runs, one after the other; every rank has their rows."""
+        sizes = _bandwidth.sizes(int(self.plan["largest"][self.carrier]))
+        measured = []
+        for name, hosts, ranks in self.runs():
+            begun = time.perf_counter()
+            rows = self.tell(self.rows(ranks, sizes) if self.rank in ranks else [], ranks[0])
+            measured.append({"id": name, "hosts": hosts, "ranks": len(ranks), "rows": rows, "seconds": round(time.perf_counter() - begun, 2), "errors": [],
+                             "transports": []})
+            if self.rank == 0:
+                print("%-40s %.3f GB/s" % (name, _bandwidth.judged_busbw(rows) or 0), flush=True)
+        return measured
+
+
+def main():
+    plan = all_reduce.read_plan()
+    begun = time.perf_counter()
+    binding, reasons = load()
+    job = Job(plan, binding)
+    job.start()
+    facts = {host: job.tell(all_reduce.facts(binding.gpu) if job.rank == first else None, first) for host, first in job.first_of.items()}
+    runs = _bandwidth.judge_runs(job.measure(), facts, job.carrier, plan["asked"], plan["history"].get("horovod", {}))
+    if job.rank == 0:
+        found = {"collective": "horovod", "carrier": job.carrier, "binding": type(binding).__name__, "not_loaded": reasons, "runs": runs, "watched": {},
+                 "facts": facts, "blame": [], "suspect": [], "note": NO_SEARCH if len(job.hosts) > 1 else "", "rounds": 0,
+                 "seconds": round(time.perf_counter() - begun, 2)}
+        all_reduce.write_answer(found)
+        all_reduce.report_metrics(found)
+    # Nobody leaves before the last one is done.
+    job.mean(0.0, job.everybody)
+    job.hvd.shutdown()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

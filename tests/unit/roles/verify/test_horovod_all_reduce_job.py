@@ -1,0 +1,191 @@
+"""The bandwidth job of images without PyTorch, its ranks as threads that add what they have. Scenario cluster has Horovod itself."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame, _job_watch
+
+FOLDER = Path(__file__).resolve().parents[4] / "roles/verify/files"
+ASKED = {"fraction": 0.7, "min_busbw_gb_s": 0.0, "peer_fraction": 0.01, "drop_percent": 20}
+
+
+@pytest.fixture(name="program")
+def fixture_program(monkeypatch):
+    """The program, without a framework."""
+    for name, module in {"torch": None, "_bandwidth": _bandwidth, "_blame": _blame, "_job_watch": _job_watch}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    loaded = {}
+    for name in ("all_reduce", "horovod_all_reduce"):
+        spec = importlib.util.spec_from_file_location(name, FOLDER / ("%s.py" % name))
+        loaded[name] = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, loaded[name])
+        spec.loader.exec_module(loaded[name])
+    monkeypatch.setattr(loaded["all_reduce"], "ROW_SECONDS", 0.001)
+    return loaded["horovod_all_reduce"]
+
+
+class Horovod:
+    """All ranks' side of it: an all-reduce ends when everyone of its set has brought a buffer of the same name."""
+
+    Sum = "sum"
+
+    def __init__(self, size, with_sets):
+        self.size_, self.place, self.barriers, self.brought, self.lock = size, threading.local(), {}, {}, threading.Lock()
+        if with_sets:
+            self.ProcessSet = tuple
+        self.initialised = []
+
+    def init(self, process_sets=()):
+        self.initialised.append([list(ranks) for ranks in process_sets])
+
+    def rank(self):
+        return self.place.rank
+
+    def size(self):
+        return self.size_
+
+    local_rank = shutdown = rank
+
+    def allreduce(self, buffer, name, op="sum", process_set=None):
+        ranks = process_set or tuple(range(self.size_))
+        assert self.rank() in ranks
+        with self.lock:
+            barrier = self.barriers.setdefault(ranks, threading.Barrier(len(ranks), timeout=10))
+            self.brought[ranks, self.rank()] = (name, buffer)
+        barrier.wait()
+        names, buffers = zip(*(self.brought[ranks, rank] for rank in ranks))
+        barrier.wait()
+        assert len(set(names)) == 1, names
+        return [sum(values) for values in zip(*buffers)]
+
+
+class Vector(list):
+    def __mul__(self, factor):
+        return Vector(value * factor for value in self)
+
+    def __add__(self, more):
+        return Vector(value + more for value in self)
+
+
+@pytest.fixture(name="measure")
+def fixture_measure(program, tmp_path, monkeypatch):
+    def measured(hosts=(("a", 2), ("b", 2)), with_sets=True, wrong_rank=None, started=None):
+        plan = {"hosts": [{"name": name, "slots": slots} for name, slots in hosts], "largest": {"gloo": 4096, "nccl": 0}, "history": {}, "asked": ASKED}
+        size = sum(slots for _name, slots in hosts)
+        horovod = Horovod(started or size, with_sets)
+
+        class Binding(program.Binding):
+            hvd = horovod
+            gpu = False
+
+            def start(self, local_rank):
+                pass
+
+            def pattern(self, count, addend):
+                return Vector(float(place % 7 + addend) for place in range(count))
+
+            def array(self, values):
+                return Vector(values)
+
+            def values(self, buffer):
+                return buffer
+
+            def differ(self, buffer, expected):
+                return sum(one != other for one, other in zip(buffer, expected)) + (horovod.rank() == wrong_rank)
+
+            def wait(self, buffer):
+                return buffer[0]
+
+        monkeypatch.setattr(program, "load", lambda: (Binding(), ["Torch: No module named 'torch'"]))
+        monkeypatch.setattr(program.all_reduce, "read_plan", lambda: plan)
+        monkeypatch.setattr(program.all_reduce, "facts", lambda with_gpus: {"cards": [], "gpus": [], "interface": "eth%d" % horovod.rank()})
+        monkeypatch.setenv("TRAINYARD_JOB_DIR", str(tmp_path))
+        monkeypatch.setenv("TRAINYARD_RANK_REPORT", str(tmp_path / "report"))
+        errors = []
+
+        def rank(number):
+            horovod.place.rank = number
+            try:
+                program.main()
+            except (Exception, SystemExit) as error:
+                errors.append(error)
+
+        ranks = [threading.Thread(target=rank, args=(number,)) for number in range(size)]
+        for thread in ranks:
+            thread.start()
+        for thread in ranks:
+            thread.join(30)
+        if errors:
+            raise errors[0]
+        return json.loads((tmp_path / "bandwidth.json").read_text(encoding="utf-8")), horovod
+
+    return measured
+
+
+def test_it_is_python_3_6():
+    ast.parse((FOLDER / "horovod_all_reduce.py").read_text(encoding="utf-8"), feature_version=(3, 6))
+
+
+def test_each_host_alone_and_all_together(measure, tmp_path):
+    found, horovod = measure()
+    assert {json.dumps(sets) for sets in horovod.initialised} == {"[[0, 1], [2, 3], [0, 2]]"}
+    assert [(run["id"], run["hosts"], run["ranks"], run["passed"]) for run in found["runs"]] == [
+        ("host:a", ["a"], 2, True), ("host:b", ["b"], 2, True), ("cluster", ["a", "b"], 2, True)]
+    assert all([row["size_bytes"] for row in run["rows"]] == _bandwidth.sizes(4096) for run in found["runs"])
+    assert all(row["in_place"]["wrong"] == 0 and row["in_place"]["time_us"] > 0 for run in found["runs"] for row in run["rows"])
+    # What limits a host comes from a rank of its own.
+    assert {host: facts["interface"] for host, facts in found["facts"].items()} == {"a": "eth0", "b": "eth2"}
+    assert (found["collective"], found["carrier"], found["blame"]) == ("horovod", "gloo", []) and "PyTorch" in found["note"]
+    assert json.loads((tmp_path / "report").read_text(encoding="utf-8"))["metrics"]["busbw_gb_s"] == found["runs"][-1]["judged_busbw_gb_s"]
+
+
+def test_sums_that_are_wrong_on_one_rank(measure):
+    found, _horovod = measure(wrong_rank=3)
+    runs = {run["id"]: run for run in found["runs"]}
+    assert runs["host:a"]["passed"] and not runs["host:b"]["passed"] and "values of the sum are wrong" in runs["host:b"]["reasons"][0]
+
+
+def test_without_process_sets_all_ranks_together(measure):
+    found, horovod = measure(with_sets=False)
+    assert horovod.initialised == [[]] * 4
+    assert [(run["id"], run["ranks"]) for run in found["runs"]] == [("cluster", 4)]
+
+
+def test_one_host(measure):
+    found, _horovod = measure([("a", 3)])
+    assert [(run["id"], run["ranks"], run["passed"]) for run in found["runs"]] == [("host:a", 3, True)] and found["note"] == ""
+
+
+def test_fewer_ranks_than_planned(measure):
+    with pytest.raises(SystemExit, match="has started 3 ranks, and the plan has 4"):
+        measure(started=3)
+
+
+def test_no_binding(program, monkeypatch):
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    with pytest.raises(SystemExit, match="Torch: .*; TensorFlow: .*; MXNet: "):
+        program.load()
+
+
+def test_sum_of_horovod_before_there_were_operations(program):
+    asked = []
+    binding = program.Binding()
+    binding.hvd = SimpleNamespace(allreduce=lambda buffer, **options: asked.append(options))
+    binding.reduce([1.0], "name", None)
+    assert asked == [{"name": "name", "average": False}]
+
+
+def test_facts_without_pytorch(program, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["all_reduce.py", "facts"])
+    program.all_reduce.main()
+    assert set(json.loads(capsys.readouterr().out)) == {"cards", "gpus", "interface"}
+    assert isinstance(program.all_reduce, ModuleType) and program.all_reduce.NO_TORCH
