@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 
@@ -35,8 +36,9 @@ def comparison():
     return _report_page.render_comparison(before[0], report, PUBLISHED, report["changes"])
 
 
-PAGES = {kind: lambda kind=kind: page_of(kind) for kind in example_reports.KINDS}
-PAGES["comparison"] = comparison
+# Each is made once.
+PAGES = {kind: functools.lru_cache(maxsize=None)(functools.partial(page_of, kind)) for kind in example_reports.KINDS}
+PAGES["comparison"] = functools.lru_cache(maxsize=None)(comparison)
 
 
 # --- in a browser -------------------------------------------------------------------------------------------------------------------
