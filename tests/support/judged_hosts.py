@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,19 @@ from ansible.template import Templar
 from ansible_collections.trainyard.gpu.plugins.action import judge_hosts
 
 RULES = Path(__file__).parents[2] / "roles/preflight/meta"
+
+
+class RememberingLoader(DataLoader):
+    """Parses a file again where it has changed: of a judgement, two thirds are the same forty files. The plugin itself works on what the loader has."""
+
+    parsed = {}
+
+    def load_from_file(self, file_name, cache="all", unsafe=False, json_only=False, trusted_as_template=False):
+        found = os.stat(file_name)
+        key = file_name, found.st_mtime_ns, found.st_size, trusted_as_template
+        if key not in self.parsed:
+            self.parsed[key] = super().load_from_file(file_name, cache="none", unsafe=True, json_only=json_only, trusted_as_template=trusted_as_template)
+        return self.parsed[key]
 
 
 class Hostvars(dict):
@@ -61,7 +75,7 @@ def judge(*hosts, rules=("host_rules.yml",), members=None, play=None, findings=(
     hostvars = Hostvars({name: {"inventory_hostname": name, "ansible_host": "192.0.2.99"} for name in cluster})
     hostvars.update({host["inventory_hostname"]: host for host in hosts})
     task_vars = dict(hosts[0], hostvars=hostvars, groups={"cluster": cluster}, ansible_play_hosts=names, ansible_play_hosts_all=play or cluster)
-    loader = DataLoader()
+    loader = RememberingLoader()
     task = SimpleNamespace(
         args=dict({"rules": [str(RULES / name) for name in rules], "answers": "asked", "findings": list(findings)}, **options),
         async_val=False, check_mode=check_mode, diff=False, action="trainyard.gpu.judge_hosts", collections=[], environment=[],
