@@ -236,7 +236,7 @@ def test_an_entry_whose_present_key_is_trusted_stays(base):
     assert "cuda.list" in texts(base) and not (base / "trusted.gpg.d/old.gpg").exists() and (base / "trusted.gpg.d/cuda.gpg").read_bytes() == NEW_KEY
 
 
-@pytest.mark.parametrize("content, stays", [(NEW_KEY, True), (OTHER_KEY, False), (OLD_KEY, False)])
+@pytest.mark.parametrize("content, stays", [(NEW_KEY, True), (OTHER_KEY, False), (OLD_KEY, False)], ids=["present", "another", "withdrawn"])
 def test_an_entry_with_a_keyring_of_its_own_is_judged_by_that(base, content, stays):
     ring = base / "keyrings/cuda.gpg"
     ring.write_bytes(content)
