@@ -74,7 +74,7 @@ esac
 def test_engine_that_does_not_answer_is_a_result(ask, message):
     answer = ask("echo '%s' >&2; exit 1\n" % message, names=["a:1"], label="trainyard.recipe")
     assert (answer["available"], answer["cause"], answer["labelled"]) == (False, "engine_unavailable", [])
-    assert "systemctl start docker" in answer["fix"]
+    assert "gpu_stack.yml, which starts Docker" in answer["fix"]
     assert answer["images"][0]["present"] is False
 
 
