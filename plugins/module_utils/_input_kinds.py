@@ -284,6 +284,11 @@ def is_folder(value, use):
     if use == "target":
         # Of the container: its libraries may be replaced one by one, its kernel's interfaces and whole system folders may not.
         return top not in ("proc", "sys", "dev") and not (alone and top in _SYSTEM - {"tmp", "snap", "lost+found"}) or "/".join(parts) == "dev/shm"
+    if use == "source":
+        # What a container may write to. Single files of /etc and the like are given to many.
+        return not (alone and (top in _SYSTEM or top == "var") and top != "tmp") and top not in ("boot", "proc", "sys") and parts[:2] != ["root", ".ssh"]
+    if use == "prefix":
+        return parts[:2] == ["usr", "local"] or is_folder(value, "tree")
     if use == "data":
         # Docker's and our own folders are where services keep theirs.
         if top == "var" and parts[1:2] == ["lib"]:
@@ -479,4 +484,4 @@ def is_key(value, kind):
 
 def is_file(value, kind=True):
     """kind true: an absolute path of a file on the controller; directory: of a folder."""
-    return is_absolute(value) and (os.path.isdir(str(value)) if kind == "directory" else os.path.isfile(str(value)))
+    return is_path(value) and (os.path.isdir(str(value)) if kind == "directory" else os.path.isfile(str(value)))

@@ -33,10 +33,11 @@ characters, unless a rule says C(multiline).
 - C(pattern: regex)       the whole value matches; C(\\d) and C(\\w) are ASCII
 - C(path: absolute)       begins with / and is neither / itself nor contains ..;  C(path: plain): nothing in it that a shell, a unit or a
                           configuration file would read otherwise; C(path: any): / itself, too
-- C(folder: use)          none of a system's own folders, in any spelling; use is share, export, mount, tree, data or target (of a container)
+- C(folder: use)          none of a system's own folders, in any spelling; use is share, export, mount, tree, data, prefix, target or source (of a container)
 - C(inside: variable)     an address in the network that another variable names, if it names one
 - C(in_group: group)      none or 0 where the host is not in this group
 - C(covers: [folder, mounts])  the exports, or these mounts, have the folder among them, or one above it
+- C(writable: true)       a mount of a container that is read_only, or whose source is no system folder
 - C(own_path: true)       a mount whose server is the host itself has target equal to path
 - C(network: true)        CIDR without host bits, IPv4
 - C(address: true)        IPv4 address that other hosts can reach;  C(address: any): IPv4 or IPv6
@@ -123,7 +124,7 @@ _GOOD = {
     "exclusive": lambda value, sets: all(sum(word in value for word in words) < 2 for words in sets),
     "multiline": lambda value, dummy: True,
 }
-KINDS = tuple(_GOOD) + ("inside", "covers", "in_group", "own_path", "unique", "same", "that")
+KINDS = tuple(_GOOD) + ("inside", "covers", "in_group", "writable", "own_path", "unique", "same", "that")
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
 _NEED_WORDS = ("pattern", "that")
 
@@ -214,6 +215,8 @@ _WORDS = {
         "mount": "a mount point that is none of the system's own folders, such as /data1/share",
         "tree": "a path whose first folder is none of a system's own, such as /mnt/user",
         "data": "a folder for data, none of the system's own, such as /var/lib/docker",
+        "prefix": "/usr/local, a folder in it, or one that is none of the system's own, such as /opt/nccl-tests",
+        "source": "a folder of the host that is no system folder",
         "target": "a path in the container that is not /proc, /sys, /dev or a whole system folder",
     },
     "network": "an IPv4 network such as 10.0.0.0/24, without host bits",
@@ -236,6 +239,7 @@ _WORDS = {
     "environment": "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
     "command": "a command line, each quote closed, such as: python3 /data1/share/train.py",
     "ids": "ids of checks; they are in the README of the role",
+    "writable": "a folder of the host that is no system folder, or read_only",
     "own_path": "for a server of the cluster, a target equal to its path, as the server uses the folder itself",
     "unique": "every value once",
     "same": "the same value for all hosts",
@@ -312,6 +316,8 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
             good = _covers(value + its.get(rule[kind][1], []), its.get(rule[kind][0]))
         elif kind == "in_group":
             good = not value or not groups.get(rule[kind]) or host in groups[rule[kind]]
+        elif kind == "writable":
+            good = value.get("read_only") is True or kinds.is_folder(value.get("source"), "source")
         elif kind == "own_path":
             good = value.get("server") != host or not value.get("target") or normal(value["target"]) == normal(value.get("path"))
         elif kind == "that":

@@ -141,6 +141,19 @@ HARMFUL = (
         "localhost", "a:b", "a#")]
 )
 
+HARMFUL += (
+    bad("docker_engine_daemon_options", {"data-root": "/etc"}, {"data-root": "//usr"}, {"data-root": "docker"}, {"data-root": "/var/lib"}) +
+    bad("training_container_mounts", *[[{"source": path, "target": "/x"}] for path in ("/", "/etc", "//usr/", "/boot/efi", "/root/.ssh", "/./var", "/sys/x",
+        "x")],
+        [{"source": "/data", "target": "/data1/share/"}]) +
+    bad("nccl_tests_prefix", "/etc", "//usr", "/bin/x", "/var/lib/x") + bad("package_sources_wheels_dir", "/", "//", "x") +
+    bad("shared_storage_users", *[[{"name": name, "uid": 2001}] for name in ("root", "sshd", "systemd-network")]) +
+    bad("shared_storage_groups", [{"name": "sudo", "gid": 2001}], [{"name": "docker", "gid": 2001}]) +
+    [({"cuda_toolkit_source": "runfile", "cuda_toolkit_runfiles": [dict(RUNFILE, arguments=["--%s=%s" % (option, path)])]}, "cuda_toolkit_runfiles")
+     for option, path in (("samplespath", "/etc"), ("librarypath", "//usr/lib"), ("defaultroot", "/data/../etc"), ("tmpdir", "/boot"), ("samplespath",
+         "/./etc"))]
+)
+
 REFUSED = (
     bad("cluster_address", "127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "10.0.0.256", "::1", "10.0.0.1/24", "server-a", "10.0.0.1\n",
         ["10.0.0.1"], 1.5, "\u0661.1.1.1") +
@@ -308,6 +321,11 @@ GOOD = [
     {"upgrade_drain_command": "scontrol update NodeName={{ inventory_hostname }} State=DRAIN", "upgrade_resume_command": "true"},
     {"training_image_source_fixes": [dict(FIX, replace=[{"file": "horovod/common/x.cc", "from": "a\nb", "to": "c\nd"}])]},
     {"training_container_devices": ["/dev/infiniband", "/dev/nvidia0"]},
+    {"docker_engine_daemon_options": {"data-root": "/data/docker"}, "nccl_tests_prefix": "/opt/nccl-tests", "cuda_toolkit_source": "runfile",
+     "cuda_toolkit_runfiles": [dict(RUNFILE, arguments=["--tmpdir=/tmp/x", "--samplespath=/usr/local/samples", "--defaultroot=/opt/cuda"])]},
+    {"training_container_mounts": [{"source": "/etc/localtime", "target": "/etc/localtime"}, {"source": "/lib/modules", "target": "/lib/modules",
+    "read_only": True},
+                                   {"source": "/tmp/.X11-unix", "target": "/tmp/.X11-unix"}]},
     {"training_sshd_options": {"UseDNS": False, "LogLevel": "VERBOSE"}}, {"training_container_mounts": [{"source": "/etc/nccl.conf",
     "target": "/etc/nccl.conf", "read_only": True}, {"source": "/data2", "target": "/workspace"}]},
 ]
