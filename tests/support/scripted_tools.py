@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -30,7 +31,8 @@ def scripts(folder, monkeypatch):
 
 def run_module(name, arguments, check=False, **environment):
     """What the module says, run in a process of its own in this folder, with this environment and more of it."""
-    request = [name, {**arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}, {**os.environ, "PYTHONPATH": str(DEV), **environment}, os.getcwd()]
+    arguments = {**arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
+    request = [name, arguments, {**os.environ, "PYTHONPATH": str(DEV), **environment}, os.getcwd()]
     server = _server()
     server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
@@ -41,6 +43,8 @@ def run_module(name, arguments, check=False, **environment):
 
 @functools.lru_cache(maxsize=None)
 def _server():
-    """Ends with this process, which closes its stdin."""
-    return subprocess.Popen([sys.executable, Path(__file__).with_name("module_server.py")], env={**os.environ, "PYTHONPATH": str(DEV)}, text=True,
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    server = subprocess.Popen([sys.executable, Path(__file__).with_name("module_server.py")], env={**os.environ, "PYTHONPATH": str(DEV)}, text=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # It ends with its stdin, also where this process is killed.
+    atexit.register(server.communicate)
+    return server
