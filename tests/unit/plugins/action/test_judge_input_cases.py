@@ -142,6 +142,7 @@ HARMFUL = (
 )
 
 HARMFUL += (
+    bad("training_image_pip_packages", ["--index-url=https://x"], ["pip"], "pip==24.0") +
     bad("docker_engine_daemon_options", {"data-root": "/etc"}, {"data-root": "//usr"}, {"data-root": "docker"}, {"data-root": "/var/lib"}) +
     bad("training_container_mounts", *[[{"source": path, "target": "/x"}] for path in ("/", "/etc", "//usr/", "/boot/efi", "/root/.ssh", "/./var", "/sys/x",
         "x")],
