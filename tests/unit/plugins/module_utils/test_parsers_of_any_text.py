@@ -277,6 +277,7 @@ OF_LINES = dict({"%s.%s" % (parser.__module__.rpartition(".")[2], parser.__name_
     "transports (watched)": (_all_reduce.transports, "a:1:2 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/1\n"),
     "bandwidth": (lambda text: (_bandwidth.gpus(text, text), _bandwidth.utilization(text)), "GPU 0: A (UUID: GPU-1)\n\t Link 0: 25 GB/s\n4, 16\n"),
     "pem": (lambda text: _pem.certificates(text, False), "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"),
+    "pem, body": (lambda text: _pem.certificates("-----BEGIN CERTIFICATE-----" + text, False), "MIIB\n"),
     "keyring": (lambda text: _openpgp.keys(text.encode()), KEY),
     "old key": (lambda text: _gpu_stack.holds_old_key(text.encode()), KEY),
     "apt list": (lambda text: _apt_sources.without("a.list", text, bool), LIST),
@@ -296,7 +297,7 @@ OF_LINES = dict({"%s.%s" % (parser.__module__.rpartition(".")[2], parser.__name_
 SLOW_ONCE = [
     ("nvidia_smi", "<nvidia_smi_log>"), ("nvidia_smi", "<nvidia_smi_log>\n"), ("nvidia_smi", "<!DOCTYPE "), ("nvidia_smi", "<process_name></process_name>"),
     ("nvidia_smi", "<process_name>"), ("nvidia_smi", "<gpu id='1'></gpu>"), ("nvidia_smi, lost", "<nvidia_smi_log>"), ("horovod", "1"), ("horovod", "[ ] a "),
-    ("horovod", "a."), ("horovod, why", "."), ("horovod, why", "a."), ("pem", " "), ("pem", "-----BEGIN A-----"), ("version", "nvidia-"),
+    ("horovod", "a."), ("horovod, why", "."), ("horovod, why", "a."), ("pem, body", " "), ("pem", "-----BEGIN A-----"), ("version", "nvidia-"),
     ("signatures", "failure "), ("signatures", "ibv_"), ("signatures", "ibv_a "), ("signatures", "Got completion from peer "), ("signatures", "srun: error: "),
     ("all_reduce_perf", "nranks 1 "), ("all_reduce_perf", "failure "), ("all_reduce_perf", "1 1 float "), ("record", '{"a":'), ("ip", "["), ("hosts", "127.0.1.1 h x "),
     ("all_reduce_perf", '{"a":'),
