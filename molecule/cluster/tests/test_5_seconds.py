@@ -12,7 +12,8 @@ from whole_cluster import MODULE_RUN_SECONDS, MOVED_BYTES
 
 MODULE_RUNS = 28
 SECONDS = 12
-VERIFY_MODULE_RUNS = 14
+# One of them asks the head which tools measure.
+VERIFY_MODULE_RUNS = 15
 VERIFY_SECONDS = 60
 
 
