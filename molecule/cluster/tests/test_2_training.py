@@ -160,6 +160,25 @@ def test_unet3d_reports_its_dice(cluster):
     assert 0.45 < result["metrics"]["dice"] <= 1 and "test Dice" in run.text
 
 
+def test_horovod_s_own_examples_come_from_the_archive_of_their_tag(cluster):
+    """An archive laid out as the tag's is, from a server on the head: its examples and nothing else are on the share, once."""
+    tree = "/tmp/served/horovod-0.28.1"
+    cluster.on(cluster.head, "mkdir -p {0}/examples/pytorch {0}/docs/examples && echo 'print(\"its own\")' > {0}/examples/pytorch/hello.py"
+                             " && touch {0}/docs/examples/other.py && tar -czf /tmp/served/v0.28.1.tar.gz -C /tmp/served horovod-0.28.1".format(tree))
+    digest = cluster.on(cluster.head, "sha256sum /tmp/served/v0.28.1.tar.gz").out.split()[0]
+    cluster.on(cluster.head, "cd /tmp/served && { setsid python3 -m http.server 8123 --bind 127.0.0.1 > /dev/null 2>&1 & }; sleep 1")
+    given = {"train_horovod_examples_version": "0.28.1", "train_horovod_examples_url": "http://127.0.0.1:8123/v0.28.1.tar.gz",
+             "train_command": "python3 %s/horovod-0.28.1/pytorch/hello.py" % EXAMPLES}
+    wrong = train(cluster, **dict(given, train_horovod_examples_checksum="sha256:" + "0" * 64))
+    run = train(cluster, **dict(given, train_horovod_examples_checksum="sha256:" + digest))
+    cluster.on(cluster.head, "pkill -f 'http.server 812[3]'; rm -r /tmp/served")
+    assert wrong.code == 2 and "checksum" in wrong.text
+    assert run.code == 0 and run.text.count("its own") >= 2
+    assert cluster.on(cluster.peer, "cd %s/horovod-0.28.1 && find . -type f | sort" % EXAMPLES).out.split() == ["./.trainyard-examples", "./pytorch/hello.py"]
+    # The server is gone: what is there is not fetched again.
+    assert train(cluster, **dict(given, train_horovod_examples_checksum="sha256:" + digest)).code == 0
+
+
 def test_both_ranks_on_one_host_are_found_out(cluster):
     """The head's ssh is led astray: for the peer's address it takes its own. Everything runs, and nothing crosses the network."""
     config = "/etc/trainyard/ssh/ssh_config"
