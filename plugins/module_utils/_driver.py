@@ -128,7 +128,8 @@ PIN_PACKAGES = "Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libn
 def keep_out(sources):
     """Preferences by which apt takes nothing of the driver from these repositories, as far as it can tell them apart; empty where it can't."""
     pins = dict.fromkeys(foreign_pin(source) for source in sources if foreign_pin(source))
-    return "\n".join("%sPin: %s\nPin-Priority: -1\n" % (PIN_PACKAGES, each) for each in pins)
+    why = "Explanation: Managed by trainyard.gpu, role nvidia_driver. No driver is taken from this apt source.\n"
+    return "\n".join("%s%sPin: %s\nPin-Priority: -1\n" % (why, PIN_PACKAGES, each) for each in pins)
 
 
 def pin(version):
