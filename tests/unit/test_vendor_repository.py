@@ -15,6 +15,8 @@ import yaml
 from ansible_collections.trainyard.gpu.plugins.module_utils import _gpu_stack as stack
 from ansible_collections.trainyard.gpu.plugins.module_utils import _nvidia_smi as smi_parser
 
+# As published it counts 4 GPUs and describes one.
+A100 = (vendor.FIXTURES / "nvidia-smi-xml/a100-sxm4-v12.xml").read_bytes().replace(b"<attached_gpus>4<", b"<attached_gpus>1<")
 
 # What the packages ask of every host.
 ADDUSER = "Package: adduser\nStatus: install ok installed\nVersion: 3\nArchitecture: all\nMaintainer: x\nDescription: x\n"
@@ -246,7 +248,7 @@ def test_nvidia_smi_replays_what_a_test_puts_there(unpacked, tmp_path):
     # Without anything it is honest.
     code, text = say(smi, "-q", "-x", **fixtures)
     assert code == 9 and smi_parser.why_no_answer(code, text, "")[0] == "driver_not_loaded"
-    (answers / "xml").write_bytes((vendor.FIXTURES / "nvidia-smi-xml/a100-sxm4-v12.xml").read_bytes())
+    (answers / "xml").write_bytes(A100)
     code, text = say(smi, "-q", "-x", **fixtures)
     parsed = smi_parser.parse_query(text)
     assert code == 0 and parsed.driver_version == "550.54.15" and parsed.cuda_version == "12.4" and parsed.gpus
@@ -318,7 +320,7 @@ def test_a_specification_of_devices(unpacked, tmp_path):
     (tmp_path / "ldconfig").chmod(0o755)
     ctk.write_text(ctk.read_text(encoding="utf-8").replace("/sbin/ldconfig", str(tmp_path / "ldconfig")), encoding="utf-8")
     (tmp_path / "nvidia-smi").mkdir()
-    (tmp_path / "nvidia-smi/xml").write_bytes((vendor.FIXTURES / "nvidia-smi-xml/a100-sxm4-v12.xml").read_bytes())
+    (tmp_path / "nvidia-smi/xml").write_bytes(A100)
     path = tmp_path / "cdi/nvidia.yaml"
     code, text = say(ctk, "cdi", "generate", "--output=%s" % path, VENDOR_FIXTURES=str(tmp_path))
     assert code == 0, text

@@ -8,6 +8,8 @@ HOST = "training-container-a"
 ADDRESS = "172.30.87.71"
 NAME = "trainyard-training"
 testinfra_hosts = ["ansible://" + HOST]
+# Until it has been seen to pass as a whole. Then it belongs to CI.
+pytestmark = pytest.mark.acceptance
 # Answers for one name and refuses all others, so that the next server is asked.
 SERVER = """
 import socket
@@ -33,6 +35,8 @@ def fixture_server(host):
 @pytest.mark.usefixtures("server")
 def test_name_servers_reach_builds_and_the_running_container(host, role):
     look_up, started = "getent hosts only-here.site.example", "docker inspect --format '{{.Id}} {{.State.StartedAt}}' " + NAME
+    # The side effects may leave a container of other settings.
+    assert role().code == 0
     before = host.check_output(started)
     assert role(of="package_sources", package_sources_name_servers=[ADDRESS]).code == 0
     assert host.check_output(look_up).split()[0] == "10.9.8.7"
