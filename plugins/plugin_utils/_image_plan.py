@@ -72,7 +72,7 @@ def own_nccl(probe):
 
 
 def nccl_plan(base, probe, requested, wants_nccl, compat, source):
-    """C(version) of libnccl2 and libnccl-dev to install (empty: the base's stays), C(vendor), whether NVIDIA's repository is needed for it, C(why), C(problems).
+    """C(version) of libnccl2 and libnccl-dev to install (empty: that of the base), C(vendor), whether NVIDIA's repository is needed, C(why), C(problems).
 
     C(source) is what filter vendor_source says for the image's distribution. One is installed without being requested only where NCCL is required, Horovod is
     compiled, and the base has none that fits.

@@ -252,9 +252,9 @@ class Shared:
 def _collect(raw, texts):
     """Add the texts in a value to a list. Returns whether one of them is from a vault."""
     if isinstance(raw, dict):
-        return any([_collect(inner, texts) for pair in raw.items() for inner in pair])
+        return True in [_collect(inner, texts) for pair in raw.items() for inner in pair]
     if isinstance(raw, (list, tuple)):
-        return any([_collect(inner, texts) for inner in raw])
+        return True in [_collect(inner, texts) for inner in raw]
     # EncryptedString, or AnsibleVaultEncryptedUnicode before ansible-core 2.19; a file that is encrypted as a whole leaves a tag.
     if hasattr(raw, "_ciphertext"):
         return True

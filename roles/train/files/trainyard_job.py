@@ -143,7 +143,7 @@ def release(version):
 
 
 def interface_option(version):
-    """horovodrun's option for one interface. The plural came with 0.25.0; where the version is not known, every horovodrun from 0.19.0 on takes the singular."""
+    """horovodrun's option for one interface. The plural came with 0.25.0. If the version is not known, all from 0.19.0 on take the singular."""
     return "--network-interfaces" if (release(version) or (0, 0)) >= (0, 25) else "--network-interface"
 
 
@@ -242,7 +242,8 @@ def watched(spec, seen, seen_gpus):
             warnings.append("host %s was not watched: %s" % (host, found["said"]))
             continue
         if gpus[host]["idle"]:
-            warnings.append("host %s: %s stayed idle, though the job requested %d; look at how its command chooses the GPU of a rank, and at CUDA_VISIBLE_DEVICES" % (
+            warnings.append("host %s: %s stayed idle, though the job requested %d; look at how its command chooses the GPU of a rank, and at "
+                            "CUDA_VISIBLE_DEVICES" % (
                 host, ", ".join("GPU %d (%d %% at most)" % (number, peaks[number]) for number in gpus[host]["idle"]), wanted["count"]))
         elif gpus[host]["busy"] is None:
             warnings.append("host %s: it is not known whether the %d requested GPUs were used: %s" % (

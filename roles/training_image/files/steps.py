@@ -373,9 +373,11 @@ def step_nccl(arguments):
                 call("install", "--allow-downgrades", "--allow-change-held-packages", *["%s=%s" % (name, version) for name in names])
             except subprocess.CalledProcessError:
                 subprocess.call(["apt-cache", "policy"] + names)
+                places = "the repositories of the base and of training_image_apt_repositories"
+                if given["vendor"]:
+                    places = "NVIDIA's repository %s and those of the base" % given["vendor"][0]["uris"][0]
                 raise StepError("training_image_nccl_version: %s (%s) can't be installed from %s; the lines above say which versions they have. Set "
-                                "training_image_nccl_version to one of these" % (version, arguments["why"], "NVIDIA's repository %s and those of the base"
-                                % given["vendor"][0]["uris"][0] if given["vendor"] else "the repositories of the base and of training_image_apt_repositories"))
+                                "training_image_nccl_version to one of these" % (version, arguments["why"], places))
     for name in names:
         if installed(name) != version:
             raise StepError("training_image_nccl_version: %s is at %s, not at %s" % (name, installed(name), version))
