@@ -13,8 +13,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import foreign_pin, upstream, version_key
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import whole_lines
 
-__all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver", "keep_out", "lacking_components", "parse_nvidia_detect", "parse_simulated_versions",
-           "parse_ubuntu_drivers", "pin", "resolve"]
+__all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver", "keep_out", "lacking_components", "parse_nvidia_detect",
+           "parse_simulated_versions", "parse_ubuntu_drivers", "pin", "resolve"]
 
 # What may belong to a driver. Whether it does is told by its version, which is the driver's: containers' tools and CUDA's packages have numbers of their own.
 DRIVER = re.compile(r"cuda-drivers.*|libcuda1.*|libcudadebugger1|libnvcuvid1|libnvoptix1|libxnvctrl0|libnvsdm.*|nvsdm.*")

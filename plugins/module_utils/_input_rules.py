@@ -452,11 +452,11 @@ def check_inventory(groups, connections):
     if "cluster" not in groups:
         others = ", ".join(sorted(set(groups) - {"all", "ungrouped"})) or "none"
         return misspelt + [finding("inventory-no-cluster", "localhost", "fail", "a group named cluster", "groups: %s" % others, where,
-                        "put every server into a group named cluster; its order is the order of the ranks")]
+                                   "put every server into a group named cluster; its order is the order of the ranks")]
     cluster = groups["cluster"]
     if not cluster:
         return misspelt + [finding("inventory-empty-cluster", "localhost", "fail", "at least one host in group cluster", "group cluster has no host", where,
-                        "put every server into group cluster; its order is the order of the ranks")]
+                                   "put every server into group cluster; its order is the order of the ranks")]
     findings = misspelt + _host_names(cluster, connections)
     for group in ("head", "storage", "gpu"):
         for host in groups.get(group, []):

@@ -41,8 +41,9 @@ def choose(asked, gpus, image, on_host=False, frameworks=None, problems=None):
     """The tool, and why the better ones are passed over.
 
     C(asked) is auto or the name of a tool. C(gpus) has for each host how many GPUs its container was given, C(image) the words that
-    the question to the image has brought: all_reduce_perf, mpi (it was built with MPI), mpirun, torch, horovod, and the frameworks torch, tensorflow, mxnet. C(on_host) tells
-    whether a host alone has all_reduce_perf itself. C(frameworks) are those that Horovod was found to have been built with, None where it was not asked.
+    the question to the image has brought: all_reduce_perf, mpi (it was built with MPI), mpirun, torch, horovod, and the frameworks torch, tensorflow, mxnet.
+    C(on_host) tells whether a host alone has all_reduce_perf itself.
+    C(frameworks) are those that Horovod was found to have been built with, None where it was not asked.
     C(problems) has for mpirun and horovodrun what in the network keeps them from starting.
 
     Returns C(tool) (empty where none can measure), C(where) (container or host), C(reason), and C(problem), why none can.

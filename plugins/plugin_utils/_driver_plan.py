@@ -168,7 +168,8 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
     return {
         "problems": problems, "kernel_module": kind, "generations": generations, "own_kernel": own_kernel, "signed": signed, "fabric_manager": fabric,
         "asked": wishes, "recommended_by": tool, "families": wanted, "headers": headers, "kernels_without_package": strange, "key": key, "installed": done,
-        "stays": stays, "keep_out": keep_out(found["foreign_sources"]), "driver_packages": sorted(installed), "former": sorted({upstream(package["version"]) for package in installed.values()}),
+        "stays": stays, "keep_out": keep_out(found["foreign_sources"]), "driver_packages": sorted(installed),
+        "former": sorted({upstream(package["version"]) for package in installed.values()}),
     }
 
 

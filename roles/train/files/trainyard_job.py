@@ -243,8 +243,8 @@ def watched(spec, seen, seen_gpus):
             continue
         if gpus[host]["idle"]:
             warnings.append("host %s: %s stayed idle, though the job requested %d; look at how its command chooses the GPU of a rank, and at "
-                            "CUDA_VISIBLE_DEVICES" % (
-                host, ", ".join("GPU %d (%d %% at most)" % (number, peaks[number]) for number in gpus[host]["idle"]), wanted["count"]))
+                            "CUDA_VISIBLE_DEVICES"
+                            % (host, ", ".join("GPU %d (%d %% at most)" % (number, peaks[number]) for number in gpus[host]["idle"]), wanted["count"]))
         elif gpus[host]["busy"] is None:
             warnings.append("host %s: it is not known whether the %d requested GPUs were used: %s" % (
                 host, wanted["count"], found.get("error") or "nvidia-smi told the use of %d" % len([peak for peak in peaks if peak is not None])))
