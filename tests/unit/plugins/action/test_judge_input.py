@@ -163,6 +163,7 @@ def test_a_value_that_is_refused(judge, name, value, check_id, allowed):
         assert text in result["msg"]
 
 
+# Bad input, each of which has to be refused: a line break would let a value write a line of its own, such as PermitRootLogin, into a file of the host.
 @pytest.mark.parametrize("name, value, source", [
     ("training_sshd_options", {"Banner": "x\nPermitRootLogin yes"}, ".Banner"), ("package_sources_no_proxy", ["a.example\nLD_PRELOAD=/tmp/x"], "[0]"),
     ("nfs_server_exports", [{"path": "/data1/share *(rw)\n/etc"}], "[0].path"), ("train_environment", {"A\nB": "x"}, ""),

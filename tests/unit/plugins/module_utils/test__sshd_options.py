@@ -27,6 +27,7 @@ def test_what_the_role_decides(name, group):
         sshd_lines(DEFAULTS, {name: "x"})
 
 
+# Bad input, each of which has to be refused: none of it may reach sshd_config, least of all as a line of its own.
 @pytest.mark.parametrize("options", [
     {"Banner": "x\nPermitRootLogin yes"}, {"Banner": "x\rPort 1"}, {"Banner\nPort": "1"}, {"Banner Port": "1"}, {"Banner": ""}, {"Banner": None}, {"Banner": {}},
     {"Banner": []}, {"Ciphers": ["a", "b\nPort 1"]}, {"Banner": "x\u2028y"}, {"Ciphers": "a", "ciphers": "b"}, {"": "x"}, {1: "x"}, {"Banner": 1.5},
