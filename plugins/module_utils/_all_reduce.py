@@ -59,7 +59,7 @@ _ROW = re.compile(r"(?<![\w.,-])(\d+)[ \t]+(\d+)[ \t]+(" + _TYPE + r")\b(.*)")
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values *: *(\d+) (OK|FAILED)\b")
 _AVERAGE = re.compile(r"Avg bus bandwidth *: *(-?[\w.+-]+)(?: +(OK|FAILED)\b)?")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.(\d+))?(?:e([+-]?\d\d?))?$")
-# A number of values: 0, or 2.68435e+08 where there are many; never 0.00, which is another column's.
+# A count of wrong values: 0, or 2.68435e+08 if it is large. 0.00 belongs to a different column.
 _WHOLE = re.compile(r"\d+$|\d(?:\.\d+)?e[+]?\d+$")
 _TIMESTAMP = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _COMMAND = re.compile(r"\b(all_reduce|all_gather|alltoallv?|broadcast|gather|hypercube|reduce|reduce_scatter|scatter|sendrecv)_perf\b")

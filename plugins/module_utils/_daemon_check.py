@@ -18,7 +18,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine impor
 
 __all__ = ["daemon_config_error", "flags_of", "verdict"]
 
-# An id that nobody has, so that no one can read the copy.
+# An id without an account, so that no other process can read the copy.
 NOBODY = 65533
 _REFUSED = re.compile(r"unable to configure the Docker daemon with file \S+: (.+)")
 

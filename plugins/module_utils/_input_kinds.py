@@ -215,7 +215,7 @@ def nearest(name, known, most=2):
 # --- texts ----------------------------------------------------------------------------------------------------------------
 
 def is_plain_text(text, tabs=False):
-    """Tell whether a text is one line without control characters."""
+    """Return whether a text is one line without control characters."""
     return not any(unicodedata.category(char) in ("Cc", "Zl", "Zp", "Cs") and not (tabs and char == "\t") for char in text)
 
 
@@ -276,7 +276,7 @@ _OF_VAR = frozenset(("backups", "cache", "crash", "lib", "lock", "log", "mail", 
 
 
 def is_folder(value, use):
-    """Tell whether a folder may be what a role makes of it: share, export, mount, tree, data, or target (in a container)."""
+    """Return whether a role may use a folder in this way: share, export, mount, tree, data, or target (in a container)."""
     if not is_path(value):
         return False
     parts = normal_path(str(value)).split("/")[1:]

@@ -297,7 +297,7 @@ def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(
 
 
 def _covers(mounts, folder):
-    """Tell whether a folder is one of these exports or mounts, or lies below one."""
+    """Return whether a folder is one of these exports or mounts, or lies below one."""
     names = [normal(entry.get("target") or entry.get("path")) for entry in mounts]
     return folder is None or any(normal(folder) == name or normal(folder).startswith("%s/" % name) for name in names)
 
@@ -372,12 +372,12 @@ def unknown_variables(names, known, roles, used=()):
 
 
 def _is_family(name, other):
-    """Tell whether two names differ by digits only: cluster_network2 is one of the user's own beside cluster_network."""
+    """Return whether two names differ by digits only: cluster_network2 is one of the user's own beside cluster_network."""
     return name != other and re.sub("_?[0-9]+", "", name) == re.sub("_?[0-9]+", "", other)
 
 
 def _lacks_words(words, full):
-    """Tell whether a name is another one without words in the middle: docker_version for docker_engine_version."""
+    """Return whether a name lacks words in the middle of a known one: docker_version for docker_engine_version."""
     rest = iter(full)
     return len(words) < len(full) and words[0] == full[0] and words[-1] == full[-1] and all(word in rest for word in words)
 

@@ -98,7 +98,7 @@ def counters(cards, sysfs="/sys"):
 
 
 def transports(text):
-    """Kinds of connections that NCCL's log (NCCL_DEBUG=INFO) names between ranks. The network that it would use («Using network») is none of them."""
+    """Return the kinds of connections between ranks in NCCL's log (NCCL_DEBUG=INFO). The line "Using network" does not count, as it names a candidate."""
     return sorted({"SHM/direct" if name == "direct shared memory" else name for name in _VIA.findall(text)})
 
 

@@ -214,7 +214,7 @@ def _count(root, described, lost):
     if said is None:
         return described
     if not re.fullmatch("[0-9]{1,9}", said) or int(said) < described or int(said) > described and not lost:
-        raise ParseError(f"attached_gpus is «{said}», but {described} GPUs are described")
+        raise ParseError(f"attached_gpus is '{said}', but {described} GPUs are described")
     return int(said)
 
 

@@ -90,7 +90,7 @@ _BELOW = [Signature(*entry) for entry in (
      "run preflight.yml, which names such a host; check that the cluster network lets all ports through between the hosts", PYTORCH),
     ("address_in_use", r"(?:EADDRINUSE|Address already in use)",
      "another program, often an earlier job, holds the port",
-     "look at «ss -ltnp» on the host; end the earlier job if that is what holds it, or take another port", PYTORCH),
+     "run `ss -ltnp` on the host to see which one; end it if it is an earlier job, or use another port", PYTORCH),
     ("horovod_extension_missing", r"Extension horovod\.(\w+) has not been built",
      "Horovod in the image was compiled without {1}",
      "name it in training_image_requires, and run training_environment.yml: it compiles what is missing", HOROVOD),
@@ -104,8 +104,9 @@ _BELOW = [Signature(*entry) for entry in (
      "Horovod's tasks were started on the other hosts and could not connect back: wrong interface, a firewall, or hosts too slow for the time given",
      "check that the cluster network lets all ports through between the hosts; set cluster_network where a host has several", HOROVOD),
     ("horovodrun_arguments", r"horovodrun: error: unrecognized arguments",
-     "this Horovod is too old for the option, or the option is spelt wrong",
-     "look at «horovodrun --help» in the container; set training_image_horovod_version to 0.19.2 or newer and run training_environment.yml", HOROVOD),
+     "this Horovod is too old for the option, or the option is misspelled",
+     "run `horovodrun --help` in the container to see its options; "
+     "set training_image_horovod_version to 0.19.2 or newer and run training_environment.yml", HOROVOD),
     # The engine and containers.
     ("docker_no_gpu_driver", r"could not select device driver .{0,20}with capabilities: \[\[gpu\]\]",
      "Docker was asked for GPUs and knows no runtime for them",
@@ -127,8 +128,8 @@ _BELOW = [Signature(*entry) for entry in (
      "the NFS server does not answer: it is down, or a firewall drops what goes to it",
      "check that nfs-server runs there, and that port 2049 is let through", NFS),
     ("disk_full", r"(?:No space left on device|Disk quota exceeded)",
-     "a file system, or someone's quota on it, is full",
-     "look at «df -h» and «df -i» on the host that said it, and remove what is no longer needed there, such as old checkpoints; `docker image prune` "
+     "the file system or a quota on it is full",
+     "run `df -h` and `df -i` on the host with the message, and remove what is no longer needed, such as old checkpoints; `docker image prune` "
      "without --all leaves the images that have a name", "https://man7.org/linux/man-pages/man3/errno.3.html"),
     # Packages.
     ("apt_signed_by", r"Conflicting values set for option Signed-By",

@@ -44,7 +44,7 @@ options:
     elements: path
     default: []
   address:
-    description: Address on which the container's sshd listens. Empty means that nobody connects to it.
+    description: Address on which the container's sshd listens. Empty means that no connection to it is tried.
     type: str
     default: ''
   port:

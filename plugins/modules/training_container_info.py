@@ -38,7 +38,7 @@ options:
     type: int
     default: 0
   runtime:
-    description: Runtime that the engine is asked for. Empty means that none is requested.
+    description: The requested runtime. Empty means that none is requested.
     type: str
     default: ''
   executable:
@@ -128,7 +128,7 @@ container:
       elements: str
       sample: ["/usr/local/bin/horovodrun (deleted)"]
     busy:
-      description: Names of the processes in it besides the entrypoint and its sshd. It is asked for only where RV(container.changed_files) is not empty.
+      description: Names of the processes in it besides the entrypoint and its sshd. It is read only if RV(container.changed_files) is not empty.
       type: list
       elements: str
       sample: [python3]

@@ -289,7 +289,7 @@ def too_new(python, packages, facts):
 
 
 def marker_holds(marker, python):
-    """Whether a requirement with that marker is for a Python. One that this can't read is taken not to be: nobody is refused by it."""
+    """Whether a requirement with that marker is for a Python. A marker that can't be read does not apply, so that it refuses no base."""
     if not marker.strip():
         return True
     match = re.fullmatch(r"""\s*python_version\s*(<=|>=|==|<|>)\s*['"](\d+(?:\.\d+)*)['"]\s*""", marker)

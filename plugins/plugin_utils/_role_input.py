@@ -186,7 +186,7 @@ class Shared:
         return keys[name]
 
     def is_secret(self, host, name):
-        """Tell whether a variable's value comes from a vault, directly or through the variables that it names."""
+        """Return whether a variable's value comes from a vault, directly or through the variables that it names."""
         return name in self.hosts[host] and self._reads.get(self.key(host, name), (None, False))[1]
 
     def depends_on_the_run(self, host, name):

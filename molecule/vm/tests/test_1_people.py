@@ -1,4 +1,4 @@
-"""Folders and limits of people where a container has neither: on a server that takes root for nobody, and on a disk with quotas."""
+"""Folders and limits of people that need a kernel of their own: on a server that squashes root, and on a disk with quotas."""
 
 from __future__ import annotations
 

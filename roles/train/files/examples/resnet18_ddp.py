@@ -226,7 +226,7 @@ metrics["seconds"] = round(time.monotonic() - started, 2)
 checksum = example_tools.checksum(dict(model.named_parameters()))
 example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
-# Rank 0 may still be writing: nobody leaves before it has.
+# Rank 0 may still be writing. All ranks wait for it.
 dist.barrier()
 # The group's threads are joined when its last user lets go of it. At Python's own end that may be too late: the rank then aborts after all its work.
 del replica

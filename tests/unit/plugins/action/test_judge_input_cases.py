@@ -347,7 +347,7 @@ def test_expressions_are_compiled_once_for_all_hosts(campaign):
 
 
 def test_the_defaults_are_good_on_their_own(campaign, monkeypatch):
-    """So that they need not be worked out where nobody changes them."""
+    """So that they need not be evaluated if no inventory changes them."""
     monkeypatch.setattr(judge_input.Shared, "touched", lambda shared, host, names: {name for name in names if name in shared.hosts[host]})
     result = campaign()
     assert result["findings"] == [] and result["evaluations"] > 20

@@ -283,7 +283,7 @@ def test_never_fooled(change, reason):
 
 
 @pytest.mark.parametrize("change", [
-    # A number of wrong values is a whole one. 0.00 is another column's.
+    # A count of wrong values is a whole number. 0.00 belongs to a different column.
     rank_list(r"^( +1048576 .*) 0$", r"\1 0.5"), rank_list(r"^( +1048576 .*) 0$", r"\1 0.00"), rank_list(r"^( +1048576 .*) 0$", r"\1 1e-3"),
     rank_list(r"^( +1048576 .*) 0$", r"\1 2.5e0"), rank_list(r"^( +1048576 .*) 0$", r"\1 -1"), rank_list(r"^( +1048576 .*) 0$", r"\1 nan"),
     # Small messages take time, too, and have elements.

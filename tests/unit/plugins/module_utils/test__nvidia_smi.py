@@ -49,7 +49,7 @@ def test_index_lists_every_fixture(folder):
 def test_every_generation(name):
     expected, text = facts(XML[name]), read("nvidia-smi-xml/%s" % name)
     if expected["attached_gpus"] not in (expected["gpu_elements"], "ABSENT"):
-        said = "attached_gpus is «%s», but %s GPUs are described" % (expected["attached_gpus"], expected["gpu_elements"])
+        said = "attached_gpus is '%s', but %s GPUs are described" % (expected["attached_gpus"], expected["gpu_elements"])
         with pytest.raises(ParseError, match=said):
             parse_query(text)
         # What is described is read, as of a host of fewer GPUs.
@@ -227,10 +227,10 @@ def test_gpus_that_are_counted_and_not_described():
     eight = eight_gpus()
     assert parse_query(eight).gpu_count == 8
     for count in (0, 7, 9):
-        with pytest.raises(ParseError, match="attached_gpus is «%d», but 8 GPUs are described" % count):
+        with pytest.raises(ParseError, match="attached_gpus is '%d', but 8 GPUs are described" % count):
             parse_query(eight.replace("<attached_gpus>8<", "<attached_gpus>%d<" % count))
     one_less = eight[:eight.rindex("<gpu id")] + "</nvidia_smi_log>\n"
-    with pytest.raises(ParseError, match="attached_gpus is «8», but 7 GPUs are described"):
+    with pytest.raises(ParseError, match="attached_gpus is '8', but 7 GPUs are described"):
         parse_query(one_less)
     assert parse_query(one_less + LOST).gpu_count == 8 and lost_gpus(one_less + LOST)
     assert parse_query(one_less.replace(">8</attached_gpus>", ">7</attached_gpus>")).gpu_count == 7
@@ -240,8 +240,8 @@ def test_gpus_that_are_counted_and_not_described():
     (A100[: len(A100) // 2], "was cut"),
     (A100.replace("</gpu>", ""), "not well-formed in line"),
     (A100 + A100, "2 documents"),
-    (A100.replace("<attached_gpus>1<", "<attached_gpus>0<"), "attached_gpus is «0»"),
-    (A100.replace("<attached_gpus>1<", "<attached_gpus>many<"), "attached_gpus is «many»"),
+    (A100.replace("<attached_gpus>1<", "<attached_gpus>0<"), "attached_gpus is '0'"),
+    (A100.replace("<attached_gpus>1<", "<attached_gpus>many<"), "attached_gpus is 'many'"),
     (re.sub("(<gpu id=.*</gpu>)", r"\1\1", A100.replace("<attached_gpus>1<", "<attached_gpus>2<"), flags=re.DOTALL), "two GPUs have the uuid"),
     (A100.replace("<nvidia_smi_log>", "<nvidia_smi_log><!ENTITY a 'b'>"), "entities"),
 ])

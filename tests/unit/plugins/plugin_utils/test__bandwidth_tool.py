@@ -112,7 +112,7 @@ def test_ranks_that_are_missing_and_a_tool_that_did_not_start(log):
     checks = verdicts(answer({"a": gone}, gone))
     assert checks["bandwidth-cluster", "a, b"]["verdict"] == checks["bandwidth-host", "a"]["verdict"] == "fail"
     assert "it hangs" in checks["bandwidth-host", "a"]["found"]
-    # What nobody has watched is not good.
+    # Without an observation there is no verdict.
     assert {checks[key]["verdict"] for key in checks if key[0] in ("gpus-busy", "fabric-counters", "nccl-transport")} == {"skipped"}
 
 
