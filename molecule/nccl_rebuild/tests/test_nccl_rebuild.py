@@ -19,15 +19,6 @@ def fixture_image(host):
     return names[0]
 
 
-@pytest.fixture(name="in_image")
-def fixture_in_image(host, image):
-    # Gloo looks its own host name up: without a network only this one resolves.
-    def in_image(script, name=image):
-        return host.check_output("docker run --rm --network none --hostname localhost --entrypoint sh %s -c %s", name, script)
-
-    return in_image
-
-
 def ticked(table):
     heading, found = "", set()
     for line in table.splitlines():

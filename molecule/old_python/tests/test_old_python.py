@@ -17,15 +17,6 @@ def fixture_image(host):
     return names[0]
 
 
-@pytest.fixture(name="in_image")
-def fixture_in_image(host, image):
-    # Gloo looks its own host name up: without a network only this one resolves.
-    def in_image(script, name=image):
-        return host.check_output("docker run --rm --network none --hostname localhost --entrypoint sh %s -c %s", name, script)
-
-    return in_image
-
-
 def test_the_base_is_as_old_as_the_guides(in_image):
     assert in_image("python3 --version", "site/bionic:1").strip() == "Python 3.6.9"
     assert in_image("python3 -m pip --version", "site/bionic:1").startswith("pip 9.")

@@ -1,0 +1,7 @@
+"""What this scenario's tests share."""
+
+from __future__ import annotations
+
+from in_image import in_image
+
+__all__ = ["in_image"]
