@@ -6,7 +6,6 @@
 The digits are scikit-learn's where it is installed, else generated. Needs PyTorch and Horovod built for it.
 """
 
-import argparse
 import os
 import sys
 import time
@@ -22,14 +21,7 @@ except ImportError as error:
 sys.dont_write_bytecode = True
 import example_tools
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--epochs", type=int, help="default: 12 for up to 4 ranks, more for more ranks, which take fewer steps in an epoch")
-parser.add_argument("--batch-size", type=int, default=32, help="images of one rank in one step")
-parser.add_argument("--learning-rate", type=float, default=0.05, help="for one rank; 4 and more ranks use four times as much")
-parser.add_argument("--seed", type=int, default=7)
-parser.add_argument("--data", choices=["auto", "sklearn", "generated"], default="auto", help="auto: scikit-learn's where it is installed")
-parser.add_argument("--no-averaging", action="store_true", help="each rank trains alone: the parameters must then differ")
-args = parser.parse_args()
+args = example_tools.digits_arguments(__doc__)
 
 started = time.monotonic()
 torch.set_num_threads(1)

@@ -6,6 +6,7 @@
 Needs nothing but Python 3.6. An example that you copy elsewhere needs this file beside it.
 """
 
+import argparse
 import array
 import hashlib
 import json
@@ -23,6 +24,18 @@ FONT = """
 .###. .###. ##### .###. ...#. .###. .###. .#... .###. .##..
 """
 GLYPHS = [[line.split()[digit] for line in FONT.split("\n") if line] for digit in range(10)]
+
+
+def digits_arguments(description):
+    """The options of the digits examples, which train the same network with each framework."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--epochs", type=int, help="default: 12 for up to 4 ranks, more for more ranks, which take fewer steps in an epoch")
+    parser.add_argument("--batch-size", type=int, default=32, help="images of one rank in one step")
+    parser.add_argument("--learning-rate", type=float, default=0.05, help="for one rank; 4 and more ranks use four times as much")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--data", choices=["auto", "sklearn", "generated"], default="auto", help="auto: scikit-learn's where it is installed")
+    parser.add_argument("--no-averaging", action="store_true", help="each rank trains alone: the parameters must then differ")
+    return parser.parse_args()
 
 
 def generated_digits(count=1800, seed=20261124):
