@@ -25,13 +25,14 @@ def read_record(module, path):
 
 
 def write_record(module, path, record):
-    """Write a record down to the disk; one that holds nothing is removed. Nothing happens in check mode."""
+    """Write a record and its folder down to the disk; one that holds nothing is removed. Nothing happens in check mode."""
     if module.check_mode:
         return
     if not any(record.values()):
         if os.path.exists(path):
             os.unlink(path)
         return
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     unfinished = path + ".unfinished"
     with open(unfinished, "w", encoding="utf-8") as file:
         json.dump(record, file, indent=2, sort_keys=True)
