@@ -22,9 +22,11 @@ proxy=$(apt-config dump Acquire::http::Proxy | sed -n 's/.*"\(.\+\)";/\1/p')
 for suite in bionic bionic-updates; do
     echo "deb [signed-by=$work/keyring/usr/share/keyrings/ubuntu-archive-keyring.gpg] $mirror $suite main universe"
 done >"$work/bionic.list"
+# Inside, apt finds the keys where Ubuntu's own package ubuntu-keyring places them.
 TMPDIR=$work mmdebstrap --variant=minbase ${proxy:+--aptopt="Acquire::http::Proxy \"$proxy\";"} \
     --include=apt,ca-certificates,g++,iproute2,make,openssh-client,openssh-server,procps,python3,python3-dev,python3-pip,sudo \
     --customize-hook='rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/apt/apt.conf.d/99mmdebstrap' \
+    --customize-hook='sed -i "s/\[signed-by=[^]]*\] //" "$1"/etc/apt/sources.list.d/*.list' \
     bionic "$work/root.tar" "$work/bionic.list"
 mkdir -p "$(dirname "$archive")"
 mv "$work/root.tar" "$archive"
