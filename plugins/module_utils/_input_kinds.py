@@ -17,6 +17,8 @@ import re
 import shlex
 import unicodedata
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
+
 __all__ = ["check_type", "describe", "is_plain_text", "mask", "normal", "normal_path", "show"]
 
 _MAX_SHOWN = 160
@@ -455,8 +457,9 @@ def is_checksum(value, kind=True):
 
 def is_nccl_build(value, kind=True):
     """kind exact: 2.21.5-1+cuda12.4; true: that, or a release."""
-    exact = r"[0-9]{1,2}\.[0-9]{1,3}\.[0-9]{1,3}-[0-9]{1,2}\+cuda[0-9]{1,2}\.[0-9]{1,2}"
-    return matches(value, exact if kind == "exact" else exact + r"|[0-9]{1,2}\.[0-9]{1,3}\.[0-9]{1,3}")
+    if not is_text(value):
+        return False
+    return NcclBuild.parse(str(value)) is not None or (kind != "exact" and NcclBuild.is_release(str(value)))
 
 
 def is_package(value, kind=True):

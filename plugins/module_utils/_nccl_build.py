@@ -12,7 +12,8 @@ import re
 
 __all__ = ["NcclBuild"]
 
-_BUILD = re.compile(r"(\d+(?:\.\d+)+)-(\d+)\+cuda(\d+\.\d+)")
+_RELEASE = r"\d{1,2}\.\d{1,3}\.\d{1,3}"
+_BUILD = re.compile(r"(%s)-(\d{1,2})\+cuda(\d{1,2}\.\d{1,2})" % _RELEASE, re.ASCII)
 
 
 class NcclBuild(collections.namedtuple("NcclBuild", "release revision cuda")):
@@ -26,8 +27,14 @@ class NcclBuild(collections.namedtuple("NcclBuild", "release revision cuda")):
         found = _BUILD.fullmatch(text)
         return cls(found.group(1), int(found.group(2)), found.group(3)) if found else None
 
+    @staticmethod
+    def is_release(text):
+        """Whether a text is a release alone, 2.8.4, which goes with any CUDA."""
+        return re.fullmatch(_RELEASE, text, re.ASCII) is not None
+
     @property
     def cuda_major(self):
+        """11 of 11.0."""
         return int(self.cuda.partition(".")[0])
 
     def __str__(self):

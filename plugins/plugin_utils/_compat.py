@@ -180,6 +180,9 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
     is_open = {"open": True, "proprietary": False}.get(module_asked)
     if is_open is None:
         is_open = stack["loaded_is_open"] if stack["loaded"] else True if packages else False if found else None
+    nccl = dict(compat.nccl_pair(wanted["nccl"], wanted["nccl_cuda"], directory), asked=True) if wanted["nccl"] else {
+        "version": stack["packages"].get("libnccl2", {}).get("version", ""), "known": True, "nearest": [], "asked": False}
+    build = NcclBuild.parse(nccl["version"])
     return {
         "driver": asked or found, "driver_from": "asked" if asked else "found", "found": found,
         "newest": asked + ".999" if asked and "." not in asked else asked or found,
@@ -195,8 +198,7 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
         "capability": min((capability for row in rows for capability in row["compute_capabilities"]), key=version_key, default=""),
         "data_center": None if not all(models) else all(is_data_center(model, facts) for model in models),
         "forward": compat.forward_compatible(asked or found, image_cuda) if image_cuda and (asked or found) else None,
-        "nccl": dict(compat.nccl_pair(wanted["nccl"], wanted["nccl_cuda"], directory), asked=True) if wanted["nccl"] else {
-            "version": stack["packages"].get("libnccl2", {}).get("version", ""), "known": True, "nearest": [], "asked": False},
+        "nccl": dict(nccl, cuda_major=build.cuda_major if build else None),
         "cuda_major_max": compat.nccl_cuda_major_max(asked or found) if asked or found else None,
         "keyring": compat.keyring(directory),
         "keyrings_elsewhere": [row["sha256_1.1-1"] for row in facts["driver_packages"]["cuda_keyring"]["rows"]

@@ -244,6 +244,9 @@ def test_what_is_not_known_is_not_evaluated_and_never_passed():
     findings, dummy = verdicts(host(driver="", asks={"nvidia_driver_version": "470.82.01"}, base="nvcr.io/nvidia/tensorflow:24.03-tf2-py3"))
     assert findings["drv-below-cuda-floor"]["verdict"] == "not_evaluated" and "for data centers" in findings["drv-below-cuda-floor"]["found"]
     assert verdicts(host(driver=""))[0]["drv-branch-eol"]["verdict"] == "not_evaluated"
+    # The distribution's own build.
+    nccl = verdicts(host(packages={"libnccl2": package("2.18.3-1build1")}))[0]["nccl-cuda-major"]
+    assert nccl["verdict"] == "not_evaluated" and "libnccl2 2.18.3-1build1 doesn't say for which CUDA" in nccl["found"]
 
 
 def test_hosts_without_a_gpu_are_skipped_with_the_reason():

@@ -1,0 +1,60 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: nccl_build
+short_description: Parts of the version of a build of NCCL
+version_added: "0.3.0"
+author:
+  - trainyard maintainers (@trainyard)
+description:
+  - Splits the version of NCCL's packages as NVIDIA writes it.
+  - A text that is no such version has empty parts.
+options:
+  _input:
+    description: A version such as V(2.21.5-1+cuda12.4).
+    type: str
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Report the CUDA of a build
+  ansible.builtin.debug:
+    msg: "{{ ('2.21.5-1+cuda12.4' | trainyard.gpu.nccl_build).cuda }}"
+"""
+
+RETURN = r"""
+_value:
+  description: The parts.
+  type: dict
+  contains:
+    release:
+      description: Release of NCCL, V(2.21.5).
+      type: str
+    revision:
+      description: Revision of the package, V(1).
+      type: int
+    cuda:
+      description: CUDA that it is built for, V(12.4).
+      type: str
+    cuda_major:
+      description: Its first part, V(12); 0 where the text names no build.
+      type: int
+"""
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
+
+
+def nccl_build(text):
+    build = NcclBuild.parse(str(text))
+    return dict(build._asdict(), cuda_major=build.cuda_major) if build else {"release": "", "revision": 0, "cuda": "", "cuda_major": 0}
+
+
+class FilterModule:
+    """NCCL's versions, parsed."""
+
+    def filters(self):
+        return {"nccl_build": nccl_build}
