@@ -113,6 +113,10 @@ image_id:
   description: Id of the image that O(container) was made of; empty where there is none.
   returned: success
   type: str
+post_quantum:
+  description: Whether OpenSSH in the running O(container) has a key exchange with a post-quantum part (by default from release 9.0 on).
+  returned: success
+  type: bool
 checksums:
   description: SHA-256 checksums of those of O(files) that exist.
   returned: success
@@ -232,6 +236,10 @@ class Keys:
                 return image, int(pid)
         return "", 0
 
+    def post_quantum(self):
+        rc, out, dummy = self.module.run_command([self.module.get_bin_path("docker"), "exec", self.module.params["container"], "ssh", "-Q", "kex"])
+        return rc == 0 and any(name.startswith(("sntrup761x25519", "mlkem768x25519")) for name in out.split())
+
     def sshd(self, pid):
         """Asked by the container's files as the host sees them, which takes no docker exec."""
         asleep = {"running": False, "reload_needed": False, "frozen": False}
@@ -272,6 +280,7 @@ class Keys:
         # Before keys are made, so that a record that can't be read stops it.
         self.result["recorded"] = self.record()
         self.result["image_id"], pid = self.container()
+        self.result["post_quantum"] = bool(pid) and self.post_quantum()
         self.result["sshd"] = self.sshd(pid)
         for name, file in KEYS.items():
             path = os.path.join(self.directory, file)

@@ -42,12 +42,10 @@ def test_sshd_s_own_view_of_its_settings(host):
 
 
 def test_algorithms_are_those_that_ssh_audit_finds_no_fault_with(host):
-    """Except that a key exchange without a post-quantum part is offered beside the one that has it, as older OpenSSH knows no other."""
+    """The image's OpenSSH is 9.2 or newer, so it needs no key exchange without a post-quantum part either."""
     told = subprocess.run(["ssh-audit", "-n", "--skip-rate-test", "-p", str(PORT), address(host)], text=True, capture_output=True, check=False, timeout=60)
     assert "(gen) software: OpenSSH" in told.stdout and "(kex) sntrup761x25519-sha512@openssh.com" in told.stdout, told.stdout + told.stderr
-    found = set(re.findall(r"\[(fail|warn)\] (.+)", told.stdout))
-    assert found == {("warn", "does not provide protection against post-quantum attacks")}
-    assert "(kex) curve25519-sha256" in told.stdout
+    assert re.findall(r".*\[(?:fail|warn)\].*", told.stdout) == []
 
 
 def test_listens_on_the_cluster_address_only(host):

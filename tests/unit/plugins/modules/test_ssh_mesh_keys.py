@@ -131,6 +131,19 @@ def test_sshd_that_does_not_answer(run, tmp_path, greeting, frozen):
     assert run(**asked)["sshd"]["frozen"] is False
 
 
+@pytest.mark.parametrize("known, post_quantum", [
+    ("curve25519-sha256 curve25519-sha256@libssh.org ecdh-sha2-nistp256", False),
+    ("curve25519-sha256 sntrup761x25519-sha512@openssh.com", True),
+    ("curve25519-sha256 mlkem768x25519-sha256", True),
+])
+def test_post_quantum_exchange_is_told_by_the_container_s_own_ssh(run, tmp_path, known, post_quantum):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\ncase $1 in exec) printf '%s\\n' {known};; *) echo sha256:0123 {os.getpid()};; esac\n")
+    (tmp_path / "bin/docker").chmod(0o755)
+    assert run(container="x")["post_quantum"] is post_quantum
+    assert run()["post_quantum"] is False
+
+
 def test_container_whose_sshd_is_not_root(run, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/docker").write_text(f"#!/bin/sh\necho sha256:0123 {os.getpid()} 1000:1000\n")
