@@ -34,6 +34,7 @@ def molecule_runs(request, tmp_path_factory):
     yield runs
     runs.end()
     terminal.close()
+    PACE.extend("%-20s %s" % (name, pace.told(runs.begun)) for name, pace in sorted(runs.pace.items(), key=lambda entry: entry[1].begun))
 
 
 def pytest_deselected(items):
@@ -41,7 +42,11 @@ def pytest_deselected(items):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """`make test` leaves the heavy ones out: say which, so that green is not taken for more than it is."""
+    """Where the minutes went. `make test` leaves the heavy tests out: name them, so that green is not taken for more than it is."""
+    if PACE:
+        terminalreporter.write_line("seconds of the scenarios and of their steps, four side by side:")
+        for line in PACE:
+            terminalreporter.write_line("  " + line)
     left_out = [item.nodeid for item in DESELECTED if item.get_closest_marker("acceptance")]
     if left_out:
         terminalreporter.write_line("not run here (-m '%s'), make acceptance runs them:" % config.getoption("-m"))
@@ -50,3 +55,4 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 DESELECTED = []
+PACE = []

@@ -6,7 +6,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from molecule_runs import MoleculeRuns
+from molecule_runs import MoleculeRuns, Pace
 
 SPEC = importlib.util.spec_from_file_location("scenario_judge", Path(__file__).with_name("test_scenarios.py"))
 judge = importlib.util.module_from_spec(SPEC)
@@ -35,6 +35,14 @@ def test_no_tests_and_no_recap():
 
 def test_skipped_testinfra_test():
     assert judge.complaints(STEPS + "===== 3 passed, 1 skipped in 2 s =====\n" + RECAP, []) != []
+
+
+def test_seconds_of_each_step():
+    pace = Pace(100.0)
+    for now, line in ((110.0, "INFO     [x > create] Executed: Successful\n"), (115.0, "TASK [Wait]\n"), (131.5, "INFO     [x > verify] Executed: Failed\n"),
+                      (131.6, "x > verify: Executed: Failed\n"), (140.0, "INFO     [x > create] Executed: Successful\n")):
+        pace.take(line, now)
+    assert pace.told(90.0) == "  10 s to   50 s: create 18, verify 21"
 
 
 def test_report_shows_where_it_broke_and_else_the_end():

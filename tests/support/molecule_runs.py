@@ -7,8 +7,10 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +24,7 @@ LONGEST_FIRST = ["cluster", "docker_engine", "training_image"]
 # Scenarios of which some tests judge seconds: they run beside the others, and these tests wait for `quiet`.
 WAITING = {"cluster"}
 BUSY = ROOT / ".cache/busy"
+STEP_ENDS = re.compile(r"\[\w+ > (\w+)\] Executed: ")
 # They get the cores that cluster, which takes longest, leaves: as their hosts do, see molecule/shared/create.yml. `nice` doesn't do: each worker
 # of Ansible is a session, and the kernel's autogroups weigh sessions alike. Where the machine has cgroup v2 they run without it.
 ASIDE = Path("/sys/fs/cgroup/cpu/trainyard-tests")
@@ -37,11 +40,31 @@ def quiet():
         yield
 
 
+class Pace:
+    """Where the minutes of a scenario went: the seconds of each of its steps, in the order in which they ended."""
+
+    def __init__(self, now):
+        self.begun = self.last = now
+        self.steps = {}
+
+    def take(self, line, now):
+        ended = STEP_ENDS.search(line)
+        if ended:
+            self.steps[ended.group(1)] = self.steps.get(ended.group(1), 0) + now - self.last
+            self.last = now
+
+    def told(self, since):
+        """As a line of the report; C(since) is when the test run began."""
+        steps = ", ".join("%s %d" % (name, seconds) for name, seconds in self.steps.items() if seconds >= 1)
+        return "%4d s to %4d s%s" % (self.begun - since, self.last - since, ": " + steps if steps else "")
+
+
 class MoleculeRuns:
     """Begins the scenarios that needn't be alone at once, and the others when their result is asked for."""
 
     def __init__(self, asked, records, acceptance, tell):
         self.records, self.acceptance, self.tell = records, acceptance, tell
+        self.begun, self.pace = time.monotonic(), {}
         # As it is now: unit tests that give themselves another PATH run beside the scenarios' start.
         # Options of this pytest are not those of the scenarios' own: --basetemp would have each of them empty the same folder, and this one's.
         self.environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
@@ -101,6 +124,7 @@ class MoleculeRuns:
         prefix = "" if name in ALONE else "%s | " % name
         LOGS.mkdir(parents=True, exist_ok=True)
         text = []
+        pace = self.pace[name] = Pace(time.monotonic())
         with open(LOGS / ("%s.log" % name), "w", encoding="utf-8") as log:
             self.tell("%s%s (log: %s)\n" % (prefix, " ".join(command), log.name))
             with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, errors="replace", stdin=subprocess.DEVNULL,
@@ -110,4 +134,6 @@ class MoleculeRuns:
                     log.flush()
                     self.tell(prefix + line)
                     text.append(line)
+                    pace.take(line, time.monotonic())
+        pace.last = time.monotonic()
         return process.returncode, "".join(text)
