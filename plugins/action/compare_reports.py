@@ -11,6 +11,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.trainyard.gpu.plugins.action.verify_report import published
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _report, _report_files, _report_page
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import aligned
 
@@ -46,7 +47,7 @@ class ActionModule(ActionBase):
             except OSError as error:
                 raise AnsibleError("%s cannot be written: %s" % (page, error)) from error
         result.update(changed=False, changes=changes, page=page,
-                      msg="%s. Side by side: %s" % ("%d differences" % len(changes) if len(changes) != 1 else "1 difference", page))
+                      msg="%s. Side by side: %s" % (quantity(len(changes), "difference"), page))
         return result
 
     def _paths(self, folder, args):

@@ -11,6 +11,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import blocks, finding, render
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles, show_failure
 
 REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
@@ -70,7 +71,7 @@ class ActionModule(ActionBase):
         judged = [entry for entry in findings if entry["verdict"] in ("pass", "warn", "fail")]
         result.update(changed=False, findings=args["findings"] + findings)
         if args["report_only"]:
-            result["msg"] = "%d checks on %d hosts.%s" % (len(judged), len(alive), not_evaluated(findings))
+            result["msg"] = "%s on %s.%s" % (quantity(len(judged), "check"), quantity(len(alive), "host"), not_evaluated(findings))
         elif blocks(result["findings"], args["fail_on"]):
             result["failed"] = True
             # Ansible prints all of a failed result: what is good would bury what is not.
@@ -81,7 +82,7 @@ class ActionModule(ActionBase):
             warnings = render(findings)
             if warnings:
                 self._display.warning("Preflight lets this pass, but:\n" + warnings, formatted=True)
-            result["msg"] = "%d checks on %d hosts; nothing stops this.%s" % (len(judged), len(alive), not_evaluated(findings))
+            result["msg"] = "%s on %s; nothing stops this.%s" % (quantity(len(judged), "check"), quantity(len(alive), "host"), not_evaluated(findings))
         return result
 
     def _rules(self, paths, overrule):

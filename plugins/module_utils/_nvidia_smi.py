@@ -22,6 +22,8 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+
 # What nvidia-smi says -> cause, in this order: of two that are said, the first explains the other. The wording is NVML's own
 # (nvmlErrorString) where that failed, nvidia-smi's where it asks itself.
 CAUSES = (
@@ -209,12 +211,12 @@ def _refuse_odd_digits(root):
 def _count(root, described, lost):
     """GPUs that nvidia-smi counted. It describes each, unless it says beside the document that it can't."""
     if described > MOST_GPUS:
-        raise ParseError(f"{described} GPUs are described, more than {MOST_GPUS}")
+        raise ParseError(f"the document describes {described} GPUs, more than {MOST_GPUS}")
     said = _words(root, "attached_gpus")
     if said is None:
         return described
     if not re.fullmatch("[0-9]{1,9}", said) or int(said) < described or int(said) > described and not lost:
-        raise ParseError(f"attached_gpus is '{said}', but {described} GPUs are described")
+        raise ParseError(f"attached_gpus is '{said}', but the document describes {quantity(described, 'GPU')}")
     return int(said)
 
 

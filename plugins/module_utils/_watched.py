@@ -14,6 +14,7 @@ from __future__ import annotations
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import GLOO_PIECE, must_move
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._job_watch import transports
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 
 __all__ = ["fabric_counters", "gpus_busy", "nccl_transport"]
 
@@ -65,7 +66,7 @@ def fabric_counters(watched, facts, host, collective):
 def gpus_busy(watched, host):
     """Whether as many of the host's GPUs were in use as the job had ranks there."""
     seen = watched["hosts"][host]
-    expected = "%d GPUs in use (%d %% or more)" % (seen["ranks"], BUSY)
+    expected = "%s in use (%d %% or more)" % (quantity(seen["ranks"], "GPU"), BUSY)
     known = [percent for percent in seen["gpus"] if percent is not None]
     busy = [percent for percent in known if percent >= BUSY]
     each = ("GPU %d %s" % (number, "?" if percent is None else "%d %%" % percent) for number, percent in enumerate(seen["gpus"]))
@@ -74,7 +75,7 @@ def gpus_busy(watched, host):
         return finding("gpus-busy", host, "pass", expected=expected, found=found, source=SMI)
     # In MIG mode it tells of none.
     if len(known) < seen["ranks"]:
-        return finding("gpus-busy", host, "skipped", expected=expected, found="nvidia-smi tells the use of %d GPUs only" % len(known), source=SMI)
+        return finding("gpus-busy", host, "skipped", expected=expected, found="nvidia-smi tells the use of %s only" % quantity(len(known), "GPU"), source=SMI)
     return finding("gpus-busy", host, "fail", expected=expected, found=found, source=SMI,
                    fix="see which GPUs the ranks have taken (CUDA_VISIBLE_DEVICES in the image, training_container_gpus), and whether each answers nvidia-smi")
 

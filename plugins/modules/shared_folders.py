@@ -118,6 +118,7 @@ import struct
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import is_folder, normal_path
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import full_access, mount_of, parse_mountinfo
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record, write_record
 
 ACCESS = "system.posix_acl_access"
@@ -433,10 +434,10 @@ def main():
     if folders.commands:
         orders = "; ".join("on %s: %s" % (server, "; ".join(commands)) for server, commands in sorted(folders.commands.items()))
         module.fail_json(
-            msg="%d folders can not be made or changed from here, as their NFS server takes root for another user (root_squash) and their owner may not do "
+            msg="%s can not be made or changed from here, as their NFS server takes root for another user (root_squash) and their owner may not do "
                 "it either. Have the server's administrator run, %s. Then run this again: folders with this group and mode are accepted as they are. Paths "
                 "are as this host mounts them; below an NFS 4 root (fsid=0) put its path before them"
-                % (sum(len(commands) for commands in folders.commands.values()), orders), commands=folders.commands, changed_paths=folders.changed)
+                % (quantity(sum(len(commands) for commands in folders.commands.values()), "folder"), orders), commands=folders.commands, changed_paths=folders.changed)
     module.exit_json(changed=bool(folders.changed), changed_paths=folders.changed, kept=folders.kept, unprotected=folders.unprotected,
                      diff=folders.diff)
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import drift, upstream
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 
 COLUMNS = ("what", "asked", "found")
 
@@ -51,7 +52,7 @@ def table(hosts):
         if host["problems"] is None:
             lines.append((host["name"], "-", "-", "did not answer"))
         elif not host["problems"]:
-            lines.append((host["name"], "-", "%d packages" % host["asked"], "as asked"))
+            lines.append((host["name"], "-", quantity(host["asked"], "package"), "as asked"))
         for problem in host["problems"] or []:
             lines.append((host["name"],) + tuple(problem[column] for column in COLUMNS))
     return aligned(lines)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import NAMED, NOT_MADE, PEAK, SEVERITY, between, merged, names_in, not_made
 
 WORDS = {"pass": "pass", "warn": "warning", "fail": "fail", "skipped": "skipped", "not_evaluated": "not made", "": "not there"}
@@ -111,7 +112,7 @@ def headline(report, titles):
     """One sentence, and who is at fault."""
     if report["verdict"] == "pass":
         made = sum(entry["verdict"] == "pass" for entry in report["checks"])
-        return "All %d checks that were made on %s have passed." % (made, "1 host" if len(report["hosts"]) == 1 else "%d hosts" % len(report["hosts"]))
+        return "All %d checks that were made on %s have passed." % (made, quantity(len(report["hosts"]), "host"))
     bad = list(dict.fromkeys(titles.get(entry["id"], entry["id"]) for verdict in ("fail", "warn") for entry in report["checks"] if entry["verdict"] == verdict))
     reasons = "; ".join(report["reasons"])
     text = reasons[:1].upper() + reasons[1:] + (": %s" % ", ".join(bad) if 0 < len(bad) <= NAMED and len(report["reasons"]) == 1 else "") + "."

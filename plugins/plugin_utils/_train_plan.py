@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+
 DEVICES = "CUDA_VISIBLE_DEVICES"
 # Numbers, and names as `nvidia-smi -L` prints them.
 _DEVICE = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
@@ -51,8 +53,8 @@ def train_plan(members, environment, gpus):
         watch[name] = {"count": min(slots, found) if devices is None else len(devices), "devices": devices or []}
         beyond = [device for device in devices or [] if found and device.isdigit() and int(device) >= found]
         if devices and slots > len(devices):
-            problems.append("%s: '%s' names %d GPUs, but host %s has %d slots; name as many GPUs as there are ranks on a host, or set cluster_slots to %d" % (
-                DEVICES, ",".join(devices), len(devices), name, slots, len(devices)))
+            problems.append("%s: '%s' names %s, but host %s has %s; name as many GPUs as there are ranks on a host, or set cluster_slots to %d" % (
+                DEVICES, ",".join(devices), quantity(len(devices), "GPU"), name, quantity(slots, "slot"), len(devices)))
         elif beyond:
             problems.append("%s: '%s' names GPU %s, but host %s has %d, numbered from 0; name those that it has" % (
                 DEVICES, ",".join(devices), ", ".join(beyond), name, found))

@@ -104,7 +104,7 @@ def test_two_ranks_a_host_on_chosen_gpus(cluster, launcher):
 def test_more_ranks_than_chosen_gpus_are_refused(cluster):
     run = train(cluster, cluster_slots=2, train_environment={"CUDA_VISIBLE_DEVICES": "0"})
     assert run.code == 2
-    assert "CUDA_VISIBLE_DEVICES: '0' names 1 GPUs, but host %s has 2 slots" % cluster.head in " ".join(run.text.split())
+    assert "CUDA_VISIBLE_DEVICES: '0' names 1 GPU, but host %s has 2 slots" % cluster.head in " ".join(run.text.split())
 
 
 @pytest.mark.parametrize("launcher, example", [("horovodrun", "digits_horovod.py"), pytest.param("torchrun", "digits_torchrun.py", marks=pytest.mark.acceptance)])

@@ -246,7 +246,7 @@ def watched(spec, seen, seen_gpus):
                             "CUDA_VISIBLE_DEVICES"
                             % (host, ", ".join("GPU %d (%d %% at most)" % (number, peaks[number]) for number in gpus[host]["idle"]), wanted["count"]))
         elif gpus[host]["busy"] is None:
-            warnings.append("host %s: it is not known whether the %d requested GPUs were used: %s" % (
+            warnings.append("host %s: it is not known whether the job used the GPUs that it requested (%d): %s" % (
                 host, wanted["count"], found.get("error") or "nvidia-smi told the use of %d" % len([peak for peak in peaks if peak is not None])))
     return gpus, fabric, warnings
 

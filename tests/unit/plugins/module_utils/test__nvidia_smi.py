@@ -12,6 +12,7 @@ from eight_gpus import eight_gpus
 from hypothesis import given, settings, strategies
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import ABSENT, ParseError, lost_gpus, parse_query, why_no_answer
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 
@@ -49,7 +50,7 @@ def test_index_lists_every_fixture(folder):
 def test_every_generation(name):
     expected, text = facts(XML[name]), read("nvidia-smi-xml/%s" % name)
     if expected["attached_gpus"] not in (expected["gpu_elements"], "ABSENT"):
-        said = "attached_gpus is '%s', but %s GPUs are described" % (expected["attached_gpus"], expected["gpu_elements"])
+        said = "attached_gpus is '%s', but the document describes %s" % (expected["attached_gpus"], quantity(int(expected["gpu_elements"]), "GPU"))
         with pytest.raises(ParseError, match=said):
             parse_query(text)
         # What is described is read, as of a host of fewer GPUs.
@@ -227,10 +228,10 @@ def test_gpus_that_are_counted_and_not_described():
     eight = eight_gpus()
     assert parse_query(eight).gpu_count == 8
     for count in (0, 7, 9):
-        with pytest.raises(ParseError, match="attached_gpus is '%d', but 8 GPUs are described" % count):
+        with pytest.raises(ParseError, match="attached_gpus is '%d', but the document describes 8 GPUs" % count):
             parse_query(eight.replace("<attached_gpus>8<", "<attached_gpus>%d<" % count))
     one_less = eight[:eight.rindex("<gpu id")] + "</nvidia_smi_log>\n"
-    with pytest.raises(ParseError, match="attached_gpus is '8', but 7 GPUs are described"):
+    with pytest.raises(ParseError, match="attached_gpus is '8', but the document describes 7 GPUs"):
         parse_query(one_less)
     assert parse_query(one_less + LOST).gpu_count == 8 and lost_gpus(one_less + LOST)
     assert parse_query(one_less.replace(">8</attached_gpus>", ">7</attached_gpus>")).gpu_count == 7

@@ -73,7 +73,7 @@ def test_traffic_too_small_to_be_told_from_others(collective, size, iterations, 
     ([0, 0], "fail", "0: GPU 0 0 %, GPU 1 0 %"),
     # The job was given two of four.
     ([0, 99, 98, 0], "pass", "2: GPU 0 0 %, GPU 1 99 %, GPU 2 98 %, GPU 3 0 %"),
-    ([99, None], "skipped", "nvidia-smi tells the use of 1 GPUs only"),
+    ([99, None], "skipped", "nvidia-smi tells the use of 1 GPU only"),
     ([], "skipped", "nvidia-smi tells the use of 0 GPUs only"),
 ])
 def test_gpus_in_use(gpus, verdict, found):

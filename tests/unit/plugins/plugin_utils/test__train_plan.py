@@ -37,6 +37,8 @@ def test_slots_of_the_inventory_must_fit():
     assert plan(member(slots=1, counted=False), devices="4,5")["watch"]["a"]["count"] == 2
     assert plan(member(slots=4, counted=False), devices="0,1")["problems"] == [
         "CUDA_VISIBLE_DEVICES: '0,1' names 2 GPUs, but host a has 4 slots; name as many GPUs as there are ranks on a host, or set cluster_slots to 2"]
+    assert plan(member(slots=2, counted=False), devices="0")["problems"] == [
+        "CUDA_VISIBLE_DEVICES: '0' names 1 GPU, but host a has 2 slots; name as many GPUs as there are ranks on a host, or set cluster_slots to 1"]
 
 
 def test_a_host_without_gpus_keeps_its_rank():

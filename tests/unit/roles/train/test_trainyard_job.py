@@ -352,8 +352,8 @@ def test_idle_gpus_are_named():
     ({"said": "Permission denied (publickey)."}, "host lab-a was not watched: Permission denied (publickey)."),
     (None, "host lab-a was not watched: its watcher did not outlive the job's runner"),
     (seen(peaks=[], looks=0, error="nvidia-smi has shown no GPU"),
-     "host lab-a: it is not known whether the 2 requested GPUs were used: nvidia-smi has shown no GPU"),
-    (seen(peaks=[None, None]), "host lab-a: it is not known whether the 2 requested GPUs were used: nvidia-smi told the use of 0")])
+     "host lab-a: it is not known whether the job used the GPUs that it requested (2): nvidia-smi has shown no GPU"),
+    (seen(peaks=[None, None]), "host lab-a: it is not known whether the job used the GPUs that it requested (2): nvidia-smi told the use of 0")])
 def test_what_is_not_known_is_said(found, warning):
     gpus, _fabric, warnings = watched({"count": 2, "devices": []}, found)
     assert warnings == [warning] and gpus["lab-a"]["busy"] is None
