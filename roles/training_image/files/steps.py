@@ -381,6 +381,9 @@ def step_nccl(arguments):
     for name in names:
         if installed(name) != version:
             raise StepError("training_image_nccl_version: %s is at %s, not at %s" % (name, installed(name), version))
+    if not os.path.exists("/var/lib/dpkg/available"):
+        # mmdebstrap makes none, and dpkg before 1.20 marks nothing without it.
+        run(["dpkg", "--clear-avail"])
     run(["apt-mark", "hold"] + names)
 
 
