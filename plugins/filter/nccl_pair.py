@@ -63,6 +63,7 @@ _value:
       type: str
 """
 
+from ansible_collections.trainyard.gpu.plugins.filter.quoted import quoted
 from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import CUDA_ARCHITECTURES, facts
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 
@@ -80,7 +81,7 @@ def nccl_pair(version, cuda="", directory="", architecture="x86_64", facts_file=
     if not version:
         return {"version": "", "known": False, "nearest": [], "packages": [], "preferences": ""}
     found = facts(facts_file).nccl_pair(version, cuda, directory, CUDA_ARCHITECTURES.get(architecture, architecture))
-    exact = found["version"] or str(NcclBuild(version, 1, ".".join(cuda.split(".")[:2])))
+    exact = quoted(found["version"] or str(NcclBuild(version, 1, ".".join(cuda.split(".")[:2]))), "field")
     return dict(found, version=exact, packages=["%s=%s" % (name, exact) for name in NAMES], preferences=PREFERENCES % (" ".join(NAMES), exact))
 
 

@@ -59,6 +59,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import is_ip, show
 from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import drop_in, with_servers
 
 
@@ -79,6 +80,9 @@ def main():
         supports_check_mode=True,
     )
     servers, resolv_conf, path = (module.params[name] for name in ("servers", "resolv_conf", "drop_in"))
+    wrong = [server for server in servers if not is_ip(server)]
+    if wrong:
+        module.fail_json(msg="servers: '%s' is not an address; use one such as 10.0.0.53" % show(wrong[0]))
     target = os.path.realpath(resolv_conf)
     resolved = "/systemd/resolve/" in target
     # What an earlier run has set in the other way is taken back too: a host may have changed its resolver.

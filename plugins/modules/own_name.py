@@ -59,6 +59,7 @@ import socket
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import is_ip, show
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import with_own_name, without_own_name
 
 
@@ -72,9 +73,11 @@ def main():
         supports_check_mode=True,
         required_if=[("state", "present", ["address"])],
     )
-    path, hostname = module.params["path"], socket.gethostname()
+    path, hostname, address = module.params["path"], socket.gethostname(), module.params["address"]
+    if module.params["state"] == "present" and not is_ip(address):
+        module.fail_json(msg="address: '%s' is not an address; use one such as 10.0.0.11" % show(address))
     before = read_text(path)
-    after = with_own_name(before, hostname, module.params["address"]) if module.params["state"] == "present" else without_own_name(before)
+    after = with_own_name(before, hostname, address) if module.params["state"] == "present" else without_own_name(before)
     if after != before and not module.check_mode:
         new = os.path.join(module.tmpdir, "hosts")
         with open(new, "w", encoding="utf-8") as stream:

@@ -268,6 +268,11 @@ def repository_places(repositories):
 
 
 def deb822(repository, key):
+    words = [word for name in ("types", "uris", "suites", "components", "architectures") for word in repository.get(name) or []]
+    # The format knows no quotes; a line break would begin another field.
+    wrong = [word for word in words if not word or re.search(r"\s", word)]
+    if wrong:
+        raise StepError("a repository has %r: an empty word, or one with white space, cannot stand in apt's sources" % wrong[0])
     lines = ["Types: " + " ".join(repository.get("types") or ["deb"]), "URIs: " + " ".join(repository["uris"]), "Suites: " + " ".join(repository["suites"])]
     for field, name in (("Components", "components"), ("Architectures", "architectures")):
         if repository.get(name):

@@ -111,6 +111,13 @@ def test_repository_as_deb822():
     assert text == "Types: deb\nURIs: https://example.org/a\nSuites: ./\nArchitectures: amd64\nSigned-By: /tmp/0.asc\n"
 
 
+@pytest.mark.parametrize("name", ["types", "uris", "suites", "components", "architectures"])
+@pytest.mark.parametrize("word", ["a b", "a\nTrusted: yes", ""])
+def test_a_word_that_apts_sources_cannot_hold(name, word):
+    with pytest.raises(steps.StepError, match="white space"):
+        steps.deb822(dict({"uris": ["https://example.org/a"], "suites": ["./"]}, **{name: [word]}), "/tmp/0.asc")
+
+
 def test_step_that_is_refused_says_so_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["steps.py", "nccl", '{"version": "2.28.9-1+cuda13.0"}'])
 

@@ -92,8 +92,31 @@ REPOSITORY = {"uris": ["https://m.example/debian"], "suites": ["stable"], "compo
 FIX = {"name": "ours", "reason": "why", "source": ["issue"], "when": {"torch": ">=2"}}
 RUNFILE = {"version": "11.4.4", "url": "https://m.example/cuda_11.4.4_470.82.01_linux.run", "checksum": SHA}
 
+# Formats without quotes: sources and preferences of apt, exports, known_hosts, limits.conf, lists of modules and of the loader's folders. | is white space.
+WITHOUT_QUOTES = (
+    ("docker_engine_repository_url", "https://m.example/|debian"), ("docker_engine_version", "28.5.1-1~|x"), ("nccl_version", "2.21.5-1+cuda12.4|"),
+    ("nccl_prefix", "/usr/local/nccl|x"), ("package_sources_nvidia_cuda_url", "https://m.example/|cuda"), ("infiniband_memlock", "1024|2048"),
+    ("package_sources_nvidia_container_url", "https://m.example/|x"), ("package_sources_pip_index_url", "https://m.example/|x"),
+    ("package_sources_pip_extra_index_urls", ["https://m.example/|x"]), ("nfs_server_clients", ["10.0.0.1|10.0.0.2"]), ("nfs_server_options", ["rw|sync"]),
+    ("nfs_server_exports", [{"path": "/data1/share|x"}]), ("nfs_server_exports", [{"path": "/data1/share", "clients": ["10.0.0.1|x"]}]),
+    ("nfs_server_exports", [{"path": "/data1/share", "options": ["rw|x"]}]), ("package_sources_name_servers", ["10.0.0.53|10.0.0.54"]),
+    ("cluster_ssh_port", "12345|1"), ("cluster_address", "10.0.0.1|x"), ("training_container_name", "a|b"), ("cuda_toolkit_mpi_home", "/usr/mpi|x"),
+    ("package_sources_no_proxy", ["a.example|b"]), ("docker_engine_no_proxy", ["a.example|b"]), ("nfs_client_options", ["hard|x"]),
+) + tuple((name, [{**REPOSITORY, key: [value]}]) for name in ("package_sources_apt_repositories", "training_image_apt_repositories") for key, value in (
+    ("uris", "https://m.example/|x"), ("suites", "a|b"), ("components", "a|b"), ("architectures", "amd64|x"), ("types", "deb|x")))
+
+
+def with_space(value, space):
+    """Return a value with this in the place of |."""
+    if isinstance(value, dict):
+        return {key: with_space(inner, space) for key, inner in value.items()}
+    return [with_space(inner, space) for inner in value] if isinstance(value, list) else value.replace("|", space)
+
+
 # What harms a host if it passes.
 HARMFUL = (
+    [case for name, value in WITHOUT_QUOTES for space in (" ", "\n", "\t", "\r", "\u00a0", "\u2028") for case in bad(name, with_space(value, space))] +
+    bad("nfs_client_mounts", *[[{"server": "nas", "path": path, "target": "/data1/x"}] for path in ("/export\\", "/a\\040b", "/export ")]) +
     [case for path in SYSTEM for case in bad("nfs_server_exports", [{"path": path}])] +
     [case for path in SYSTEM for case in bad("nfs_client_mounts", [{"server": "nas", "path": "/export", "target": path}] if path else [{"server": "nas",
     "path": path}])] +
@@ -298,6 +321,7 @@ GOOD = [
     {"training_container_gpus": ["0", "3"]}, {"training_container_shm_size": "126g"}, {"train_command": "python3 train.py \\\n  --epochs 3\n"},
     {"train_command": "sh -c 'a; b && c'"},
     {"train_environment": {"LR": 0.1, "N": 4, "NAME": "a b", "EMPTY": "", "FLAG": True}}, {"train_job_id": "2026-11-24_run.1"},
+    {"nfs_client_mounts": [{"server": "nas", "path": "/export/My Data", "target": "/data1/share"}]}, {"nfs_client_options": ["hard", "clientaddr=fe80::1%eth0"]},
     {"train_workdir": "/workspace/code"},
     {"training_image_python_packages": ["torch[extra,more]==2.1.0+cu118", "numpy==2.0.0rc1"]}, {"training_image_apt_packages": ["g++",
     "libnccl2=2.21.5-1+cuda12.4", "libnccl-dev=2.21.5-1+cuda12.4"]},

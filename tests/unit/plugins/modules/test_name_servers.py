@@ -62,3 +62,8 @@ def test_lines_whose_end_is_gone_stay(host):
     text = "".join(line for line in host.file.read_text(encoding="utf-8").splitlines(True) if "End of" not in line)
     host.file.write_text(text, encoding="utf-8")
     assert not host()["changed"] and host.file.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("server", ["ns.example.org", "192.0.2.53 x", "192.0.2.53\noptions debug", ""])
+def test_what_is_no_address_reaches_no_file(host, server):
+    assert "is not an address" in host(server)["msg"] and host.file.read_text(encoding="utf-8") == OWN

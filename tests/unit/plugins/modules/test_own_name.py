@@ -38,3 +38,9 @@ def test_nothing_to_do(run, tmp_path):
 
 def test_without_an_address(run):
     assert "address" in run()["msg"]
+
+
+@pytest.mark.parametrize("address", ["server-a", "10.0.0.11 example.org", "10.0.0.11\n10.0.0.12 server-b"])
+def test_what_is_no_address_reaches_no_file(run, tmp_path, address):
+    (tmp_path / "hosts").write_text("127.0.1.1 %s\n" % socket.gethostname())
+    assert "is not an address" in run(address=address)["msg"] and (tmp_path / "hosts").read_text().count("\n") == 1

@@ -1,0 +1,110 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Values as configuration files read them back whole. Where a format cannot hold a value, it is refused and never written.
+
+The input is judged before. This is for a value that comes another way, as from a role that is used alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import is_host, is_plain_text, show
+
+__all__ = ["FORMATS", "QuoteError", "quoted"]
+
+# Anything else is left as it stands, so that a file that was right stays the same: a change of it restarts what reads it.
+_OF_UNITS = re.compile(r"""[\s"'\\%$;]|\A\Z""")
+_OF_ENVIRONMENT_FILES = re.compile(r"""[\s"'\\`$#;]""")
+
+
+class QuoteError(ValueError):
+    """A value that a format cannot hold; the message has both."""
+
+
+def _one_line(text):
+    if not is_plain_text(text):
+        raise QuoteError("has a line break or a control character")
+    return text
+
+
+def _field(text):
+    """Formats that take everything between two blanks as it stands, and know no quotes."""
+    if not _one_line(text) or re.search(r"\s", text):
+        raise QuoteError("is empty or has white space")
+    return text
+
+
+def _host_name(text):
+    if not is_host(text):
+        raise QuoteError("is no host name and no address")
+    return text
+
+
+def _systemd_line(text):
+    """The rest of a line, without quotes: What=, Where=, Description=."""
+    if _one_line(text) != text.strip() or text.endswith("\\"):
+        raise QuoteError("begins or ends with a blank, or ends with a backslash")
+    return text.replace("%", "%%")
+
+
+def _systemd_word(text):
+    """One word of a list: RequiresMountsFor=."""
+    if not _OF_UNITS.search(_one_line(text)):
+        return text
+    return '"%s"' % text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+
+
+def _systemd_argument(text):
+    """One word of a command: ExecStart= replaces variables, too."""
+    return _systemd_word(text).replace("$", "$$")
+
+
+def _environment_file(text):
+    """The value of a variable in a file for EnvironmentFile=."""
+    if not _OF_ENVIRONMENT_FILES.search(_one_line(text)):
+        return text
+    return '"%s"' % re.sub(r'(["\\`$])', r"\\\1", text)
+
+
+def _apt_conf(text):
+    if '"' in _one_line(text):
+        raise QuoteError('has a ", for which apt.conf knows no escape')
+    return '"%s"' % text
+
+
+def _export_path(text):
+    """exports(5) reads a backslash and three octal digits everywhere, also within quotes."""
+    return '"%s"' % re.sub(r'["\\]', lambda found: "\\%03o" % ord(found.group()), _one_line(text))
+
+
+def _export_word(text):
+    """A client or an option of exports(5)."""
+    if re.search(r'[()",#\\]', _field(text)):
+        raise QuoteError('has one of ( ) " , # and \\')
+    return text
+
+
+FORMATS = {
+    "one_line": _one_line,
+    "field": _field,
+    "host_name": _host_name,
+    "systemd_line": _systemd_line,
+    "systemd_word": _systemd_word,
+    "systemd_argument": _systemd_argument,
+    "environment_file": _environment_file,
+    "apt_conf": _apt_conf,
+    "export_path": _export_path,
+    "export_word": _export_word,
+}
+
+
+def quoted(value, form):
+    """Return a value as a format reads it back whole; raises QuoteError."""
+    try:
+        return FORMATS[form](str(value))
+    except QuoteError as error:
+        raise QuoteError("'%s' cannot be written as %s: it %s" % (show(str(value)), form, error)) from error
