@@ -12,11 +12,9 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import blocks, finding, render
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_table
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles, show_failure
 
-REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
-OPTIONAL = {"for_each", "hosts", "only_warn", "when", "otherwise", "needs"}
-TABLE = {"host_rules", "data", "let", "when", "otherwise"}
 # How Ansible says that a host answers, but has no Python that it can use.
 NO_PYTHON = re.compile(r"interpreter .*not found|requires a minimum of Python|SyntaxError: |python[\d.]*: (?:command )?not found", re.IGNORECASE)
 
@@ -90,12 +88,11 @@ class ActionModule(ActionBase):
         rules = {}
         for path in paths:
             table = load_data(self._loader, path)
-            if not isinstance(table, dict) or not table.get("host_rules"):
-                raise AnsibleError("rules: %s" % ("%s has no list host_rules" % path if table else "there is no file %s" % path))
-            if not set(table) <= TABLE:
-                raise AnsibleError("rules: %s has %s; known are %s" % (path, ", ".join(sorted(set(table) - TABLE)), ", ".join(sorted(TABLE))))
+            # What Jinja cannot read is found when it is judged.
+            problem = problem_of_table(table, templates=False) if table is not None else "there is no such file"
+            if problem:
+                raise AnsibleError("rules: %s: %s" % (path, problem))
             for rule in table["host_rules"]:
-                self._check_rule(rule)
                 rules[rule["id"]] = (table, rule)
         for check_id, verdict in overrule.items():
             if check_id not in rules or verdict not in ("skip", "warn", "block"):
@@ -106,20 +103,6 @@ class ActionModule(ActionBase):
             elif "that" in rule:
                 rules[check_id] = (table, {key: value for key, value in dict(rule, severity=verdict).items() if key != "only_warn"})
         return list(rules.values())
-
-    @staticmethod
-    def _check_rule(rule):
-        name = rule.get("id", "without id")
-        # A rule that nothing has to judge says so, and why.
-        if set(rule) == {"id", "otherwise"}:
-            return
-        if not REQUIRED <= set(rule) <= REQUIRED | OPTIONAL:
-            raise AnsibleError("rule %s: missing %s, unknown %s" % (
-                name, ", ".join(sorted(REQUIRED - set(rule))) or "nothing", ", ".join(sorted(set(rule) - REQUIRED - OPTIONAL)) or "nothing"))
-        if rule["severity"] not in ("block", "warn") or rule["stage"] not in ("host", "cluster"):
-            raise AnsibleError("rule %s: severity is block or warn, stage is host or cluster" % name)
-        if ("when" in rule) != ("otherwise" in rule):
-            raise AnsibleError("rule %s: when and otherwise belong together" % name)
 
     @staticmethod
     def _let(table, name, inputs):

@@ -26,9 +26,17 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import 
     texts_of_many_lines,
     unknown_variables,
 )
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_facts, problem_of_table
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import RUNTIME_FACTS, Shared, load_data, load_roles, show_failure
 
 HIDDEN = "(not shown)"
+# Files of the site's own: what is expected in them, and what to do.
+FILES = {
+    "preflight_rules_files": ("a YAML file with a list host_rules, in the form of roles/preflight/meta/compat_rules.yml",
+                              "correct the file, or take it out of preflight_rules_files"),
+    "preflight_compat_facts": ("a YAML file with keys and rows of roles/preflight/meta/compat_facts.yml", "correct the file, or leave preflight_compat_facts empty"),
+}
 # What is judged about how Ansible itself gets to a host, and its default.
 CONNECTION = {"ansible_connection": C.DEFAULT_TRANSPORT, "ansible_host": None, "ansible_port": "22", "ansible_user": "", "cluster_address": "",
               "ansible_ssh_private_key_file": ""}
@@ -91,6 +99,7 @@ class ActionModule(ActionBase):
         defaults = {name: value for role in roles for name, value in role.defaults.items()}
         shared = Shared(self._templar, hostvars, groups.get("cluster", []), defaults)
 
+        self._problems = {}
         findings, connections = self._connections(shared)
         findings += check_inventory(groups, connections)
         values = {host: {} for host in shared.hosts}
@@ -115,6 +124,7 @@ class ActionModule(ActionBase):
             # Afterwards, as a rule may speak of other roles' variables.
             for role in roles:
                 findings += self._judge_rules(self._with_ids(rules[role.name], roles, values), values, wrong, shared, role, groups)
+            findings += self._files(values)
             findings = self._causes(findings, shared, defaults)
             findings += self._unknown(roles, shared, hostvars)
 
@@ -144,16 +154,36 @@ class ActionModule(ActionBase):
             if rule["kind"] == "ids":
                 files = [os.path.join(paths[rule["ids"]], "meta", name) for name in ("host_rules.yml", "compat_rules.yml")]
                 own = {path for its in values.values() for path in its.get("preflight_rules_files", []) if kinds.is_file(path)}
-                rule = dict(rule, ids=frozenset().union(*[ids_in(self._load(path)) for path in files + sorted(own)]))
+                if any(self._problem("preflight_rules_files", path) for path in own):
+                    # What is meant to be in a file that cannot be read is not known.
+                    continue
+                rule = dict(rule, ids=frozenset().union(*[ids_in(load_data(self._loader, path)) for path in files + sorted(own)]))
             filled.append(rule)
         return filled
 
-    def _load(self, path):
-        try:
-            return load_data(self._loader, path)
-        except AnsibleError:
-            # A rule about the file itself says so.
-            return None
+    def _files(self, values):
+        """Return the findings about what is in a site's own files, which preflight would otherwise find after it has asked the hosts."""
+        findings = []
+        for name, (expected, fix) in FILES.items():
+            for host, its in values.items():
+                many = isinstance(its.get(name), list)
+                for number, path in enumerate(its.get(name) or [] if many else [its.get(name)]):
+                    # Whether there is such a file is a rule's to say.
+                    problem = self._problem(name, path) if kinds.is_file(path) else ""
+                    if problem:
+                        findings.append(finding("input-file-content", host, "fail", expected, "%s: %s" % (show(path), show(problem)),
+                                                "%s[%d]" % (name, number) if many else name, fix))
+        return findings
+
+    def _problem(self, name, path):
+        """Return what is wrong with a file, empty for a good one."""
+        if path not in self._problems:
+            try:
+                data = load_data(self._loader, path)
+                self._problems[path] = problem_of_table(data) if name == "preflight_rules_files" else problem_of_facts(data, load_facts())
+            except AnsibleError as error:
+                self._problems[path] = "no YAML: %s" % yaml_problem(error)
+        return self._problems[path]
 
     @staticmethod
     def _fail_on(values):
@@ -281,6 +311,17 @@ class ActionModule(ActionBase):
                     findings.append(finding("input-unknown", host, "fail", "variables that a role has", "a name that every run sets itself", name,
                                             "remove it, or give your own variable another name"))
         return findings
+
+
+def yaml_problem(error):
+    """Return what a parser of YAML says, with the line; the messages of ansible-core differ in whether they have it."""
+    said = " ".join(str(error).splitlines()[:1])
+    while error is not None:
+        mark = getattr(error, "problem_mark", None)
+        if mark is not None:
+            return "line %d: %s" % (mark.line + 1, said)
+        error = error.__cause__ or getattr(error, "orig_exc", None)
+    return said
 
 
 def ids_in(data):

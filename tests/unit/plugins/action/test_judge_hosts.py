@@ -202,9 +202,18 @@ def test_every_id_is_tried_and_published():
     assert [check_id for check_id in ids if "`%s`" % check_id not in readme] == []
 
 
-@pytest.mark.parametrize("change, blamed", [({"fixx": "x"}, "unknown fixx"), ({"severity": "fatal"}, "block or warn"), ({"stage": "moon"}, "host or cluster"),
-                                            ({"when": "false"}, "belong together")])
-def test_a_rule_that_is_misspelt_is_an_error(change, blamed):
-    rule = {"id": "x", "severity": "block", "stage": "host", "that": "true", "expected": "", "found": "", "source": "", "fix": ""}
-    with pytest.raises(judge_hosts.AnsibleError, match=blamed):
-        judge_hosts.ActionModule._check_rule(dict(rule, **change))
+def test_the_rule_of_the_readme(tmp_path):
+    readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")
+    own = tmp_path / "our_rules.yml"
+    own.write_text(readme.partition("```yaml\n# our_rules.yml")[2].partition("```")[0].partition("\n")[2], encoding="utf-8")
+    (entry,) = judge(a_host("a", "10.0.0.11", facts_memory_mib=131072), rules=[str(own)])["findings"]
+    assert (entry["id"], entry["verdict"], entry["found"]) == ("our-memory", "fail", "131072 MiB")
+
+
+def test_a_rule_that_is_misspelt_is_an_error(tmp_path):
+    own = tmp_path / "rules.yml"
+    own.write_text("host_rules:\n  - {id: x, severity: fatal, stage: host, that: 'true', expected: '', found: '', source: '', fix: ''}\n", encoding="utf-8")
+    with pytest.raises(judge_hosts.AnsibleError, match="rules.yml: rule x: severity is block or warn"):
+        judge(a_host("a", "10.0.0.11"), rules=[str(own)])
+    with pytest.raises(judge_hosts.AnsibleError, match="there is no such file"):
+        judge(a_host("a", "10.0.0.11"), rules=[str(tmp_path / "none.yml")])

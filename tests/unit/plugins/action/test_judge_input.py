@@ -348,6 +348,27 @@ def test_a_source_fix_names_what_it_replaces(judge):
     assert {source for _id, source in problems(judge(cluster({"training_image_source_fixes": [fix]})))} == {"training_image_source_fixes[0].replace[0]"}
 
 
+@pytest.mark.parametrize("name, text, said", [
+    ("preflight_rules_files", "host_rules: [\n", "no YAML: line "), ("preflight_rules_files", "", "no list host_rules"),
+    ("preflight_rules_files", "rules: []\n", "no list host_rules"), ("preflight_rules_files", "host_rules:\n  - {id: ours, that: 'true'}\n", "rule ours: no key expected, fix"),
+    ("preflight_rules_files", "host_rules:\n  - {id: ours, otherwise: none}\n  - {id: ours, that: 'a =='}\n", "rule ours: no key"),
+    ("preflight_compat_facts", "cuda: {driver_branchs: []}\n", "did you mean cuda.driver_branches?"), ("preflight_compat_facts", "- a\n", "no dictionary of facts"),
+])
+def test_a_file_of_the_sites_own_that_is_wrong_inside(judge, tmp_path, name, text, said):
+    path = tmp_path / "own.yml"
+    path.write_text(text, encoding="utf-8")
+    result = judge(cluster({name: [str(path)] if name.endswith("files") else str(path), "preflight_overrule": {"our-own": "skip"} if name.endswith("files") else {}}))
+    assert problems(result) == {("input-file-content", name + ("[0]" if name.endswith("files") else ""))}
+    first = result["findings"][0]
+    assert str(path) in first["found"] and said in first["found"] and name in first["fix"] and first["expected"] in result["msg"]
+
+
+def test_a_good_file_of_the_sites_own(judge, tmp_path):
+    path = tmp_path / "own.yml"
+    path.write_text("host_rules:\n  - {id: our-own, severity: warn, stage: host, that: 'true', expected: a, found: b, source: c, fix: d}\n", encoding="utf-8")
+    assert "failed" not in judge(cluster({"preflight_rules_files": [str(path)], "preflight_overrule": {"our-own": "skip"}}))
+
+
 def test_all_problems_come_at_once(judge):
     result = judge(cluster({"cluster_ssh_port": 0, "cluster_share_path": "share", "preflight_fail_on": "no"}, head={"hosts": {"login": {}}}))
     assert {name for check_id, name in problems(result)} >= {"cluster_ssh_port", "cluster_share_path", "preflight_fail_on", "inventory"}

@@ -1,0 +1,121 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The form of preflight's files: tables of rules, and more facts about what fits. Pure functions over what YAML has made of a file.
+
+They are asked twice: of a site's own files when the input is judged, and of every table when the rules are judged.
+"""
+
+from __future__ import annotations
+
+from jinja2 import Environment, TemplateSyntaxError
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import nearest
+
+__all__ = ["problem_of_facts", "problem_of_rule", "problem_of_table"]
+
+REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
+OPTIONAL = {"for_each", "hosts", "only_warn", "when", "otherwise", "needs"}
+TABLE = {"host_rules", "data", "let", "when", "otherwise"}
+_EXPRESSIONS = ("that", "when", "for_each", "hosts", "only_warn")
+_TEXTS = ("expected", "found", "source", "fix", "otherwise")
+_JINJA = Environment()
+
+
+def _names(words):
+    return ", ".join(sorted(str(word) for word in words))
+
+
+def _unknown_keys(given, known):
+    """What to say of keys that are not known, with those that are meant; empty where there are none."""
+    told = []
+    for key in sorted(str(key) for key in set(given) - set(known)):
+        close = nearest(key, known)
+        told.append("unknown key '%s'%s" % (key, " (did you mean %s?)" % close if close else ""))
+    return ", ".join(told)
+
+
+def _bad_template(text, is_expression):
+    try:
+        _JINJA.parse("{{ (%s) }}" % text if is_expression else text)
+    except TemplateSyntaxError as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def problem_of_rule(rule, templates=True):
+    """Return what is wrong with a rule, empty for a good one. Without C(templates) its expressions and texts are not read."""
+    if not isinstance(rule, dict):
+        return "a rule is no dictionary: %r" % (rule,)
+    name = "rule %s" % rule.get("id", "without id")
+    if not isinstance(rule.get("id", ""), str):
+        return "%s: the id is no text; quote it" % name
+    # A rule that nothing has to judge says so, and why.
+    if set(rule) != {"id", "otherwise"}:
+        missing, unknown = REQUIRED - set(rule), _unknown_keys(rule, REQUIRED | OPTIONAL)
+        if missing or unknown:
+            return "%s: %s" % (name, ", ".join((["no key %s" % _names(missing)] if missing else []) + ([unknown] if unknown else [])))
+        if rule["severity"] not in ("block", "warn") or rule["stage"] not in ("host", "cluster"):
+            return "%s: severity is block or warn, stage is host or cluster" % name
+        if ("when" in rule) != ("otherwise" in rule):
+            return "%s: when and otherwise belong together" % name
+    needs = rule.get("needs", {})
+    if not isinstance(needs, dict):
+        return "%s: needs is no dictionary of expressions and what is said where they are false" % name
+    for key, text, is_expression in [] if not templates else (
+            [(key, rule[key], True) for key in _EXPRESSIONS if key in rule] + [(key, rule[key], False) for key in _TEXTS if key in rule]
+            + [("needs", text, True) for text in needs] + [("needs", text, False) for text in needs.values()]):
+        bad = _bad_template(str(text), is_expression)
+        if bad:
+            return "%s: %s is no %s: %s" % (name, key, "Jinja expression" if is_expression else "Jinja text", bad)
+    return ""
+
+
+def problem_of_table(table, templates=True):
+    """Return what is wrong with a file of rules, empty for a good one."""
+    if not isinstance(table, dict) or not isinstance(table.get("host_rules"), list) or not table["host_rules"]:
+        return "no list host_rules"
+    unknown = _unknown_keys(table, TABLE)
+    if unknown:
+        return "%s; known are %s" % (unknown, _names(TABLE))
+    for key in ("let", "data"):
+        if not isinstance(table.get(key, {}), dict):
+            return "%s is no dictionary" % key
+    for name, expression in table.get("let", {}).items() if templates else ():
+        bad = _bad_template(str(expression), True)
+        if bad:
+            return "let.%s is no Jinja expression: %s" % (name, bad)
+    return next((told for told in (problem_of_rule(rule, templates) for rule in table["host_rules"]) if told), "")
+
+
+def problem_of_facts(more, facts):
+    """Return what is wrong with a site's own facts, which are to come before C(facts); empty where nothing is."""
+    # An empty file adds none.
+    if more is None:
+        return ""
+    return _differs(more, facts, "") if isinstance(more, dict) else "no dictionary of facts"
+
+
+def _differs(more, facts, where):
+    for key, value in more.items():
+        name = "%s%s" % (where, key)
+        if key not in facts:
+            # Below the first level, most names are data.
+            close = nearest(str(key), [other for other in facts if isinstance(other, str)])
+            if close or not where:
+                return "unknown key %s%s" % (name, " (did you mean %s%s?)" % (where, close) if close else "; known are %s" % _names(facts))
+            continue
+        for kind, words in ((dict, "dictionary"), (list, "list")):
+            if isinstance(facts[key], kind) and not isinstance(value, kind):
+                return "%s is no %s" % (name, words)
+        if isinstance(value, dict) and isinstance(facts[key], dict):
+            told = _differs(value, facts[key], name + ".")
+            if told:
+                return told
+        if isinstance(value, list) and all(isinstance(row, dict) for row in facts[key]):
+            for number, row in enumerate(value):
+                if not isinstance(row, dict):
+                    return "%s[%d] is no dictionary" % (name, number)
+    return ""

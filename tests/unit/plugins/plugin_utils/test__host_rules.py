@@ -1,0 +1,69 @@
+"""The form of preflight's files, the collection's and a site's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_facts, problem_of_rule, problem_of_table
+
+META = Path(__file__).parents[4] / "roles/preflight/meta"
+FACTS = load_facts()
+RULE = {"id": "x", "severity": "block", "stage": "host", "that": "true", "expected": "a", "found": "{{ item }}", "source": "us", "fix": "b"}
+
+
+@pytest.mark.parametrize("name", ["host_rules.yml", "compat_rules.yml"])
+def test_our_own_are_good(name):
+    assert problem_of_table(yaml.safe_load((META / name).read_text(encoding="utf-8"))) == ""
+
+
+def test_good_rules():
+    for rule in (RULE, dict(RULE, for_each="[1]", hosts="[item]", only_warn="false", when="true", otherwise="no"), {"id": "x", "otherwise": "why"},
+                 dict(RULE, needs={"item is defined": "unknown"}), dict(RULE, expected=12, that=True)):
+        assert problem_of_rule(rule) == ""
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"fixx": "x"}, "rule x: unknown key 'fixx' (did you mean fix?)"), ({"severity": "fatal"}, "rule x: severity is block or warn"),
+    ({"stage": "moon"}, "stage is host or cluster"), ({"when": "false"}, "when and otherwise belong together"), ({"fix": None, "id": 12}, "quote it"),
+    ({"needs": ["x"]}, "rule x: needs is no dictionary"), ({"that": "a =="}, "rule x: that is no Jinja expression: "), ({"fix": "{{ a"}, "fix is no Jinja text: "),
+    ({"needs": {"a b": "x"}}, "needs is no Jinja expression"),
+])
+def test_a_rule_that_is_misspelt(change, said):
+    assert said in problem_of_rule(dict(RULE, **change))
+
+
+def test_missing_keys():
+    assert problem_of_rule({"id": "x", "that": "true"}) == "rule x: no key expected, fix, found, severity, source, stage"
+    assert problem_of_rule("x") == "a rule is no dictionary: 'x'" and problem_of_rule({}).startswith("rule without id: no key ")
+
+
+@pytest.mark.parametrize("table, said", [
+    (None, "no list host_rules"), ("x", "no list host_rules"), ([RULE], "no list host_rules"), ({"host_rules": {}}, "no list host_rules"),
+    ({"host_rules": []}, "no list host_rules"), ({"rules": [RULE]}, "no list host_rules"), ({"host_rules": [RULE], "lett": {}}, "unknown key 'lett' (did you mean let?)"),
+    ({"host_rules": [RULE], "let": []}, "let is no dictionary"), ({"host_rules": [RULE], "let": {"a": "b +"}}, "let.a is no Jinja expression"),
+    ({"host_rules": [RULE, dict(RULE, id="y", stage="x")]}, "rule y: "),
+])
+def test_a_file_that_is_no_table(table, said):
+    assert said in problem_of_table(table)
+
+
+@pytest.mark.parametrize("more", [
+    {}, None, {"cuda": {"driver_branches": [{"branch": 570, "status": "supported", "eol": None, "max_cuda_major_no_fwd_compat": 12}]}},
+    {"container_toolkit": {"recommended": {"version": "1.18.0", "why": "ours"}}},
+])
+def test_good_facts(more):
+    assert problem_of_facts(more, FACTS) == ""
+
+
+@pytest.mark.parametrize("more, said", [
+    ([], "no dictionary"), ("x", "no dictionary"), ({"cudda": {}}, "unknown key cudda (did you mean cuda?)"),
+    ({"kubernetes": {}}, "unknown key kubernetes; known are ascend, "), ({"cuda": []}, "cuda is no dictionary"),
+    ({"cuda": {"driver_branchs": []}}, "unknown key cuda.driver_branchs (did you mean cuda.driver_branches?)"),
+    ({"cuda": {"driver_branches": {"branch": 1}}}, "cuda.driver_branches is no list"), ({"cuda": {"driver_branches": ["570"]}}, "cuda.driver_branches[0] is no dictionary"),
+])
+def test_facts_that_would_break_later(more, said):
+    assert said in problem_of_facts(more, FACTS)
