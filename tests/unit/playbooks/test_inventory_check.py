@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[3]
 GOOD = """\
@@ -48,7 +49,18 @@ def readme_inventory():
     return re.search(r"```yaml\n(cluster:\n.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL).group(1)
 
 
-@pytest.mark.parametrize("inventory", [readme_inventory(), ROOT / "inventories/example_infiniband"], ids=["README", "example_infiniband"])
+def getting_started():
+    """The inventory of README with each of the settings that docs/getting-started.md shows."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/getting-started.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        inventory = yaml.safe_load(readme_inventory())
+        inventory["cluster"]["vars"].update(yaml.safe_load(block))
+        yield yaml.safe_dump(inventory)
+
+
+@pytest.mark.parametrize("inventory", [readme_inventory(), ROOT / "inventories/example_infiniband", *getting_started()],
+                         ids=["README", "example_infiniband", "getting-started: NAS", "getting-started: fabric"])
 def test_inventories_that_are_shown_to_users_are_good(tmp_path, inventory):
     if isinstance(inventory, str):
         (tmp_path / "hosts.yml").write_text(inventory, encoding="utf-8")
