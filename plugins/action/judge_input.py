@@ -292,7 +292,7 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _unknown(roles, shared, hostvars):
-        known = {name for role in roles for name in list(role.options) + list(role.defaults)}
+        known = {name for role in roles for name in list(role.options) + list(role.defaults)}.difference(RUNTIME_FACTS)
         names = [role.name for role in roles]
         findings, told = [], {}
         # What a run before this one has worked out is not from the inventory.
@@ -300,17 +300,27 @@ class ActionModule(ActionBase):
         for host, inputs in shared.hosts.items():
             group = frozenset(inputs.given)
             if group not in told:
-                told[group] = unknown_variables(inputs.given, known.union(RUNTIME_FACTS), names, shared.words_of(host))
-            for name, (meant, certain) in told[group].items():
+                told[group] = unknown_variables(inputs.given, known, names, shared.words_of(host).union(RUNTIME_FACTS))
+            for name, (meant, likely) in told[group].items():
                 if name in facts.get(host, {}):
                     continue
-                findings.append(finding("input-unknown", host, "fail" if certain else "warn", "a variable that a role has",
-                                        "no role has a variable of this name", name, "did you mean %s?" % meant if meant else "correct the name, or remove it"))
+                findings.append(finding("input-unknown", host, "warn" if likely == "maybe" else "fail", "a variable that a role has",
+                                        "no role has a variable of this name", name, what_to_do(name, meant, likely)))
             for name in RUNTIME_FACTS:
                 if name in inputs.given and name not in facts.get(host, {}):
                     findings.append(finding("input-unknown", host, "fail", "variables that a role has", "a name that every run sets itself", name,
                                             "remove it, or give your own variable another name"))
         return findings
+
+
+def what_to_do(name, meant, likely):
+    """Return the advice on a name that no role has. A variable of the user's own has a way to stay."""
+    own = {
+        "misspelt": "if the variable is your own, choose another name",
+        "prefix": "if %s is a variable of your own, set %s as well, and it is left alone" % (name, meant),
+        "maybe": "a variable of your own is better off with a name that does not begin like a role's",
+    }[likely]
+    return ("did you mean %s? Correct the name; " % meant if meant else "correct the name; ") + own
 
 
 def yaml_problem(error):

@@ -336,17 +336,23 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
     return wrong
 
 
-def unknown_variables(names, known, roles, used=()):
-    """Return {name: (likely meant name or '', whether the name can only be a mistake)} of variables that no role knows.
+# Roles whose name is a plain word: what begins so may be anybody's.
+_PLAIN_WORDS = ("cluster", "train", "upgrade", "verify")
 
-    Names of the user's own are not among them: those that are like none of ours, and C(used), those that the inventory's own
-    templates read. Those that carry a role's prefix, or miss words of a known name, may be their own, too.
+
+def unknown_variables(names, known, roles, used=()):
+    """Return {name: (likely meant name or '', how likely it is a mistake)} of variables that no role knows.
+
+    C(misspelt) is within two letters of a known name, C(prefix) has a known name's prefix in other words, C(maybe) may as well be the user's own. C(names)
+    are those that the inventory sets. Names of the user's own are not among the answers: those that are like none of ours, and C(used), those that the
+    inventory's own templates read.
     """
-    prefixes = tuple(role + "_" for role in roles)
+    prefixes = tuple(role + "_" for role in roles if role not in _PLAIN_WORDS)
     folded = {name.lower(): name for name in known}
     by_length = {}
     for name in folded:
         by_length.setdefault(len(name), []).append(name)
+    by_suffix = _by_suffix(folded, roles)
     unknown = {}
     for name in sorted(names):
         if name in known or name in used or name.startswith(("ansible_", "__", "inventory_")):
@@ -354,32 +360,51 @@ def unknown_variables(names, known, roles, used=()):
         # CLUSTER_SSH_PORT, clusterSshPort, cluster-ssh-port, trainyard_cluster_ssh_port
         plain = re.sub(r"\Atrainyard_(gpu_)?", "", re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).replace("-", "_").lower())
         if plain in folded:
-            unknown[name] = (folded[plain], True)
+            unknown[name] = (folded[plain], "misspelt")
             continue
         # A short own name is near to many.
         near = kinds.nearest(plain, [other for size in range(len(plain) - 2, len(plain) + 3) for other in by_length.get(size, ())]) if len(plain) > 7 else ""
+        of_other_prefix = sorted(folded[other] for other in _with_other_prefix(plain, by_suffix))
         if near and not _is_family(plain, near):
-            unknown[name] = (folded[near], True)
-        elif name.startswith(prefixes):
+            unknown[name] = (folded[near], "misspelt")
+        elif of_other_prefix:
+            # Where the right name is set, too, this one is another's.
+            if not set(of_other_prefix) & set(names):
+                unknown[name] = (" or ".join(of_other_prefix), "prefix")
+        elif near or name.startswith(prefixes):
             close = near or (difflib.get_close_matches(plain, folded, n=1, cutoff=0.8) or [""])[0]
-            unknown[name] = (folded.get(close, ""), False)
-        else:
-            words = plain.split("_")
-            fits = [other for other in folded if len(words) > 1 and _lacks_words(words, other.split("_"))]
-            if len(fits) == 1:
-                unknown[name] = (folded[fits[0]], False)
+            unknown[name] = (folded.get(close, ""), "maybe")
     return unknown
+
+
+def _by_suffix(known, roles):
+    """Return {what follows a role's prefix: [(words of the prefix, name)]} for prefixes of several words."""
+    found = {}
+    for role in roles:
+        words = role.split("_")
+        for name in known if len(words) > 1 else ():
+            if name.startswith(role + "_"):
+                found.setdefault(name[len(role) + 1:], []).append((words, name))
+    return found
+
+
+def _with_other_prefix(name, by_suffix):
+    """Return the known names that lack a word of their prefix in this one, or have the words of it in another order: docker_version, nvidia_version."""
+    words, found = name.split("_"), set()
+    for count in range(1, len(words)):
+        for prefix, other in by_suffix.get("_".join(words[count:]), ()):
+            given = words[:count]
+            rest = iter(prefix)
+            # Without its first word, a prefix is a word that many have: container_name, driver_version.
+            lacks = len(given) < len(prefix) and given[0] == prefix[0] and all(word in rest for word in given)
+            if lacks or (given != prefix and sorted(given) == sorted(prefix)):
+                found.add(other)
+    return found
 
 
 def _is_family(name, other):
     """Return whether two names differ by digits only: cluster_network2 is one of the user's own beside cluster_network."""
     return name != other and re.sub("_?[0-9]+", "", name) == re.sub("_?[0-9]+", "", other)
-
-
-def _lacks_words(words, full):
-    """Return whether a name lacks words in the middle of a known one: docker_version for docker_engine_version."""
-    rest = iter(full)
-    return len(words) < len(full) and words[0] == full[0] and words[-1] == full[-1] and all(word in rest for word in words)
 
 
 GROUPS = ("cluster", "head", "storage", "gpu")

@@ -388,12 +388,16 @@ def test_a_misspelt_name_is_refused_and_a_name_that_only_begins_alike_is_warned_
     result = judge(cluster({"cluster_ssh_prot": 2222, "my_own": 1}))
     assert result["failed"]
     assert {(entry["id"], entry["source"], entry["fix"]) for entry in result["findings"]} == {
-        ("input-unknown", "cluster_ssh_prot", "did you mean cluster_ssh_port?")}
-    inventory = cluster({"cluster_colour": "blue", "my_own": 1})
+        ("input-unknown", "cluster_ssh_prot", "did you mean cluster_ssh_port? Correct the name; if the variable is your own, choose another name")}
+    (entry,) = judge(cluster({"docker_version": "28"}))["findings"][:1]
+    assert entry["verdict"] == "fail" and entry["fix"] == (
+        "did you mean docker_engine_version? Correct the name; if docker_version is a variable of your own, set docker_engine_version as well, and it is left alone")
+    inventory = cluster({"nccl_colour": "blue", "my_own": 1})
     result = judge(inventory)
-    assert "failed" not in result and {entry["source"] for entry in result["findings"]} == {"cluster_colour"}
+    assert "failed" not in result and {entry["source"] for entry in result["findings"]} == {"nccl_colour"}
+    assert judge(cluster({"cluster_colour": "blue", "train_window": 3, "docker_version": "28", "docker_engine_version": ""}))["findings"] == []
     assert judge(inventory, fail_on="warn")["failed"]
-    assert judge(cluster({"cluster_colour": "blue", "preflight_fail_on": "warn"}))["failed"]
+    assert judge(cluster({"nccl_colour": "blue", "preflight_fail_on": "warn"}))["failed"]
 
 
 def test_a_secret_is_not_shown(judge):

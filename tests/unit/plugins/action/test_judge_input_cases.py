@@ -287,7 +287,7 @@ REFUSED = (
         "nccl_verison", "ncll_version", "traning_image_base", "nvidia_drver_version", "CLUSTER_SSH_PORT", "cluster_ssh_prot", "cluster_networks",
         "cluster_share_pth", "training_imgae_base",
         "nfs_server_export", "nfs_sever_exports", "prefligth_fail_on", "package_source_http_proxy", "shared_storage_user", "train_comand",
-        "train_enviroment", "dockr_engine_version",
+        "train_enviroment", "dockr_engine_version", "docker_version", "nvidia_version", "nfs_exports", "nfs_options", "training_base", "nfs_clinet_options",
         "verify_requird", "trainyard_cluster_network", "clusterSharePath", "cluster_members", "cluster_host", "upgrade_bach", "training_ssh_timeout",
         "cuda_toolkit_version")] +
     [({"groups": {name: ["server-a"]}}, "inventory") for name in ("gpus", "heads", "clusters", "storages", "GPU", "Head", "storge", "haed", "stroage")] +
@@ -337,8 +337,8 @@ GOOD = [
     "cuda_toolkit_versions": ["12.4.1", "11.8"]},
     {"cuda_toolkit_mpi_home": "/usr/mpi/gcc/openmpi-4.1.7rc1"}, {"nvidia_driver_version": "570.172.08-0ubuntu1"},
     {"verify_cluster_name": "Lab 2 (Gr\u00f6\u00dfe)"}, {"infiniband_memlock": 67108864},
-    {"my_own": 1, "train_epochs": 3, "nfs_server": "nas", "docker_version": "28", "http_proxy": "x", "cluster_name": "lab", "gpu_count": 8,
-    "nccl_debug": "INFO"},
+    {"my_own": 1, "train_epochs": 3, "nfs_server": "nas", "http_proxy": "x", "cluster_name": "lab", "gpu_count": 8,
+    "nccl_debug": "INFO", "train_window": 12, "my_docker_version": "28", "docker_version": "28", "docker_engine_version": "28.5.1", "cluster_hosts": ["x"]},
     {"cluster_ssh_ports": {"server-a": 2222, "server-b": 2222}, "cluster_ssh_port": "{{ cluster_ssh_ports[inventory_hostname] }}"}, {"cluster_slots": "8"},
     {"preflight_image_facts": {"python": "3.10", "cuda": "12.6", "torch": "2.6.0a0+ecf3bae40a.nv25.01"}}, {"preflight_fail_on": "block",
     "verify_measure_bandwidth": "no", "verify_clock_step": "0.5"},

@@ -89,25 +89,35 @@ def test_a_rule_that_is_misspelt_is_an_error(data, blamed):
 
 
 KNOWN = {"training_image_base", "cluster_head", "cluster_network", "cluster_ssh_port", "docker_engine_version", "nccl_version", "train_timeout",
-         "nfs_server_exports", "package_sources_http_proxy", "train_environment", "training_container_environment"}
-ROLES = ["training_image", "cluster", "docker_engine", "nccl", "train", "nfs_server", "package_sources", "training_container"]
+         "nfs_server_exports", "nfs_server_options", "nfs_client_options", "package_sources_http_proxy", "train_environment", "training_container_environment"}
+ROLES = ["training_image", "cluster", "docker_engine", "nccl", "train", "nfs_server", "nfs_client", "package_sources", "training_container"]
 
 
-@pytest.mark.parametrize("name, meant, certain", [
-    ("training_image_bse", "training_image_base", True), ("ncll_version", "nccl_version", True), ("traning_image_base", "training_image_base", True),
-    ("CLUSTER_SSH_PORT", "cluster_ssh_port", True), ("clusterSshPort", "cluster_ssh_port", True), ("trainyard_cluster_head", "cluster_head", True),
-    ("cluster_netwrok", "cluster_network", True), ("nfs_srver_exports", "nfs_server_exports", True), ("cluster_networks", "cluster_network", True),
+@pytest.mark.parametrize("name, meant, likely", [
+    ("training_image_bse", "training_image_base", "misspelt"), ("ncll_version", "nccl_version", "misspelt"), ("trainig_image_base", "training_image_base", "misspelt"),
+    ("CLUSTER_SSH_PORT", "cluster_ssh_port", "misspelt"), ("clusterSshPort", "cluster_ssh_port", "misspelt"), ("trainyard_cluster_head", "cluster_head", "misspelt"),
+    ("cluster_netwrok", "cluster_network", "misspelt"), ("nfs_srver_exports", "nfs_server_exports", "misspelt"), ("cluster_networks", "cluster_network", "misspelt"),
+    ("dcker_engine_version", "docker_engine_version", "misspelt"), ("dockerengine_version", "docker_engine_version", "misspelt"),
+    ("nfs_clinet_options", "nfs_client_options", "misspelt"),
+    # A prefix that lacks a word, or has its words in another order.
+    ("docker_version", "docker_engine_version", "prefix"), ("engine_docker_version", "docker_engine_version", "prefix"),
+    ("nfs_options", "nfs_client_options or nfs_server_options", "prefix"), ("package_http_proxy", "package_sources_http_proxy", "prefix"),
     # They may be the user's own.
-    ("cluster_zzz", "", False), ("cluster_network2", "cluster_network", False), ("docker_version", "docker_engine_version", False),
-    ("train_epochs", "", False),
+    ("nccl_zzz", "", "maybe"), ("cluster_network2", "cluster_network", "maybe"), ("docker_engine_plugins", "", "maybe"),
 ])
-def test_a_name_that_no_role_has(name, meant, certain):
-    assert _input_rules.unknown_variables([name, "training_image_base"], KNOWN, ROLES) == {name: (meant, certain)}
+def test_a_name_that_no_role_has(name, meant, likely):
+    assert _input_rules.unknown_variables([name, "train_timeout"], KNOWN, ROLES) == {name: (meant, likely)}
 
 
-@pytest.mark.parametrize("name", ["ansible_host", "mine", "http_proxy", "nfs_server", "timeout", "version", "__cluster_head", "my_cluster_network", "train_env"])
+@pytest.mark.parametrize("name", ["ansible_host", "mine", "http_proxy", "nfs_server", "timeout", "version", "__cluster_head", "my_cluster_network", "train_env",
+                                  "train_window", "cluster_zzz", "my_docker_version", "container_environment", "engine_version", "base", "image_base", "docker"])
 def test_a_name_of_the_users_own(name):
-    assert {found for found, (dummy, certain) in _input_rules.unknown_variables([name], KNOWN, ROLES).items() if certain} == set()
+    assert _input_rules.unknown_variables([name], KNOWN, ROLES) == {}
+
+
+def test_a_name_beside_the_one_that_could_be_meant_is_anothers():
+    assert _input_rules.unknown_variables(["docker_version", "docker_engine_version"], KNOWN, ROLES) == {}
+    assert list(_input_rules.unknown_variables(["dcker_engine_version", "docker_engine_version"], KNOWN, ROLES)) == ["dcker_engine_version"]
 
 
 def test_a_name_that_the_inventory_itself_reads_is_the_users_own():
