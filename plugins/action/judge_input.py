@@ -132,7 +132,11 @@ class ActionModule(ActionBase):
         stopping = blocks(findings, fail_on)
         result.update(changed=False, findings=findings, seconds=round(time.monotonic() - started, 3),
                       evaluations=shared.evaluations)
-        if stopping:
+        if stopping and all(entry["id"] == "inventory-no-lab" for entry in stopping):
+            # A fresh checkout: one line tells all, and what Ansible shows of the result should be no longer.
+            result = {"changed": False, "failed": True, "msg": "; ".join(
+                "%s do not exist yet: %s" % (entry["host"], entry["fix"]) for entry in stopping)}
+        elif stopping:
             result["failed"] = True
             result["msg"] = "The input is refused; nothing has been changed.\n" + render(findings)
             show_failure(self._display, self._templar, result["msg"])
@@ -222,7 +226,9 @@ class ActionModule(ActionBase):
                                             "set ansible_user to the account that ssh logs in to"))
             # Any other key may be in an agent under this name. This one exists only where lab/lab.py has made hosts.
             key = os.path.normpath(entry["ansible_ssh_private_key_file"])
+            virtual = "inventory_dir" in inputs and os.path.basename(str(inputs.raw("inventory_dir"))) == "lab_virtual"
             connections[host] = {"missing_lab_key": key if "/.lab/" in key and not os.path.exists(key) else "",
+                                 "lab_command": "make lab-vm" if virtual else "make lab",
                                  "address": entry["ansible_host"], "port": entry["ansible_port"],
                                  "connection": "" if "failed" in entry else entry["ansible_connection"], "cluster_address": entry["cluster_address"]}
         return findings, connections

@@ -468,8 +468,8 @@ def _host_names(cluster, connections):
 def check_inventory(groups, connections):
     """Return the findings about the inventory's shape.
 
-    C(groups) is {group: [hosts]}. C(connections) is {host: {address, port, connection, cluster_address, missing_lab_key}} of the hosts of group cluster;
-    the last is the path of a key that only lab/lab.py makes and has not made, else empty.
+    C(groups) is {group: [hosts]}. C(connections) is {host: {address, port, connection, cluster_address, missing_lab_key, lab_command}} of the hosts of group
+    cluster; the last two are the path of a key that only lab/lab.py makes and has not made, else empty, and what makes it.
     """
     where = "inventory"
     misspelt = [finding("inventory-group-name", ", ".join(groups[name]), "fail", "groups cluster, head, storage and gpu", "a group named %s" % show(name),
@@ -504,9 +504,9 @@ def check_inventory(groups, connections):
     keys = sorted({entry["missing_lab_key"] for entry in connections.values() if entry.get("missing_lab_key")})
     for key in keys:
         names = ", ".join(host for host, entry in connections.items() if entry.get("missing_lab_key") == key)
+        command = next(entry["lab_command"] for entry in connections.values() if entry.get("missing_lab_key") == key)
         findings.append(finding("inventory-no-lab", names, "fail", "the key that the lab's hosts are reached with", "%s does not exist" % show(key),
-                                "ansible_ssh_private_key_file", "run make lab, which makes the hosts of this inventory and their key (inventories/lab_virtual: "
-                                "make lab-vm)"))
+                                "ansible_ssh_private_key_file", "run %s, which makes these hosts and their key" % command))
     for variable, hosts in (("ansible_host", by_ssh), ("cluster_address", given)):
         for address, names in _same_address(hosts).items():
             listed = ", ".join(names)

@@ -348,6 +348,15 @@ def test_a_source_fix_names_what_it_replaces(judge):
     assert {source for _id, source in problems(judge(cluster({"training_image_source_fixes": [fix]})))} == {"training_image_source_fixes[0].replace[0]"}
 
 
+def test_a_lab_that_nobody_has_made_is_one_line(judge):
+    inventory = cluster({"ansible_ssh_private_key_file": "{{ inventory_dir }}/../.lab/ssh/id_ed25519"})
+    assert judge(inventory) == {"changed": False, "failed": True, "msg":
+                                "server-a, server-b do not exist yet: run make lab, which makes these hosts and their key"}
+    # Not where more is wrong.
+    result = judge(cluster({"ansible_ssh_private_key_file": "{{ inventory_dir }}/../.lab/ssh/id_ed25519", "cluster_ssh_port": 22}))
+    assert {check_id for check_id, dummy in problems(result)} == {"inventory-no-lab", "input-rule"}
+
+
 @pytest.mark.parametrize("name, text, said", [
     ("preflight_rules_files", "host_rules: [\n", "no YAML: line "), ("preflight_rules_files", "", "no list host_rules"),
     ("preflight_rules_files", "rules: []\n", "no list host_rules"), ("preflight_rules_files", "host_rules:\n  - {id: ours, that: 'true'}\n", "rule ours: no key expected, fix"),

@@ -188,10 +188,10 @@ def test_inventory_that_is_good(groups, connections):
 
 
 def test_a_lab_that_is_not_up():
-    connections = {name: dict(entry, missing_lab_key="/checkout/.lab/ssh/id_ed25519") for name, entry in hosts(a="10.0.0.1", b="10.0.0.2").items()}
+    connections = {name: dict(entry, missing_lab_key="/checkout/.lab/ssh/id_ed25519", lab_command="make lab-vm") for name, entry in hosts(a="10.0.0.1", b="10.0.0.2").items()}
     (entry,) = _input_rules.check_inventory({"cluster": ["a", "b"]}, connections)
     assert (entry["id"], entry["host"], entry["verdict"]) == ("inventory-no-lab", "a, b", "fail")
-    assert "/checkout/.lab/ssh/id_ed25519 does not exist" in entry["found"] and "run make lab," in entry["fix"]
+    assert "/checkout/.lab/ssh/id_ed25519 does not exist" in entry["found"] and "run make lab-vm," in entry["fix"]
 
 
 def test_findings_read_once_for_all_hosts_and_blocking_ones_first():
