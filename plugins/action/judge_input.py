@@ -22,6 +22,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import 
     describe,
     judge_rules,
     parse_rules,
+    reveal_at,
+    secretive,
     show,
     texts_of_many_lines,
     unknown_variables,
@@ -69,6 +71,13 @@ def without_secrets(spec, value):
     return HIDDEN if keeps_secrets(spec) else value
 
 
+def without_names(findings, names):
+    """Return the findings without the credentials of hosts that are named as user:password@address."""
+    for name in sorted(name for name in names if kinds.mask(name) != name):
+        findings = [{key: inner.replace(name, kinds.mask(name)) if isinstance(inner, str) else inner for key, inner in entry.items()} for entry in findings]
+    return findings
+
+
 def texts_of(value, label=""):
     """Return (path, text) of all texts in a value, names in dictionaries among them."""
     if isinstance(value, dict):
@@ -76,6 +85,18 @@ def texts_of(value, label=""):
     if isinstance(value, list):
         return [found for number, inner in enumerate(value) for found in texts_of(inner, "%s[%d]" % (label, number))]
     return [(label, value)] if isinstance(value, str) else []
+
+
+def said(error):
+    """Return what an error of a template says, without the template's text, which ansible-core before 2.19 adds."""
+    return show(str(error).partition(". String: ")[0])
+
+
+def value_at(value, label):
+    """Return what a path within a value names: [0].environment.A."""
+    for number, name in re.findall(r"\[([0-9]+)\]|\.([^.\[]+)", label):
+        value = value[int(number)] if number else value.get(name)
+    return value
 
 
 class ActionModule(ActionBase):
@@ -108,6 +129,7 @@ class ActionModule(ActionBase):
             names = [name for role in roles for name in role.options]
             # Defaults are good, as a unit test says. What is left as it is on all hosts need not be worked out.
             touched = set().union(*[shared.touched(host, names) for host in shared.hosts])
+            secrets = {role: secretive(of_role) for role, of_role in rules.items()}
             rules = {role: [rule for rule in of_role if rule["kind"] == "multiline" or not touched.isdisjoint(rule["words"])]
                      for role, of_role in rules.items()}
             needed = touched.union(word for of_role in rules.values() for rule in of_role for word in (
@@ -116,7 +138,7 @@ class ActionModule(ActionBase):
             for role in roles:
                 many_lines = texts_of_many_lines(rules[role.name])
                 for host in shared.hosts:
-                    its_values, its_findings, wrong_names = self._values_of(role, host, shared, many_lines, judged, needed)
+                    its_values, its_findings, wrong_names = self._values_of(role, host, shared, (many_lines, secrets[role.name]), judged, needed)
                     findings += its_findings
                     wrong[host] |= wrong_names
                     values[host].update(its_values)
@@ -128,6 +150,7 @@ class ActionModule(ActionBase):
             findings = self._causes(findings, shared, defaults)
             findings += self._unknown(roles, shared, hostvars)
 
+        findings = without_names(findings, set(groups).union(*groups.values()))
         fail_on = args["fail_on"] or self._fail_on(values)
         stopping = blocks(findings, fail_on)
         result.update(changed=False, findings=findings, seconds=round(time.monotonic() - started, 3),
@@ -208,7 +231,7 @@ class ActionModule(ActionBase):
                     except AnsibleError as error:
                         # cluster_address is judged with its role.
                         if name != "cluster_address":
-                            findings.append(finding("input-template", host, "fail", "text", "a template that fails: %s" % show(str(error)), name,
+                            findings.append(finding("input-template", host, "fail", "text", "a template that fails: %s" % said(error), name,
                                                     "correct the expression, or what it refers to, where the inventory sets %s" % name))
                             entry["failed"] = True
                 entry[name] = "" if value is None else str(value)
@@ -234,7 +257,7 @@ class ActionModule(ActionBase):
         return findings, connections
 
     @staticmethod
-    def _values_of(role, host, shared, many_lines, judged, needed):
+    def _values_of(role, host, shared, texts, judged, needed):
         """Return the values of a role's variables as the role will get them, what is wrong with the others, and the names of these."""
         values, wrong, wrong_names = {}, [], set()
         inputs = shared.hosts[host]
@@ -244,7 +267,7 @@ class ActionModule(ActionBase):
                 continue
             key = (name, shared.key(host, name))
             if key not in judged:
-                judged[key] = judge_value(name, spec, functools.partial(shared.value, host, name), shared.is_secret(host, name), many_lines)
+                judged[key] = judge_value(name, spec, functools.partial(shared.value, host, name), shared.is_secret(host, name), *texts)
             value, problems = judged[key]
             if problems is None:
                 # What a default is made of may be wrong, or only known during the run.
@@ -261,6 +284,7 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _judge_rules(rules, values, wrong, shared, role, groups):
+        secrets = secretive(rules)
         wrong_input = {host: not wrong[host].isdisjoint(role.options) for host in values}
 
         def evaluate(host, expression, item):
@@ -273,7 +297,7 @@ class ActionModule(ActionBase):
             name = re.split(r"[.\[]", label)[0]
             if shared.is_secret(host, name):
                 return HIDDEN
-            return show(without_secrets(option_at(role.options[name], label[len(name):]), value))
+            return show(reveal_at(label, without_secrets(option_at(role.options[name], label[len(name):]), value), secrets))
 
         return judge_rules(rules, values, evaluate, reveal, shared.key, groups)
 
@@ -347,16 +371,19 @@ def ids_in(data):
     return frozenset().union(*[ids_in(inner) for inner in data]) if isinstance(data, list) else frozenset()
 
 
-def judge_value(name, spec, ask, secret, many_lines):
+def judge_value(name, spec, ask, secret, many_lines, secrets):
     """Return (value, problems) of a variable; (what is said, None) where its template fails."""
     try:
         value = ask()
     except AnsibleError as error:
-        return "a template that fails: %s" % (HIDDEN if secret else show(str(error))), None
+        return "a template that fails: %s" % (HIDDEN if secret else said(error)), None
     value, found = kinds.check_type(spec, value)
     problems = []
     for check_id, label, expected, shown, fix, shows in found:
         hidden = shows and (secret or keeps_secrets(option_at(spec, label)))
+        its = value_at(value, label) if shows else None
+        if shows and reveal_at(name + label, its, secrets) != its:
+            shown = show(reveal_at(name + label, its, secrets))
         where = name + label
         if fix is None and spec.get("type") in ("list", "dict") and not label:
             fix = "set %s to %s, on a command line as JSON: -e '{\"%s\": ...}'" % (name, describe(spec), name)
@@ -365,7 +392,9 @@ def judge_value(name, spec, ask, secret, many_lines):
         for label, text in texts_of(value):
             if not kinds.is_plain_text(text) and re.sub(r"\[[0-9]+\]", "[]", name + label) not in many_lines:
                 hidden = secret or keeps_secrets(option_at(spec, label))
+                # Names in dictionaries are no secrets.
+                its = reveal_at(name + label, text, secrets) if isinstance(value_at(value, label), str) else text
                 problems.append(("input-text", label, "text of one line, without control characters", HIDDEN if hidden else "%s (%s)" % (
-                    show(text), ", ".join(sorted({ascii(char)[1:-1] for char in text if not kinds.is_plain_text(char)}))),
+                    show(its), ", ".join(sorted({ascii(char)[1:-1] for char in text if not kinds.is_plain_text(char)}))),
                     "set %s%s to one line; a block (|) in YAML ends with a line break, which |- leaves out" % (name, label)))
     return value, problems

@@ -26,27 +26,89 @@ _MAX_SHOWN = 160
 
 # --- showing values -------------------------------------------------------------------------------------------------------
 
+# Names of secrets, whatever is before them: WANDB_API_KEY, --registry-password, splunk-token.
+_SECRET = r"[\w.-]{0,64}?(?:token|key|pass|passwd|password|passphrase|pwd|secret|credential|credentials|auth|signature|sig)[0-9_]{0,8}"
+_IS_SECRET = re.compile(_SECRET, re.IGNORECASE)
+_VALUE = r"(?!['\"]?[*]{3})(?:\"[^\"]*\"?|'[^']*'?|[^\s'\"&]+)"
+_NAMED = re.compile(r"(?<![\w.-])(%s['\"]?\s*=\s*|--%s\s+|%s['\"]?:\s+)%s" % (_SECRET, _SECRET, _SECRET, _VALUE), re.IGNORECASE)
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,64})-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
+_BASE64 = re.compile(r"(?=[A-Za-z0-9+/]{0,59}[A-Z])(?=[A-Za-z0-9+/]{0,59}[a-z])[A-Za-z0-9+/]{60,}={0,2}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,40}:/{1,3}")
+_USER = re.compile(r"[^\s:/@'\"\[]{1,200}:(?!//)(?=\S)")
+# An image's digest has an @, too.
+_AT = re.compile(r"@(?!sha[0-9]+:)")
+
+
 def mask(text):
-    """Return a text without the credentials of the URLs in it."""
-    # Up to the last @, as a password may hold blanks, / and @ that should have been escaped. An image's digest has one, too.
-    begin = re.search(r"[A-Za-z][A-Za-z0-9+.-]{0,40}:/{1,3}", text)
-    if begin:
-        for found in reversed(list(re.finditer(r"@(?!sha[0-9]+:)", text[begin.end():]))):
-            text = text[:begin.end()] + "***" + text[begin.end() + found.start():]
-            break
-    text = re.sub(r"[^\s:/@'\"\[]{1,200}:[^\s@*]{1,500}@(?!sha[0-9]+:)", "***@", text)
-    return re.sub(r"(?i)([?&](?:[a-z_-]*(?:token|key|password|passwd|secret|signature)|sig)=)[^&\s'\"]+", r"\1***", text)
+    """Return a text without what may be secret: keys, credentials, what a URL has behind ? or #, values with the name of a secret."""
+    text = _BASE64.sub("***", _BLOCK.sub(r"-----BEGIN \1----- ***", text))
+    # Up to the last @, as a password may hold blanks, / and @ that should have been escaped.
+    ats = [found.start() for found in _AT.finditer(text)]
+    begin, user = _SCHEME.search(text), _USER.search(text)
+    if ats and begin and begin.end() <= ats[-1]:
+        text = text[:begin.end()] + "***" + text[ats[-1]:]
+    elif ats and user and user.end() <= ats[-1]:
+        text = text[:user.start()] + "***" + text[ats[-1]:]
+    begin = _SCHEME.search(text)
+    query = re.search("[?#]", text[begin.end():]) if begin else None
+    if query:
+        begin = begin.end() + query.start()
+        text = text[:begin] + re.sub(r"([?&#;])([^?&#;]*)", _mask_part, text[begin:])
+    text = re.sub(r"([?&#][\w.-]{1,64}=)[^\s&#'\"]+", r"\1***", text)
+    text = _NAMED.sub(r"\1***", text)
+    return re.sub(r"(?i)\b(bearer|basic) +[A-Za-z0-9+/=._~-]{8,}", r"\1 ***", text)
+
+
+def _mask_part(found):
+    """Return one name=value of a URL without the value; what has no name is masked as a whole."""
+    mark, part = found.groups()
+    name, equals, value = part.partition("=")
+    return mark + (name + "=***" if value and re.fullmatch(r"[\w.%-]{1,64}", name) else "***" if part else "")
+
+
+def _mask_all(value):
+    if isinstance(value, dict):
+        return {_mask_all(key): "***" if isinstance(key, str) and inner and _IS_SECRET.fullmatch(key) and not isinstance(inner, (dict, list, tuple))
+                else _mask_all(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mask_all(inner) for inner in value)
+    return _mask_part_of(value) if isinstance(value, str) else value
+
+
+def _mask_part_of(text):
+    # Far more than is shown; an @ behind it may end credentials that begin in it.
+    return mask(text[:1000] + ("@" if "@" in text[1000:] else ""))
 
 
 def show(value):
-    """Return a value as one short line that holds no credentials of a URL."""
+    """Return a value as one short line that holds no secrets."""
+    value = _mask_all(value)
     # What is nothing but blanks would not be seen.
     text = value if isinstance(value, str) and value.strip() else repr(value)
-    # Far more than is shown; an @ behind it may end credentials that begin in it.
-    text = text[:1000] + ("@" if "@" in text[1000:] else "")
-    text = "".join(char if char.isprintable() else " " if char.isspace() else repr(char)[1:-1] for char in str(text))
-    text = " ".join(mask(text).split())
+    text = "".join(char if char.isprintable() else " " if char.isspace() else repr(char)[1:-1] for char in str(text)[:4000])
+    text = " ".join(text.split())
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+
+
+def show_names(value):
+    """Return what may be shown of variables for programs, whose values may be secrets."""
+    if not isinstance(value, dict):
+        return "%s (not shown)" % _kind_of(value)
+    return "%s (values are not shown)" % show(", ".join(str(name) for name in value)) if value else "{}"
+
+
+def show_key(value):
+    """Return what may be shown of a value that should be a key or the path of one."""
+    text = str(value) if isinstance(value, str) else ""
+    if text and "-----" not in text and is_plain_text(text) and (text.startswith("/") or not re.search(r"[A-Za-z0-9+/=_-]{40,}", text)):
+        return show(text)
+    blocks = re.findall(r"-----BEGIN ([A-Z0-9 ]{1,64})-----", text)
+    return "%s %s" % (_kind_of(value), "with %s" % show(" and ".join(blocks)) if blocks else "(not shown)")
+
+
+def _kind_of(value):
+    kinds = ((bool, "true or false"), (str, "a text"), (dict, "a dictionary"), ((list, tuple), "a list"), ((int, float), "a number"))
+    return next((words for kind, words in kinds if isinstance(value, kind)), "no value (null)" if value is None else type(value).__name__)
 
 
 # --- types ----------------------------------------------------------------------------------------------------------------
@@ -238,8 +300,22 @@ def matches(value, regex):
 
 def is_environment(value):
     """Variables for programs: names that a shell takes, one line each, and no lists or dictionaries."""
-    return isinstance(value, dict) and all(
-        matches(name, "[A-Za-z_][A-Za-z0-9_]*") and isinstance(inner, (str, int, float)) and is_plain_text(str(inner)) for name, inner in value.items())
+    return environment_faults(value) == []
+
+
+def environment_faults(value):
+    """Return what is wrong with variables for programs, in words that show no values."""
+    if not isinstance(value, dict):
+        return ["%s (not shown)" % _kind_of(value)]
+    faults = []
+    for name, inner in value.items():
+        if not matches(name, "[A-Za-z_][A-Za-z0-9_]*"):
+            faults.append("the name '%s'" % show(str(name)))
+        elif not isinstance(inner, (str, int, float)):
+            faults.append("%s is %s" % (name, _kind_of(inner)))
+        elif not is_plain_text(str(inner)):
+            faults.append("%s is a text with control characters" % name)
+    return faults
 
 
 # --- folders --------------------------------------------------------------------------------------------------------------

@@ -79,7 +79,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds 
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import describe, normal, show
 
-__all__ = ["KINDS", "RuleError", "check_inventory", "describe", "judge_rules", "parse_rules", "select", "show", "texts_of_many_lines", "unknown_variables"]
+__all__ = ["KINDS", "RuleError", "check_inventory", "describe", "judge_rules", "parse_rules", "reveal_at", "secretive", "select", "show",
+           "texts_of_many_lines", "unknown_variables"]
 
 
 class RuleError(ValueError):
@@ -252,6 +253,25 @@ def texts_of_many_lines(rules):
     return {rule["variable"] for rule in rules if rule["kind"] == "multiline"}
 
 
+def secretive(rules):
+    """Return {path: how it may be shown} of the variables whose values are never shown in full."""
+    how = {"environment": kinds.show_names, "key": kinds.show_key}
+    return {rule["variable"]: how[rule["kind"]] for rule in rules if rule["kind"] in how}
+
+
+def reveal_at(path, value, paths):
+    """Return a value with what may be shown in the place of secrets; C(path) is where it is, such as mounts[0].environment.A."""
+    path = re.sub(r"\[[0-9]+\]", "[]", path)
+    for name, how in paths.items():
+        # Also a text in the place of what should have held the secret.
+        if path == name or path.startswith((name + ".", name + "[")) or (
+                not isinstance(value, (dict, list)) and name.startswith((path + ".", path + "["))):
+            return how(value)
+    if isinstance(value, dict):
+        return {key: reveal_at("%s.%s" % (path, key), inner, paths) for key, inner in value.items()}
+    return [reveal_at(path + "[]", inner, paths) for inner in value] if isinstance(value, list) else value
+
+
 def _finding(rule, host, label, value, reveal):
     base = re.split(r"[.\[]", rule["variable"])[0]
     return finding(
@@ -259,7 +279,7 @@ def _finding(rule, host, label, value, reveal):
         host,
         "warn" if rule.get("severity") == "warn" else "fail",
         expected=_allowed(rule),
-        found=reveal(host, base + label, value),
+        found=reveal(host, base + label, value) if rule["kind"] != "environment" else "; ".join(kinds.environment_faults(value)),
         source=base + label,
         fix=rule.get("fix") or "set %s to %s" % (base + label, _allowed(rule)),
     )
@@ -510,6 +530,6 @@ def check_inventory(groups, connections):
     for variable, hosts in (("ansible_host", by_ssh), ("cluster_address", given)):
         for address, names in _same_address(hosts).items():
             listed = ", ".join(names)
-            findings.append(finding("inventory-same-address", listed, "fail", "every host has its own address", "%s is the address of %s" % (address, listed),
+            findings.append(finding("inventory-same-address", listed, "fail", "every host has its own address", "%s is the address of %s" % (show(address), listed),
                                     variable, "give each of %s its own %s, or remove the host that is listed twice" % (listed, variable)))
     return findings

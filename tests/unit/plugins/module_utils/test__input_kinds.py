@@ -55,12 +55,32 @@ def test_types(spec, value, result, found):
 
 
 @pytest.mark.parametrize("text, shown", [
-    ("https://ops:hunter2@a/b", "https://***@a/b"), ("https://a/b?token=hunter2&c=d", "https://a/b?token=***&c=d"), ("a/b@" + DIGEST, "a/b@" + DIGEST),
+    ("https://ops:hunter2@a/b", "https://***@a/b"), ("https://a/b?token=hunter2&c=d", "https://a/b?token=***&c=***"), ("a/b@" + DIGEST, "a/b@" + DIGEST),
     ("https://u:p/q@r@a", "https://***@a"), ("u:p@a", "***@a"), ("", "''"), ("  ", "' '"), ("a\nb\x1b", "a b\\x1b"),
-    ("a" * 200, "a" * 160 + "..."), (["x"], "['x']"),
+    ("a" * 200, "a" * 160 + "..."), (["x"], "['x']"), ("u:p q@r@a", "***@a"), ("ubuntu:22.04@" + DIGEST, "ubuntu:22.04@" + DIGEST),
+    ("https://a/b?hunter2#hunter2", "https://a/b?***#***"), ("a/b?pass=hunter2&n=1", "a/b?pass=***&n=***"), ("https://a/b#x=hunter 2", "https://a/b#x=***"),
+    ("A_KEY=hunter2 --sum=3 --token hunter2 'x", "A_KEY=*** --sum=3 --token *** 'x"), ("password: hunter2", "password: ***"), ("a: b", "a: b"),
+    ("-H 'Authorization: Bearer hunter2.hunter2'", "-H 'Authorization: Bearer ***'"),
+    ({"splunk-token": "hunter2", "max-size": "10m"}, "{'splunk-token': '***', 'max-size': '10m'}"), ([{"a": "u:hunter2@b"}, 1], "[{'a': '***@b'}, 1]"),
+    ("-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----\n", "-----BEGIN RSA PRIVATE KEY----- ***"),
+    ("-----BEGIN PRIVATE KEY-----\nhunter2", "-----BEGIN PRIVATE KEY----- ***"), ("x " + "Ab1+" * 15, "x ***"), (DIGEST, DIGEST), ("0123456789abcdef" * 4,) * 2,
 ])
 def test_what_is_shown(text, shown):
     assert kinds.show(text) == shown
+    assert kinds.show(shown) == shown
+
+
+@pytest.mark.parametrize("how, value, shown", [
+    (kinds.show_names, {"A B": "hunter2", "WANDB_API_KEY": "hunter2"}, "A B, WANDB_API_KEY (values are not shown)"), (kinds.show_names, {}, "{}"),
+    (kinds.show_names, ["A=hunter2"], "a list (not shown)"), (kinds.show_names, "A=hunter2", "a text (not shown)"),
+    (kinds.show_names, None, "no value (null) (not shown)"),
+    (kinds.show_key, "/a/b.asc", "/a/b.asc"), (kinds.show_key, "key.asc", "key.asc"), (kinds.show_key, "hunter2" * 8, "a text (not shown)"),
+    (kinds.show_key, "/a\nhunter2", "a text (not shown)"), (kinds.show_key, ["hunter2"], "a list (not shown)"),
+    (kinds.show_key, "-----BEGIN A KEY-----\nhunter2\n-----END A KEY-----\n-----BEGIN CERTIFICATE-----", "a text with A KEY and CERTIFICATE"),
+    (kinds.show_key, "----BEGIN A KEY----\nhunter2", "a text (not shown)"),
+])
+def test_what_is_shown_of_variables_and_keys(how, value, shown):
+    assert how(value) == shown
 
 
 def test_a_long_value_is_judged_at_once():
