@@ -281,7 +281,7 @@ def _finding(rule, host, label, value, reveal):
         expected=_allowed(rule),
         found=reveal(host, base + label, value) if rule["kind"] != "environment" else "; ".join(kinds.environment_faults(value)),
         source=base + label,
-        fix=rule.get("fix") or "set %s to %s" % (base + label, _allowed(rule)),
+        fix=rule.get("fix") or ("give each entry a value of its own" if rule["kind"] == "unique" else "set %s to %s" % (base + label, _allowed(rule))),
     )
 
 

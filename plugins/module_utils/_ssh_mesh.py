@@ -130,8 +130,8 @@ _CAUSES = (
     ("ssh_missing", r"not found|No such file or directory"),
 )
 _FIXES = {
-    "host_key_changed": "find out why {name} answers with another key than the one on record. If it was replaced on purpose: "
-                        "-e training_sshd_rotate_keys=true --limit {name}",
+    "host_key_changed": "find out why {name} answers with another key than the one on record. If it was replaced on purpose, run "
+                        "training_environment.yml -e training_sshd_rotate_keys=true --limit {name}",
     "host_key_unknown": "run site.yml without --limit, so that {name} makes its keys known",
     "login_refused": "run training_environment.yml for all hosts, which writes authorized_keys on each; if it is refused again, sshd says why in "
                      "`docker logs` of the container on {name}",

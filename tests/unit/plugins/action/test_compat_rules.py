@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[4]
 TABLE = yaml.safe_load((RULES / "compat_rules.yml").read_text(encoding="utf-8"))
 BY_ID = {rule["id"]: rule for rule in TABLE["host_rules"]}
 # Device ids by generation, one each.
-PASCAL, VOLTA, AMPERE, BLACKWELL, UNKNOWN = "1b06", "1db4", "20b2", "2901", "0001"
+KEPLER, PASCAL, VOLTA, AMPERE, BLACKWELL, UNKNOWN = "102d", "1b06", "1db4", "20b2", "2901", "0001"
 A100 = "NVIDIA A100-SXM4-80GB"
 REPOSITORY = {"path": "/etc/apt/sources.list.d/x.list", "uri": "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64", "suites": ["/"],
               "signed_by": ""}
@@ -205,6 +205,20 @@ def test_defaults_are_neither_refused_nor_warned_of():
         assert "failed" not in result and {entry["id"] for entry in findings.values() if entry["verdict"] in ("warn", "fail")} == set()
         assert [findings[check_id]["verdict"] for check_id in ("hvd-torch-cxx", "hvd-buildchain", "hvd-cmake4", "torch-python", "ngc-tag-form")] == ["pass"] * 5
     assert verdicts(host(container_toolkit="", asks={"container_toolkit_version": "recommended"}))[0]["ctk-cve"]["verdict"] == "pass"
+
+
+def test_no_advice_ends_in_a_driver_that_drops_the_gpu():
+    def fix(check_id, case):
+        return verdicts(case)[0][check_id]["fix"]
+
+    assert "580 (until 2028-06) or 595" in fix("drv-branch-eol", host(driver="570.124.06"))
+    assert fix("drv-branch-eol", host((PASCAL,), is_open=False, driver="570.124.06")).endswith("the last branch for Pascal")
+    kepler = host((KEPLER,), is_open=False, driver="470.82.01", model="Tesla K80")
+    assert fix("drv-branch-eol", kepler) == "stay on branch 470, as no newer one drives Kepler"
+    assert fix("drv-below-cuda-floor", kepler) == "take an older tag of the image, as no newer driver drives Kepler"
+    assert fix("arch-dropped-cuda", kepler) == "take an image with CUDA 11.8 or older"
+    assert fix("drv-below-cuda-floor", host(driver="", asks={"nvidia_driver_version": "515"}, base="nvcr.io/nvidia/pytorch:25.08-py3")) == (
+        "set nvidia_driver_version to 580 or a newer branch, or take an older tag of the image")
 
 
 def test_the_silent_cases():
