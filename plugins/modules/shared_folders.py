@@ -282,8 +282,13 @@ class Folders:
             if self.module.check_mode:
                 return
             for made in missing:
-                if not self.make(made, folder):
-                    return self.refused(folder, missing[missing.index(made):])
+                try:
+                    if not self.make(made, folder):
+                        return self.refused(folder, missing[missing.index(made):])
+                except FileExistsError:
+                    # An NFS client remembers for up to a minute that a path was absent (acdirmax in nfs(5)). Only mkdir asks the server.
+                    self.forget(folder, missing[missing.index(made):], lambda path: True)
+                    return self.present(folder)
         if folder["immutable"] and os.path.ismount(folder["path"]):
             return
         found = state_of(folder["path"])
@@ -322,10 +327,10 @@ class Folders:
         os.chmod(path, 0o755)
         return True
 
-    def refused(self, folder, unchanged):
-        """Note what the server's administrator has to do. What was not made or changed is not ours to take away later."""
+    def forget(self, folder, unchanged, is_foreign):
+        """What was not made or changed is not ours to take away later."""
         for path in unchanged:
-            if not os.path.lexists(path) or not self.record["folders"][path].get("made"):
+            if is_foreign(path):
                 del self.record["folders"][path]
         if not self.record["folders"]:
             del self.record["folders"]
@@ -333,6 +338,10 @@ class Folders:
         if folder["path"] in self.changed and folder["path"] in unchanged:
             self.changed.remove(folder["path"])
             self.diff = [entry for entry in self.diff if entry["before_header"] != folder["path"]]
+
+    def refused(self, folder, unchanged):
+        """Note what the server's administrator has to do."""
+        self.forget(folder, unchanged, lambda path: not os.path.lexists(path) or not self.record["folders"][path].get("made"))
         server, place = nfs_place(folder["path"])
         place, steps = shlex.quote(place), []
         steps.append("mkdir -p %s" % place)

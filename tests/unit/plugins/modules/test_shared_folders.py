@@ -185,6 +185,22 @@ def test_a_server_that_squashes_root_says_no_and_its_administrator_is_told_what_
     assert len(nas(*asked)["commands"]["nas.example"]) == 1
 
 
+def test_a_folder_that_the_nfs_client_still_remembers_as_absent(nas, monkeypatch):
+    """The administrator made it on the server. The client asks again only when mkdir is told that it exists."""
+    asked = [{"path": str(nas.tree)}, dict(ANNA, path=str(nas.tree / "anna"))]
+    subprocess.run("mkdir {0} && chown 2001:3001 {0} && chmod 0700 {0}".format(nas.tree / "anna"), shell=True, check=True)
+    real_mkdir, real_lexists, forgotten = os.mkdir, os.path.lexists, {str(nas.tree / "anna")}
+
+    def mkdir(path, *mode):
+        forgotten.discard(path)
+        real_mkdir(path, *mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    monkeypatch.setattr(os.path, "lexists", lambda path: path not in forgotten and real_lexists(path))
+    assert nas(*asked) == {"changed": False, "changed_paths": [], "kept": [], "unprotected": [], "diff": []}
+    assert not nas.record.exists()
+
+
 def test_a_missing_folder_is_made_as_its_person_where_the_server_lets_them(nas):
     nas.tree.chmod(0o1777)
     asked = dict(ANNA, path=str(nas.tree / "anna"))
