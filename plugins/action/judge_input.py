@@ -17,6 +17,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import blocks, finding, render
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import (
+    READING,
     RuleError,
     check_inventory,
     describe,
@@ -133,7 +134,7 @@ class ActionModule(ActionBase):
             rules = {role: [rule for rule in of_role if rule["kind"] == "multiline" or not touched.isdisjoint(rule["words"])]
                      for role, of_role in rules.items()}
             needed = touched.union(word for of_role in rules.values() for rule in of_role for word in (
-                rule["words"] if rule["kind"] in ("inside", "covers") else [re.split(r"[.\[]", rule["variable"])[0]]))
+                rule["words"] if rule["kind"] in READING else [re.split(r"[.\[]", rule["variable"])[0]]))
             judged, wrong = {}, {host: set() for host in shared.hosts}
             for role in roles:
                 many_lines = texts_of_many_lines(rules[role.name])

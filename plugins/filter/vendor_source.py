@@ -147,7 +147,7 @@ def vendor_source(kind, host, cuda_url=CUDA_URL, container_url=CONTAINER_URL, ke
     directory = UBUNTU_OF.get(own, own) if kind == "cuda_ubuntu" else own
     folder = cuda_url.rstrip("/")
     base, arch = "%s/%s" % (folder, directory), CUDA_ARCHITECTURES.get(machine, machine)
-    checksums = keyring_checksum.split()
+    checksums = keyring_checksum.lower().split()
     # The facts have the package of the x86_64 folder, and the keys in it are for all.
     keyring_arch, by_key = arch if checksums else "x86_64", False
     if with_key and not checksums and not problem:

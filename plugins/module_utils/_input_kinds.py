@@ -298,12 +298,12 @@ def matches(value, regex):
     return is_text(value) and re.fullmatch(regex, str(value), re.ASCII) is not None
 
 
-def is_environment(value):
-    """Variables for programs: names that a shell takes, one line each, and no lists or dictionaries."""
-    return environment_faults(value) == []
+def is_environment(value, kind=True):
+    """Variables for programs: names that a shell takes, one line each, and no lists or dictionaries. kind unset: null, which takes a variable away, too."""
+    return environment_faults(value, kind) == []
 
 
-def environment_faults(value):
+def environment_faults(value, kind=True):
     """Return what is wrong with variables for programs, in words that show no values."""
     if not isinstance(value, dict):
         return ["%s (not shown)" % _kind_of(value)]
@@ -311,6 +311,8 @@ def environment_faults(value):
     for name, inner in value.items():
         if not matches(name, "[A-Za-z_][A-Za-z0-9_]*"):
             faults.append("the name '%s'" % show(str(name)))
+        elif inner is None and kind == "unset":
+            continue
         elif not isinstance(inner, (str, int, float)):
             faults.append("%s is %s" % (name, _kind_of(inner)))
         elif not is_plain_text(str(inner)):
@@ -344,9 +346,9 @@ def is_path(value):
     return is_absolute(value) and normal_path(str(value)) != "/"
 
 
-def is_plain_path(value):
-    """An absolute path of letters, digits and a few marks, which shells, units and configuration files take as it is."""
-    return is_path(value) and all(char.isalpha() or char in "0123456789._/+@=~-" for char in str(value))
+def is_plain_path(value, root=False):
+    """An absolute path of letters, digits and a few marks, which shells, units and configuration files take as it is. root: / itself, too."""
+    return (is_absolute if root else is_path)(value) and all(char.isalpha() or char in "0123456789._/+@=~-" for char in str(value))
 
 
 _SYSTEM = frozenset(("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "root", "run", "sbin", "snap", "sys", "tmp", "usr"))
@@ -522,12 +524,22 @@ def is_image(value):
 def image_registry(value):
     """Return the registry of an image's name; docker.io where it names none."""
     first, slash, dummy = value.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+    return first if slash and ("." in first or ":" in first or first == "localhost" or first != first.lower()) else "docker.io"
+
+
+# By these names a login is one to Docker Hub.
+_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
+
+
+def is_registry_of(value, image):
+    """Return whether a registry is the one of an image's name."""
+    registries = [name.lower() for name in (value, image_registry(image))]
+    return registries[0] == registries[1] or set(registries) <= set(_HUB)
 
 
 def is_checksum(value, kind=True):
-    """kind true: sha256:DIGITS; bare: the digits; list: several, with a blank between."""
-    digits = "[0-9a-f]{64}"
+    """kind true: sha256:DIGITS; bare: the digits; list: several, with a blank between. Roles compare them in lower case."""
+    digits = "[0-9A-Fa-f]{64}"
     return matches(value, {"bare": digits, "list": "sha256:%s( sha256:%s)*" % (digits, digits)}.get(kind, "sha256:%s" % digits))
 
 

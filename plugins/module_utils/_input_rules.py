@@ -32,7 +32,7 @@ characters, unless a rule says C(multiline).
 - C(number: [low, high])  the same of a number that may be written as text, in dictionaries whose keys are free
 - C(pattern: regex)       the whole value matches; C(\\d) and C(\\w) are ASCII
 - C(path: absolute)       begins with / and is neither / itself nor contains ..;  C(path: plain): nothing in it that a shell, a unit or a
-                          configuration file would read otherwise; C(path: any): / itself, too
+                          configuration file would read otherwise; C(path: any), C(path: plain_any): / itself, too
 - C(folder: use)          none of a system's own folders, in any spelling; use is share, export, mount, tree, data, prefix, target or source (of a container)
 - C(inside: variable)     an address in the network that another variable names, if it names one
 - C(in_group: group)      none or 0 where the host is not in this group
@@ -51,7 +51,8 @@ characters, unless a rule says C(multiline).
 - C(capability: true)     compute capability without its dot;  C(capability: number): without its letter
 - C(key: PGP PUBLIC KEY BLOCK)  armored text, or the absolute path of a file on the controller
 - C(file: true)           absolute path of a file on the controller;  C(file: directory): of a folder
-- C(environment: true)    a dictionary of variables for a program
+- C(registry_of: variable)  the registry that the name of an image, in another variable, begins with
+- C(environment: true)    a dictionary of variables for a program;  C(environment: unset): null for one that is taken away, too
 - C(command: true)        words of a command line, each quote closed
 - C(ids: preflight)       ids of that role's rules;  C(ids: verify): of its checks; of a dictionary, its keys
 - C(one_of: [values])     one of these
@@ -79,8 +80,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds 
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import describe, normal, show
 
-__all__ = ["KINDS", "RuleError", "check_inventory", "describe", "judge_rules", "parse_rules", "reveal_at", "secretive", "select", "show",
-           "texts_of_many_lines", "unknown_variables"]
+__all__ = ["KINDS", "READING", "RuleError", "check_inventory", "describe", "judge_rules", "parse_rules", "reveal_at", "secretive", "select",
+           "show", "texts_of_many_lines", "unknown_variables"]
 
 
 class RuleError(ValueError):
@@ -97,7 +98,7 @@ def _is_number(value, limits):
     return number is not None and _in_range(number, limits)
 
 
-_PATHS = {"absolute": kinds.is_path, "plain": kinds.is_plain_path, "any": kinds.is_absolute}
+_PATHS = {"absolute": kinds.is_path, "plain": kinds.is_plain_path, "any": kinds.is_absolute, "plain_any": lambda value: kinds.is_plain_path(value, root=True)}
 _GOOD = {
     "range": _in_range,
     "number": _is_number,
@@ -118,14 +119,16 @@ _GOOD = {
     "capability": kinds.is_capability,
     "key": kinds.is_key,
     "file": kinds.is_file,
-    "environment": lambda value, dummy: kinds.is_environment(value),
+    "environment": kinds.is_environment,
     "command": lambda value, dummy: kinds.is_command(value),
     "one_of": lambda value, values: value in values,
     "ids": lambda value, ids: all(isinstance(name, str) and name in ids for name in (value if isinstance(value, (dict, list)) else [value])),
     "exclusive": lambda value, sets: all(sum(word in value for word in words) < 2 for words in sets),
     "multiline": lambda value, dummy: True,
 }
-KINDS = tuple(_GOOD) + ("inside", "covers", "in_group", "writable", "own_path", "unique", "same", "that")
+# These read other variables, too.
+READING = ("inside", "covers", "registry_of")
+KINDS = tuple(_GOOD) + READING + ("in_group", "writable", "own_path", "unique", "same", "that")
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
 _NEED_WORDS = ("pattern", "that")
 
@@ -153,12 +156,12 @@ def parse_rules(data, role, options):
         if row.get("severity", "block") not in ("block", "warn"):
             raise RuleError("%s: rule of %s: severity is block or warn" % (role, name))
         kind = kinds[0]
-        if kind in ("path", "folder", "key") and row[kind] not in _WORDS[kind]:
+        if isinstance(_WORDS.get(kind), dict) and row[kind] not in _WORDS[kind]:
             raise RuleError("%s: rule of %s: %s is one of %s" % (role, name, kind, ", ".join(_WORDS[kind])))
         if kind in _NEED_WORDS and not (row.get("allowed") and row.get("fix")):
             raise RuleError("%s: rule of %s: %s needs allowed and fix" % (role, name, kind))
         # What a change of it can change.
-        texts = [name] + [str(row[key]) for key in ("when", "that", "inside", "covers") if key in row]
+        texts = [name] + [str(row[key]) for key in ("when", "that") + READING if key in row]
         rules.append(dict(row, kind=kind, words=frozenset(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))))
     return rules
 
@@ -200,6 +203,8 @@ def _allowed(rule):
         return "0 on a host that is not in group %s" % rule[kind]
     if kind == "inside":
         return "an address in %s" % rule[kind]
+    if kind == "registry_of":
+        return "the registry of %s" % rule[kind]
     if kind == "url" and isinstance(rule[kind], dict):
         return "a URL (%s)%s, without credentials" % (
             ", ".join(rule[kind].get("schemes", ["https", "http", "file"])), " of a %s" % " or ".join(rule[kind]["ends"]) if "ends" in rule[kind] else "")
@@ -209,7 +214,8 @@ def _allowed(rule):
 
 _WORDS = {
     "path": {"absolute": "an absolute path below /, without ..", "any": "an absolute path, without ..",
-             "plain": "an absolute path below /, without .., of letters, digits and . _ + @ = ~ -"},
+             "plain": "an absolute path below /, without .., of letters, digits and . _ + @ = ~ -",
+             "plain_any": "an absolute path, without .., of letters, digits and . _ + @ = ~ -"},
     "folder": {
         "share": "a path whose first folder is none of a system's own, such as /data1/share",
         "export": "a folder that is none of the system's own, such as /data1/share",
@@ -237,7 +243,8 @@ _WORDS = {
     "key": {"PGP PUBLIC KEY BLOCK": "an ASCII-armored public key, or the absolute path of one on the controller",
             "CERTIFICATE": "PEM text, or the absolute path of a file on the controller"},
     "file": {True: "the absolute path of a file on the controller", "directory": "the absolute path of a folder on the controller"},
-    "environment": "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
+    "environment": {True: "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
+                    "unset": "names of letters, digits and _, not beginning with a digit, each with a text of one line, a number, or null to take it away"},
     "command": "a command line, each quote closed, such as: python3 /data1/share/train.py",
     "ids": "ids of checks; they are in the README of the role",
     "writable": "a folder of the host that is no system folder, or read_only",
@@ -279,7 +286,7 @@ def _finding(rule, host, label, value, reveal):
         host,
         "warn" if rule.get("severity") == "warn" else "fail",
         expected=_allowed(rule),
-        found=reveal(host, base + label, value) if rule["kind"] != "environment" else "; ".join(kinds.environment_faults(value)),
+        found=reveal(host, base + label, value) if rule["kind"] != "environment" else "; ".join(kinds.environment_faults(value, rule["environment"])),
         source=base + label,
         fix=rule.get("fix") or ("give each entry a value of its own" if rule["kind"] == "unique" else "set %s to %s" % (base + label, _allowed(rule))),
     )
@@ -334,6 +341,8 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
             good = not kinds.is_network(its.get(rule[kind])) or not kinds.is_address(value) or kinds.is_inside(value, its[rule[kind]])
         elif kind == "covers":
             good = _covers(value + its.get(rule[kind][1], []), its.get(rule[kind][0]))
+        elif kind == "registry_of":
+            good = not kinds.is_image(its.get(rule[kind])) or kinds.is_registry_of(value, its[rule[kind]])
         elif kind == "in_group":
             good = not value or not groups.get(rule[kind]) or host in groups[rule[kind]]
         elif kind == "writable":
@@ -431,19 +440,35 @@ GROUPS = ("cluster", "head", "storage", "gpu")
 _OWN_GROUPS = ("cpu", "lead", "heat", "heap", "bead", "beads", "hear", "heard", "heads_up")
 
 
+def _is_nearly(name, meant, foreign):
+    """Return whether a group's name may be one of ours, misspelt."""
+    if name in (meant, meant + "s"):
+        return True
+    # gpu1 and gpu2 are parts of a cluster.
+    if re.search("[0-9]", name):
+        return False
+    if sorted(name) == sorted(meant):
+        return kinds.distance(name, meant, 1) == 1
+    if name[0] != meant[0]:
+        return False
+    if len(meant) == 3:
+        # Of three letters many a word is one away: gpt, gps. A letter too few or too many is left.
+        return kinds.distance(name, meant, 1) == 1 and (len(name) > 3 or (len(name) < 3 and not foreign))
+    most = 2 if len(meant) > 5 and not foreign else 1
+    return kinds.distance(name, meant, most) <= most
+
+
 def misspelt_groups(groups):
     """Return {group: the one that is meant} of groups whose name is nearly one of ours and that hold what ours lacks."""
     found = {}
     for name, hosts in groups.items():
         if not hosts or name in GROUPS or name in _OWN_GROUPS or name in ("all", "ungrouped"):
             continue
-        plain = name.lower()
+        # A group of hosts that the cluster does not have is rather another's: store, clustered.
+        foreign = bool(groups.get("cluster")) and set(groups["cluster"]).isdisjoint(hosts)
         for meant in GROUPS:
-            # gpu1 and gpu2 are parts of a cluster.
-            near = plain in (meant, meant + "s") or (plain[0] == meant[0] and not re.search("[0-9]", plain) and kinds.distance(
-                plain, meant, 2 if len(meant) > 5 else 1) <= (2 if len(meant) > 5 else 1) and (len(meant) > 3 or len(plain) > 3))
             # An umbrella over ours has all of its hosts.
-            if near and not (groups.get(meant) and set(groups[meant]) <= set(hosts)):
+            if _is_nearly(name.lower(), meant, foreign) and not (groups.get(meant) and set(groups[meant]) <= set(hosts)):
                 found[name] = meant
                 break
     return found

@@ -356,6 +356,27 @@ GOOD = [
 ]
 
 
+# Logins to the registry of the base, by each of its names; what takes a variable away; paths, digests and groups of others.
+LOGIN = {"username": "u", "password": "p"}
+GOOD += (
+    [{"training_image_base": base, "training_image_registry_login": dict(LOGIN, registry=registry)} for base, registry in (
+        ("ubuntu:22.04", "docker.io"), ("python:3.11", "docker.io"), ("debian:bookworm", "index.docker.io"), ("ubuntu@" + SHA, "docker.io"), ("ubuntu", "docker.io"),
+        ("docker.io/library/ubuntu:22.04", "registry-1.docker.io"), ("apulistech/horovod:0.19.2", "docker.io"), ("localhost:5000/x:1", "localhost:5000"),
+        ("localhost/x", "localhost"), ("nvcr.io/nvidia/pytorch:25.02-py3", "nvcr.io"), ("GHCR.io/team/x@" + SHA, "ghcr.io"))] +
+    [{"training_image_build_variables": {"MAKEFLAGS": None, "HOROVOD_WITH_MPI": 1}}, {"training_container_workdir": "/"}, {"train_workdir": "/"}] +
+    [{name: "sha256:" + "0123456789ABCDEF" * 4} for name in ("docker_engine_repository_key_checksum", "package_sources_nvidia_keyring_checksum")] +
+    [{"training_image_horovod_version": "0.27.0", "training_image_horovod_sha256": "0123456789ABCDEF" * 4}] +
+    [{"groups": {name: ["nas-1"]}} for name in ("store", "clustered", "gp", "stored", "gps", "gpt")]
+)
+REFUSED += (
+    bad("training_image_registry_login", dict(LOGIN, registry="ubuntu:22.04"), dict(LOGIN, registry="ghcr.io"), training_image_base="ubuntu:22.04") +
+    bad("training_image_registry_login", dict(LOGIN, registry="docker.io"), training_image_base="localhost:5000/ubuntu:22.04") +
+    bad("train_environment", {"A": None}) + bad("training_container_environment", {"A": None}) +
+    bad("training_image_build_variables", {"A": []}, {"A B": None}) + bad("train_workdir", "x", "/a/..", "/$(id)") + bad("training_container_workdir", "//a b", "") +
+    [({"groups": {name: ["server-a"]}}, "inventory") for name in ("gup", "pgu", "gp", "ehad", "clustred", "storag", "stoarge")]
+)
+
+
 def judged(campaign, case):
     options = {key: case[key] for key in ("hosts", "groups", "first") if key in case}
     return campaign({key: value for key, value in case.items() if key not in options}, **options)

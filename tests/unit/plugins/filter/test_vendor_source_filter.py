@@ -49,8 +49,8 @@ def test_a_key_that_nobody_knows():
     source = vendor_source("cuda", host("debian", "11"))
     assert source["key_checksums"] == [] and "package_sources_nvidia_keyring_checksum" in source["problem"] and "debian11" in source["problem"]
     assert vendor_source("cuda", host("debian", "11"), with_key=False)["problem"] == ""
-    source = vendor_source("cuda", host("debian", "11", "aarch64"), keyring_checksum="sha256:1 sha256:2")
-    assert source["key_checksums"] == ["sha256:1", "sha256:2"] and source["problem"] == "" and "/sbsa/" in source["key_url"]
+    source = vendor_source("cuda", host("debian", "11", "aarch64"), keyring_checksum="sha256:1a sha256:2B")
+    assert source["key_checksums"] == ["sha256:1a", "sha256:2b"] and source["problem"] == "" and "/sbsa/" in source["key_url"]
     assert vendor_source("container_toolkit", host())["key_fingerprints"] == []
 
 
