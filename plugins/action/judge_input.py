@@ -300,7 +300,7 @@ class ActionModule(ActionBase):
                 return HIDDEN
             return show(reveal_at(label, without_secrets(option_at(role.options[name], label[len(name):]), value), secrets))
 
-        return judge_rules(rules, values, evaluate, reveal, shared.key, groups)
+        return judge_rules(rules, values, evaluate, reveal, shared.key, groups, shared.unsteady, shared.is_given)
 
     @staticmethod
     def _causes(findings, shared, defaults):

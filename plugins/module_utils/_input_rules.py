@@ -292,12 +292,15 @@ def _finding(rule, host, label, value, reveal):
     )
 
 
-def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(value), key=lambda host, name: None, groups=None):
+def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(value), key=lambda host, name: None, groups=None,
+                unsteady=lambda host, name: False, given=lambda host, name: True):
     """Return the findings of rules.
 
     C(values) is {host: {variable: value}}; a variable that is missing was found wrong before and is not judged again.
     C(evaluate(host, expression, item)) gives the truth of a Jinja expression. C(reveal(host, label, value)) is what may be shown of a
-    value. C(key(host, variable)) is the same for hosts whose values are the same, or None if that is not known.
+    value. C(key(host, variable)) is the same for hosts whose values are the same, or None if that is not known. C(unsteady(host, variable)) tells
+    whether a value may be another one each time, as one made of the time is: it is not compared. C(given(host, variable)) tells whether the inventory
+    sets it: defaults that differ are made of another variable that does.
     """
     findings, blamed, groups = [], {}, groups or {}
     for rule in rules:
@@ -306,6 +309,8 @@ def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(
         seen, judged = {}, {}
         for host in values:
             if base not in values[host] or ("when" in rule and not evaluate(host, rule["when"], None)):
+                continue
+            if kind == "same" and unsteady(host, base):
                 continue
             group = key(host, base)
             wrong = judged.get(group) if group is not None and (kind in _GOOD or kind == "same" or rule.get("unique") is True) else None
@@ -318,9 +323,22 @@ def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(
                     findings.append(_finding(rule, host, label, value, reveal))
                     if findings[-1]["verdict"] == "fail":
                         before.add(label)
-        if kind == "same" and len(seen) > 1:
-            findings += [_finding(rule, host, label, value, reveal) for host, label, value in seen.values()]
+        if kind == "same" and len(seen) > 1 and any(given(host, base) for host in values):
+            # Of values that differ on hundreds of hosts, a few tell enough.
+            findings += [_finding(rule, host, label, value, reveal) for host, label, value in _differing(list(seen.values())[:_SHOWN])]
     return findings
+
+
+_SHOWN = 4
+
+
+def _differing(found):
+    """Return (host, label, value) of values that should be the same; of dictionaries what they differ in."""
+    values = [value for dummy, dummy, value in found]
+    if not all(isinstance(value, dict) for value in values):
+        return found
+    alike = [name for name in values[0] if all(name in value and normal(value[name]) == normal(values[0][name]) for value in values)]
+    return [(host, label, {name: inner for name, inner in value.items() if name not in alike}) for host, label, value in found]
 
 
 def _covers(mounts, folder):

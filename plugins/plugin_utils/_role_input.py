@@ -125,6 +125,9 @@ class Shared:
     # By these an expression reads what its text does not name.
     OF_THE_HOST = frozenset(("vars", "lookup", "query", "q", "random", "now"))
 
+    OF_THE_MOMENT = OF_THE_HOST - {"vars"}
+    NAMES_THE_HOST = frozenset(("inventory_hostname", "inventory_hostname_short", "ansible_host", "group_names"))
+
     def __init__(self, templar, hostvars, hosts, defaults):
         self.hosts = {host: HostInput(templar, hostvars, host, defaults) for host in hosts}
         self._facts = {}
@@ -188,6 +191,14 @@ class Shared:
     def is_secret(self, host, name):
         """Return whether a variable's value comes from a vault, directly or through the variables that it names."""
         return name in self.hosts[host] and self._reads.get(self.key(host, name), (None, False))[1]
+
+    def is_given(self, host, name):
+        return name in self.hosts[host].given
+
+    def unsteady(self, host, name):
+        """Return whether a variable may have another value each time: it reads the clock or the like, and nothing of the host."""
+        read = self._reads.get(self.key(host, name), (frozenset(), False))[0]
+        return not read.isdisjoint(self.OF_THE_MOMENT) and read.isdisjoint(self.NAMES_THE_HOST)
 
     def depends_on_the_run(self, host, name):
         return any(fact in self._reads.get(self.key(host, name), (frozenset(), False))[0] for fact in RUNTIME_FACTS)

@@ -113,6 +113,20 @@ def with_space(value, space):
     return [with_space(inner, space) for inner in value] if isinstance(value, list) else value.replace("|", space)
 
 
+# What is used once for all hosts: a task with run_once takes the first host's.
+ONCE = {
+    "train_command": "x", "train_environment": {"A": "b"}, "train_workdir": "/x", "train_timeout": 5, "train_start_timeout": 7, "train_master_port": 29511,
+    "train_controller": "gloo", "train_job_id": "x", "train_detach": True, "train_remove_share_data": True, "train_horovod_examples_version": "0.28.1",
+    "verify_fail_on": "warn", "verify_report_dir": "/x", "verify_required": ["gpu-ecc"], "verify_overrule": {"gpu-xid": "skip"},
+    "verify_measure_bandwidth": False, "verify_bandwidth_tool": "torch", "verify_bandwidth_at_once": 3, "verify_bandwidth_fraction": 0.6,
+    "verify_bandwidth_min_gb_s": 4, "verify_bandwidth_peer_fraction": 0.5, "verify_bandwidth_drop_percent": 33, "verify_bandwidth_history": __file__,
+    "verify_bandwidth_history_packs": 3, "verify_bandwidth_bytes": {"gloo": 65536, "nccl": 1048576}, "verify_bandwidth_timeout": 1000,
+    "training_image_registry_login": {"registry": "nvcr.io", "username": "u", "password": "hunter2"}, "training_image_apt_repositories": [REPOSITORY],
+    "training_image_horovod_url": "https://m.example/h.tar.gz", "preflight_overrule": {"drv-branch-eol": "skip"},
+    "preflight_rules_files": [FOLDER.partition("/tests/")[0] + "/roles/preflight/meta/host_rules.yml"], "preflight_image_facts": {"cuda": "12.6"},
+    "preflight_compat_facts": FOLDER.partition("/tests/")[0] + "/roles/preflight/meta/compat_facts.yml", "package_sources_wheels_dir": FOLDER,
+}
+
 # What harms a host if it passes.
 HARMFUL = (
     [case for name, value in WITHOUT_QUOTES for space in (" ", "\n", "\t", "\r", "\u00a0", "\u2028") for case in bad(name, with_space(value, space))] +
@@ -282,6 +296,10 @@ REFUSED = (
         ("nvidia_driver_version", "550"),
         ("cluster_network", "10.0.0.0/24"), ("train_launcher", "torchrun"), ("training_image_base", "ubuntu:24.04"))] +
     [({"first": {"cluster_slots": 2}, "groups": {"gpu": ["server-b"]}}, "cluster_slots")] +
+    # of one host only, where one value is used for all of them
+    [({"first": {name: value}}, name) for name, value in ONCE.items()] +
+    bad("train_environment", {"NAME": "{{ inventory_hostname }}", "WANDB_API_KEY": "hunter2"}) + bad("train_command", "run {{ inventory_hostname }}") +
+    bad("train_job_id", "{{ inventory_hostname }}-{{ now(fmt='%f') }}") +
     # names
     [({name: "x"}, name) for name in (
         "nccl_verison", "ncll_version", "traning_image_base", "nvidia_drver_version", "CLUSTER_SSH_PORT", "cluster_ssh_prot", "cluster_networks",
@@ -296,6 +314,11 @@ REFUSED = (
 )
 
 GOOD = [
+    {name: value for name, value in ONCE.items() if not name.startswith("train_horovod") and name != "verify_measure_bandwidth"},
+    {"train_environment": {"N": "{{ groups.cluster | length }}", "SHARE": "{{ cluster_share_path }}"}}, {"train_job_id": "{{ now(fmt='%f') }}"},
+    {"train_job_id": "{{ mine }}", "mine": "{{ lookup('pipe', 'date +%N') }}"}, {"train_environment": {"SEED": "{{ 10000 | random }}"}},
+    {"first": {"verify_timeout": 60, "verify_free_mib": 5, "training_container_shm_size": "2g", "upgrade_hook_host": "server-b"}},
+    {"first": {"train_environment": {"A": 1}}, "train_environment": {"A": 1}},
     {}, {"hosts": ("node_1", "node_2")}, {"hosts": ("10.0.0.1", "10.0.0.2")}, {"hosts": ("a.example.org", "b.example.org")}, {"hosts": ("NODE1", "node2")},
     {"hosts": ("localhost",)},
     {"hosts": ("1", "2")}, {"groups": {"gpu": ["server-a"], "head": ["server-b"]}}, {"groups": {"gpu1": ["server-a"], "cpu": ["server-b"],
