@@ -100,10 +100,13 @@ def show_names(value):
 def show_key(value):
     """Return what may be shown of a value that should be a key or the path of one."""
     text = str(value) if isinstance(value, str) else ""
+    shown = _kind_of(value)
     if text and "-----" not in text and is_plain_text(text) and (text.startswith("/") or not re.search(r"[A-Za-z0-9+/=_-]{40,}", text)):
-        return show(text)
+        shown, text = show(text), is_file(text) and _text_of(text) or ""
+        if "-----BEGIN " not in text:
+            return shown
     blocks = re.findall(r"-----BEGIN ([A-Z0-9 ]{1,64})-----", text)
-    return "%s %s" % (_kind_of(value), "with %s" % show(" and ".join(blocks)) if blocks else "(not shown)")
+    return "%s %s" % (shown, "with %s" % show(" and ".join(blocks)) if blocks else "(not shown)")
 
 
 def _kind_of(value):
@@ -537,6 +540,11 @@ def is_registry_of(value, image):
     return registries[0] == registries[1] or set(registries) <= set(_HUB)
 
 
+def is_version(value):
+    """A version as tools and package managers print it, without an epoch: 12.6, 2.6.0a0+ecf3, 2.21.5-1+cuda12.4, 4.1.7+."""
+    return matches(value, r"[0-9]+([.][0-9]+)*([-+~][A-Za-z0-9][A-Za-z0-9.+~-]*|[.]?[A-Za-z][A-Za-z0-9.+~-]*|[+])?")
+
+
 def is_checksum(value, kind=True):
     """kind true: sha256:DIGITS; bare: the digits; list: several, with a blank between. Roles compare them in lower case."""
     digits = "[0-9A-Fa-f]{64}"
@@ -564,13 +572,45 @@ def is_capability(value, kind=True):
 
 
 def is_key(value, kind):
-    """An ASCII-armored block of this kind, or the absolute path of a file on the controller that has one."""
+    """ASCII-armored blocks of this kind and no other, or the absolute path of a file on the controller that has them."""
     if not isinstance(value, str):
         return False
-    begin, end = "-----BEGIN %s-----" % kind, "-----END %s-----" % kind
     if "-----BEGIN" in value:
-        return begin in value and end in value[value.index(begin):] and is_plain_text(value.replace("\n", "").replace("\r", ""), tabs=True)
-    return is_file(value)
+        return _is_armor(value, kind) and is_plain_text(value.replace("\n", "").replace("\r", ""), tabs=True)
+    if not is_file(value):
+        return False
+    text = _text_of(value)
+    # One that only root may read says so when it is read.
+    return text is None or _is_armor(text, kind)
+
+
+def _text_of(path):
+    """Return the begin of a file on the controller, '' of one that is no text, None of one that cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read(16 << 20)
+    except UnicodeDecodeError:
+        return ""
+    except OSError:
+        return None
+
+
+def _is_armor(text, kind):
+    blocks = text.split("-----BEGIN ")[1:]
+    return bool(blocks) and all(_is_block(block, kind) for block in blocks)
+
+
+def _is_block(block, kind):
+    body, end, after = block.partition("-----END %s-----" % kind)
+    if not body.startswith(kind + "-----") or not end or "-----END " in after:
+        return False
+    lines = [line.strip() for line in body[len(kind) + 5:].strip().splitlines()]
+    # Headers such as Comment end with an empty line, which is a dot in apt's files. The last line of a PGP block, after an equals sign, is a checksum.
+    empty = next((number for number, line in enumerate(lines) if line in ("", ".")), 0)
+    if all(": " in line for line in lines[:empty]):
+        lines = lines[empty:]
+    text = "".join(line for line in lines if line != "." and not re.fullmatch("=[A-Za-z0-9+/]{4}", line))
+    return re.fullmatch("[A-Za-z0-9+/]+={0,2}", text) is not None
 
 
 def is_file(value, kind=True):

@@ -13,7 +13,7 @@ A role writes them as data in C(meta/input_rules.yml). All are judged for all ho
         range: [1, 65535]
       - variable: cluster_share_path
         path: absolute
-      - variable: nfs_client_mounts[].path       # each entry of a list; [] may stand anywhere: users[].groups[]
+      - variable: nfs_client_mounts[].path       # each entry of a list; [] may stand anywhere: users[].groups[]; .* is each value of a dictionary
         unique: true
       - variable: training_image_nccl_version
         pattern: '\\d+\\.\\d+\\.\\d+-1\\+cuda\\d+\\.\\d+'
@@ -45,6 +45,7 @@ characters, unless a rule says C(multiline).
 - C(url: true)            http, https or file, without credentials; or a dictionary of schemes, ends, credentials
 - C(proxy: true)          http(s)://[user:password@]host[:port]
 - C(image: true)          a reference of a container image
+- C(version: true)        what a tool or a package manager prints, without an epoch
 - C(checksum: true)       sha256:DIGITS;  C(checksum: bare): the digits;  C(checksum: list): several
 - C(nccl_build: true)     2.21.5 or 2.21.5-1+cuda12.4;  C(nccl_build: exact): only the latter
 - C(package: true)        Debian's name[=version];  C(package: pinned): pip's name==version;  C(package: requirement): with a condition
@@ -113,6 +114,7 @@ _GOOD = {
     "url": kinds.is_url,
     "proxy": lambda value, dummy: kinds.is_proxy(value),
     "image": lambda value, dummy: kinds.is_image(value),
+    "version": lambda value, dummy: kinds.is_version(value),
     "checksum": kinds.is_checksum,
     "nccl_build": kinds.is_nccl_build,
     "package": kinds.is_package,
@@ -169,7 +171,7 @@ def parse_rules(data, role, options):
 def select(value, path):
     """Return (label, value) of everything that the rest of a variable path names.
 
-    '' is the value itself, C([].path) each entry's path, C([].target|path) its target, or its path where it has no target.
+    '' is the value itself, C([].path) each entry's path, C([].target|path) its target, or its path where it has no target, C(.*) all of a dictionary's values.
     """
     found = [("", value)]
     for step in re.findall(r"\[\]|\.[^.\[]+", path):
@@ -177,6 +179,8 @@ def select(value, path):
         for label, entry in found:
             if step == "[]":
                 following += [("%s[%d]" % (label, index), inner) for index, inner in enumerate(entry if isinstance(entry, list) else [])]
+            elif step == ".*":
+                following += [("%s.%s" % (label, key), inner) for key, inner in (entry.items() if isinstance(entry, dict) else ()) if inner is not None]
             elif isinstance(entry, dict):
                 # target|path: path where there is no target
                 given = [name for name in step[1:].split("|") if entry.get(name) not in (None, "")] or [step[1:]]
@@ -236,12 +240,13 @@ _WORDS = {
     "image": "the reference of an image, with tag or digest, such as nvcr.io/nvidia/pytorch:25.02-py3",
     "checksum": {True: "sha256 and 64 hexadecimal digits", "bare": "64 hexadecimal digits",
                  "list": "sha256 and 64 hexadecimal digits; several with spaces between them"},
+    "version": "a version, which begins with a number and has no epoch, such as 12.6 or 2.21.5-1+cuda12.4",
     "nccl_build": {True: "an exact version such as 2.21.5-1+cuda12.4, or a release such as 2.21.5", "exact": "an exact version such as 2.28.9-1+cuda13.0"},
     "package": {True: "a Debian package's name, or name=version", "pinned": "name==version",
                 "requirement": "name==version, with or without a condition behind ;"},
     "capability": {True: "a compute capability without its dot, such as 90", "number": 'a compute capability without its dot, such as "90" for 9.0'},
-    "key": {"PGP PUBLIC KEY BLOCK": "an ASCII-armored public key, or the absolute path of one on the controller",
-            "CERTIFICATE": "PEM text, or the absolute path of a file on the controller"},
+    "key": {"PGP PUBLIC KEY BLOCK": "an ASCII-armored public key and nothing else, or the absolute path of one on the controller",
+            "CERTIFICATE": "PEM text of certificates and no keys, or the absolute path of such a file on the controller"},
     "file": {True: "the absolute path of a file on the controller", "directory": "the absolute path of a folder on the controller"},
     "environment": {True: "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
                     "unset": "names of letters, digits and _, not beginning with a digit, each with a text of one line, a number, or null to take it away"},
@@ -403,6 +408,9 @@ def unknown_variables(names, known, roles, used=()):
     unknown = {}
     for name in sorted(names):
         if name in known or name in used or name.startswith(("ansible_", "__", "inventory_")):
+            continue
+        if re.fullmatch("(?i)cluster_(hosts|nodes|servers|machines)", name):
+            unknown[name] = ("group cluster of the inventory, which lists the hosts", "maybe")
             continue
         # CLUSTER_SSH_PORT, clusterSshPort, cluster-ssh-port, trainyard_cluster_ssh_port
         plain = re.sub(r"\Atrainyard_(gpu_)?", "", re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).replace("-", "_").lower())

@@ -143,7 +143,6 @@ def test_checks_of_verify_by_their_ids(judge):
     ("verify_overrule", {"bandwidth-cluster": "warn", "gpu-ecc": "warn"}, "input-rule", "only skip for bandwidth-host, bandwidth-cluster"),
     ("verify_overrule", {"gpus-busy": "block"}, "input-rule", "only skip for bandwidth-host, bandwidth-cluster"),
     ("preflight_compat_facts", "facts.yml", "input-file", "absolute path"),
-    ("preflight_image_facts", {"torch": "latest"}, "input-rule", "begin with a number"),
     ("shared_storage_backend", "gluster", "input-choice", "existing"),
     ("training_image_distribution", "carrier-pigeon", "input-choice", "registry, archive"),
     ("training_image_rebuild", "sometimes", "input-choice", "auto, always, never"),
@@ -344,6 +343,18 @@ def test_there_is_one_image_for_all_hosts(judge):
 def test_ranges_of_versions(judge, when, good):
     fix = {"name": "ours", "reason": "why", "source": ["issue"], "when": when}
     assert problems(judge(cluster({"training_image_source_fixes": [fix]}))) == (set() if good else {("input-rule", "training_image_source_fixes[0].when")})
+
+
+def test_a_fact_of_the_image_is_a_version(judge):
+    (first, dummy) = judge(cluster({"preflight_image_facts": {"torch": "latest", "nccl": "2.21.5-1+cuda12.4"}}))["findings"]
+    assert (first["id"], first["source"], first["found"]) == ("input-version", "preflight_image_facts.torch", "latest")
+    assert "begins with a number" in first["expected"]
+
+
+def test_hosts_are_listed_in_a_group(judge):
+    result = judge(cluster({"cluster_hosts": ["a"], "cluster_nodes": ["a"]}))
+    assert "failed" not in result and [entry["fix"].partition("?")[0] for entry in result["findings"][:2]] == [
+        "did you mean group cluster of the inventory, which lists the hosts"] * 2
 
 
 def test_a_source_fix_names_what_it_replaces(judge):

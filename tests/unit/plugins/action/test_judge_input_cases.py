@@ -193,6 +193,11 @@ HARMFUL += (
 )
 
 REFUSED = (
+    bad("package_sources_ca_certificates", [CERTIFICATE.replace("CERTIFICATE", "RSA PRIVATE KEY").replace("MIIB", "MIIEhunter2") + CERTIFICATE], ["/etc/passwd"],
+        [CERTIFICATE.replace("MIIB", "!!!")], [CERTIFICATE.replace("MIIB", "")], [CERTIFICATE + CERTIFICATE[:40]]) +
+    bad("docker_engine_repository_key", ARMOR.replace("mDMEZ", ""), ARMOR.replace("PUBLIC", "PRIVATE") + ARMOR, "/etc/passwd", CERTIFICATE) +
+    bad("package_sources_apt_repositories", [dict(REPOSITORY, signed_by=ARMOR.replace("mDMEZ", ""))], [dict(REPOSITORY, signed_by="/etc/passwd")]) +
+    bad("training_image_apt_repositories", [dict(REPOSITORY, signed_by=ARMOR.replace("mDMEZ", "!!!"))]) + bad("preflight_image_facts", {"gcc": "4:11.2.0"}) +
     bad("cluster_address", "127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "10.0.0.256", "::1", "10.0.0.1/24", "server-a", "10.0.0.1\n",
         ["10.0.0.1"], 1.5, "\u0661.1.1.1") +
     bad("cluster_address", "10.1.0.1", cluster_network="10.0.0.0/24") +
@@ -314,6 +319,9 @@ REFUSED = (
 )
 
 GOOD = [
+    {"docker_engine_repository_key": ARMOR.replace("\n\n", "\nComment: a key\n\n").replace("mDMEZ", "mDME\n=abcd")},
+    {"package_sources_ca_certificates": ["# CN = site\n" + CERTIFICATE + CERTIFICATE]},
+    {"preflight_image_facts": {"nccl": "2.21.5-1+cuda12.4", "gcc": "11.4.0-1ubuntu1~22.04"}}, {"preflight_image_facts": {"nccl": "2.8.4-1"}},
     {name: value for name, value in ONCE.items() if not name.startswith("train_horovod") and name != "verify_measure_bandwidth"},
     {"train_environment": {"N": "{{ groups.cluster | length }}", "SHARE": "{{ cluster_share_path }}"}}, {"train_job_id": "{{ now(fmt='%f') }}"},
     {"train_job_id": "{{ mine }}", "mine": "{{ lookup('pipe', 'date +%N') }}"}, {"train_environment": {"SEED": "{{ 10000 | random }}"}},

@@ -22,11 +22,45 @@ DIGEST = "sha256:" + "0" * 64
      ["https://u:p@a", "ftp://a", "https://", "https://a:0", "https://a:70000", "https://a b", "file://host/x", "file:///", "https://a\\b", "https://a@b/c@d"]),
     (kinds.is_proxy, ["http://p:3128", "https://u:p%40@p/"], ["p:3128", "http://p/x", "socks5://p", "http://p\n"]),
     (kinds.is_plain_path, ["/a/b", "/a/", "/gr\u00f6\u00dfe"], ["/", "a", "/a b", "/a/../b", "/$(x)", "/a\n", "/\u0661", "/a'"]),
+    (kinds.is_version, ["12.6", "2.21.5-1+cuda12.4", "2.8.4-1", "11.4.0-1ubuntu1~22.04", "2.6.0a0+ecf3bae40a.nv25.01", "4.1.7rc1", "4.1.7+", 12],
+     ["latest", "12.6 x", "4:11.2.0", "12.6\n", "", "v1", "1.", "1-", 1.5, None]),
     (kinds.is_command, ["a 'b c'", "a \\\n b"], ["", " ", "a 'b", True, ["a"]]),
     (kinds.is_environment, [{}, {"A": "b", "_1": 2}], [{"1": "x"}, {"A": "b\n"}, {"A": []}, [], "A=b"]),
 ])
 def test_kinds(judge, good, bad):
     assert [value for value in good if not judge(value)] == [] and [value for value in bad if judge(value)] == []
+
+
+def block(kind="CERTIFICATE", body="TUlJQg=="):
+    return "-----BEGIN %s-----\n%s\n-----END %s-----\n" % (kind, body, kind)
+
+
+PGP = "PGP PUBLIC KEY BLOCK"
+
+
+@pytest.mark.parametrize("kind, good, bad", [
+    ("CERTIFICATE", [block(), "CN = x\n" + block() + block(), block().replace("\n", "\r\n"), block(body="  TUlJ\n  Qg==")],
+     [block("RSA PRIVATE KEY") + block(), block() + block("PRIVATE KEY"), block(body="!!!"), block(body=""), block(body="MIIB..."), block()[:-8], "x",
+      block("TRUSTED CERTIFICATE"), block()[:40] + block(), block(PGP)]),
+    (PGP, [block(PGP, "\nTUlJ\n=abcd"), block(PGP, "Version: GnuPG v2\nComment: x\n\nTUlJ\n=abcd"), block(PGP, ".\nTUlJ"), block(PGP)],
+     [block(PGP, ""), block(PGP, "\n"), block(PGP, "Version: GnuPG v2\n\n"), block(PGP, "\n=abcd"), block("PGP PRIVATE KEY BLOCK"),
+      block(PGP, "Version: x\nTUlJ"), block(PGP) + block("PGP PRIVATE KEY BLOCK")]),
+])
+def test_keys_and_certificates(kind, good, bad, tmp_path):
+    for text, is_good in [(text, True) for text in good] + [(text, False) for text in bad]:
+        path = tmp_path / "key"
+        path.write_bytes(text.encode())
+        assert kinds.is_key(text, kind) is is_good, text
+        assert kinds.is_key(str(path), kind) is is_good, text
+    path.write_bytes(b"\x99\x01\xff\x80")
+    assert not kinds.is_key(str(path), kind) and not kinds.is_key("/etc/passwd", kind) and not kinds.is_key(str(tmp_path), kind)
+
+
+def test_what_is_shown_of_a_file_with_a_key(tmp_path):
+    path = tmp_path / "ca.pem"
+    path.write_text(block("RSA PRIVATE KEY", "hunter2") + block())
+    assert kinds.show_key(str(path)) == "%s with RSA PRIVATE KEY and CERTIFICATE" % path
+    assert kinds.show_key("/etc/passwd") == "/etc/passwd"
 
 
 @pytest.mark.parametrize("use, good, bad", [
@@ -87,6 +121,7 @@ def test_a_long_value_is_judged_at_once():
     begun = time.process_time()
     for text in ("a" * 200000, ":" * 200000, "@" * 200000, "https://" + "a:" * 100000, "a." * 100000, "a-" * 100000, "u:" + "p" * 200000 + "@a"):
         kinds.show(text)
+        kinds.is_key("-----BEGIN CERTIFICATE-----" + text, "CERTIFICATE")
         for judge in (kinds.is_image, kinds.is_url, kinds.is_host, kinds.is_client, kinds.is_no_proxy, kinds.is_plain_path):
             judge(text)
     assert time.process_time() - begun < 1.5
