@@ -73,6 +73,7 @@ _value:
       type: str
 """
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import normal_path
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
 
 
@@ -88,7 +89,8 @@ def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect
         if member and member["name"] == host:
             continue
         server = (member["address"] or member["name"]) if member else mount["server"]
-        path, target = mount["path"].rstrip("/") or "/", (mount.get("target") or mount["path"]).rstrip("/")
+        # As the kernel shows them.
+        path, target = normal_path(mount["path"]), normal_path(mount.get("target") or mount["path"])
         chosen = ["_netdev", "nofail"] + list(mount.get("options") or options)
         given = {option.partition("=")[0] for option in chosen}
         if version and not given & {"vers", "nfsvers"}:

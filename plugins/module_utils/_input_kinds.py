@@ -350,26 +350,46 @@ def is_path(value):
 
 
 def is_plain_path(value, root=False):
-    """An absolute path of letters, digits and a few marks, which shells, units and configuration files take as it is. root: / itself, too."""
-    return (is_absolute if root else is_path)(value) and all(char.isalpha() or char in "0123456789._/+@=~-" for char in str(value))
+    """An absolute path of letters, digits and a few marks, which shells, units and configuration files take as it is. root: / itself, too.
+
+    Each folder once: roles cut paths at their slashes and compare them as texts. Only a slash at the end is nothing to them.
+    """
+    return (is_absolute if root else is_path)(value) and all(char.isalpha() or char in "0123456789._/+@=~-" for char in str(value)) and (
+        (str(value).rstrip("/") or "/") == normal_path(str(value)))
 
 
-_SYSTEM = frozenset(("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "root", "run", "sbin", "snap", "sys", "tmp", "usr"))
+def is_below(path, folder):
+    """Return whether a path is in a folder, at any depth."""
+    return normal_path(path).startswith(normal_path(folder).rstrip("/") + "/") and normal_path(path) != "/"
+
+
+_SYSTEM = frozenset(("bin", "boot", "dev", "efi", "etc", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "root", "run", "sbin", "snap", "sys", "tmp",
+                     "usr"))
 _OF_VAR = frozenset(("backups", "cache", "crash", "lib", "lock", "log", "mail", "metrics", "run", "snap", "spool", "tmp"))
+# Who writes to these is the person whose folder they are in.
+_KEYS = frozenset((".ssh", ".gnupg"))
+
+
+def _parts_of(value):
+    """Return the folders of a path; what is in /var/run is in /run."""
+    parts = normal_path(str(value)).split("/")[1:]
+    parts[0] = parts[0].lower()
+    return parts[1:] if parts[:2] == ["var", "run"] else parts
 
 
 def is_folder(value, use):
-    """Return whether a role may use a folder in this way: share, export, mount, tree, data, or target (in a container)."""
+    """Return whether a role may use a folder in this way: share, export, mount, tree, data, prefix, program, reports, target, source, lent."""
     if not is_path(value):
         return False
+    if use in _USES:
+        return _USES[use](_parts_of(value))
     parts = normal_path(str(value)).split("/")[1:]
     top, alone = parts[0].lower(), len(parts) == 1
     if use == "target":
         # Of the container: its libraries may be replaced one by one, its kernel's interfaces and whole system folders may not.
-        return top not in ("proc", "sys", "dev") and not (alone and top in _SYSTEM - {"tmp", "snap", "lost+found"}) or "/".join(parts) == "dev/shm"
-    if use == "source":
-        # What a container may write to. Single files of /etc and the like are given to many.
-        return not (alone and (top in _SYSTEM or top == "var") and top != "tmp") and top not in ("boot", "proc", "sys") and parts[:2] != ["root", ".ssh"]
+        return top not in ("proc", "sys", "dev") and not (alone and top in _SYSTEM - {"efi", "tmp", "snap", "lost+found"}) or "/".join(parts) == "dev/shm"
+    if not _KEYS.isdisjoint(parts):
+        return False
     if use == "prefix":
         return parts[:2] == ["usr", "local"] or is_folder(value, "tree")
     if use == "data":
@@ -389,6 +409,76 @@ def is_folder(value, use):
     if use == "mount":
         return not (top in ("opt", "media") and alone)
     return True
+
+
+# Of /etc, what containers are commonly given: none of it decides who may do what.
+_LENT_OF_ETC = frozenset("hostname hosts krb5.conf libibverbs.d localtime machine-id nccl.conf nsswitch.conf rdma resolv.conf timezone".split())
+# Of /usr/local, what the host's root runs or loads.
+_RUN_OF_LOCAL = frozenset("bin etc games include lib lib64 libexec sbin".split())
+# Of /root, what holds its keys and passwords, or runs when it logs in.
+_OF_ROOT = frozenset((".aws .azure .bash_login .bash_logout .bash_profile .bashrc .docker .git-credentials .kube .netrc .pgpass .profile .zshenv "
+                      ".zshrc").split())
+# Of /var/lib, what services of the host keep there.
+_SERVICES = frozenset(("apt containerd containers dbus docker dpkg initramfs-tools kubelet lxc nfs pam polkit-1 private snapd sudo systemd "
+                       "trainyard").split())
+# Of /run, who talks to these is root on the host.
+_CONTROL = frozenset("containerd cri-dockerd.sock crio dbus docker docker.sock initctl podman".split())
+
+
+def _is_source(parts):
+    """What a container may write to on the host."""
+    top, inner = parts[0], parts[1:]
+    if not _KEYS.isdisjoint(parts):
+        return False
+    if top == "etc":
+        return len(inner) == 1 and inner[0] in _LENT_OF_ETC
+    if top == "usr":
+        return inner[:1] == ["local"] and len(inner) > 1 and inner[1] not in _RUN_OF_LOCAL
+    if top == "root":
+        return inner != [] and inner[0] not in _OF_ROOT and inner[:2] != [".config", "gcloud"]
+    if top == "run":
+        return inner != [] and inner[0] not in _CONTROL | {"lock", "mount", "sudo", "systemd", "udev"}
+    if top == "dev":
+        return inner != []
+    if top == "var":
+        return (len(inner) > 1 or inner[:1] == ["tmp"] or inner[:1] != [] and inner[0] not in _OF_VAR) and not (
+            inner[0] in ("backups", "lock") or (inner[0] == "lib" and inner[1] in _SERVICES) or inner[:2] in (["spool", "cron"], ["spool", "anacron"]))
+    return top not in _SYSTEM - {"tmp"}
+
+
+def _is_lent(parts):
+    """What a container may be given at all: to ask a service of the host to do something takes no right to write."""
+    return parts[0] != "run" or (len(parts) > 1 and parts[1] not in _CONTROL and parts[1:] not in (["systemd"], ["systemd", "private"]))
+
+
+def _is_program(parts):
+    """Where CUDA, MPI and the like may be installed."""
+    return parts[0] not in ("boot", "dev", "efi", "lost+found", "proc", "run", "sbin", "sys") and (parts[0] != "etc" or parts[1:2] == ["alternatives"])
+
+
+def _is_for_reports(parts):
+    """Where the controller may write; an inventory, beside which they are by default, may be in /etc/ansible or in a home."""
+    top, inner = parts[0], parts[1:]
+    if top in ("bin", "boot", "dev", "efi", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "sbin", "snap", "sys") or not _KEYS.isdisjoint(parts):
+        return False
+    if top == "etc":
+        return inner[:1] in (["ansible"], ["trainyard"])
+    if top == "usr":
+        return inner[:1] in (["local"], ["share"], ["src"]) and len(inner) > 1
+    if top == "var":
+        return len(inner) > 1 or (inner != [] and inner[0] not in _OF_VAR - {"log", "tmp"})
+    return top not in ("home", "run") or inner != []
+
+
+_USES = {"source": _is_source, "lent": _is_lent, "program": _is_program, "reports": _is_for_reports}
+
+_DISKS = re.compile(r"([hsv]|xv)d[a-z]+[0-9]*|nvme[0-9].*|mmcblk[0-9].*|pmem[0-9].*|md[0-9_].*|dm-[0-9]+|md|disk|mapper|mem|kmem|port")
+
+
+def is_device(value):
+    """A device in /dev that a container may be given: no disk and no memory of the host."""
+    return (is_path(value) and str(value).rstrip("/") == normal_path(str(value)) and matches(value, "/dev/[A-Za-z0-9][A-Za-z0-9._/-]*")
+            and _DISKS.fullmatch(str(value).split("/")[2]) is None)
 
 
 # --- addresses and names --------------------------------------------------------------------------------------------------

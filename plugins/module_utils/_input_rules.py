@@ -33,7 +33,10 @@ characters, unless a rule says C(multiline).
 - C(pattern: regex)       the whole value matches; C(\\d) and C(\\w) are ASCII
 - C(path: absolute)       begins with / and is neither / itself nor contains ..;  C(path: plain): nothing in it that a shell, a unit or a
                           configuration file would read otherwise; C(path: any), C(path: plain_any): / itself, too
-- C(folder: use)          none of a system's own folders, in any spelling; use is share, export, mount, tree, data, prefix, target or source (of a container)
+- C(folder: use)          none of a system's own folders, in any spelling; use is share, export, mount, tree, data, prefix, program (that is installed),
+                          reports (on the controller), target (in a container) or, of a mount's source, source (to write to) or lent (at all)
+- C(device: true)         the path of a device, not of a disk or of memory
+- C(beside: variable)     a target in a container that does not cover the folder that another variable names, nor what the container has from this collection
 - C(inside: variable)     an address in the network that another variable names, if it names one
 - C(in_group: group)      none or 0 where the host is not in this group
 - C(covers: [folder, mounts])  the exports, or these mounts, have the folder among them, or one above it
@@ -74,6 +77,7 @@ nothing that is only known on the host.
 from __future__ import annotations
 
 import difflib
+import functools
 import ipaddress
 import re
 
@@ -106,6 +110,7 @@ _GOOD = {
     "pattern": kinds.matches,
     "path": lambda value, kind: _PATHS[kind](value),
     "folder": kinds.is_folder,
+    "device": lambda value, dummy: kinds.is_device(value),
     "network": lambda value, dummy: kinds.is_network(value),
     "address": kinds.is_address,
     "hostname": lambda value, dummy: kinds.is_host(value),
@@ -129,7 +134,7 @@ _GOOD = {
     "multiline": lambda value, dummy: True,
 }
 # These read other variables, too.
-READING = ("inside", "covers", "registry_of")
+READING = ("inside", "covers", "registry_of", "beside")
 KINDS = tuple(_GOOD) + READING + ("in_group", "writable", "own_path", "unique", "same", "that")
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
 _NEED_WORDS = ("pattern", "that")
@@ -207,6 +212,8 @@ def _allowed(rule):
         return "0 on a host that is not in group %s" % rule[kind]
     if kind == "inside":
         return "an address in %s" % rule[kind]
+    if kind == "beside":
+        return "a path that no container has already; those in /etc/trainyard, %s and the folders above it are taken" % rule[kind]
     if kind == "registry_of":
         return "the registry of %s" % rule[kind]
     if kind == "url" and isinstance(rule[kind], dict):
@@ -218,8 +225,8 @@ def _allowed(rule):
 
 _WORDS = {
     "path": {"absolute": "an absolute path below /, without ..", "any": "an absolute path, without ..",
-             "plain": "an absolute path below /, without .., of letters, digits and . _ + @ = ~ -",
-             "plain_any": "an absolute path, without .., of letters, digits and . _ + @ = ~ -"},
+             "plain": "an absolute path below /, without //, /./ and .., of letters, digits and . _ + @ = ~ -",
+             "plain_any": "an absolute path, without //, /./ and .., of letters, digits and . _ + @ = ~ -"},
     "folder": {
         "share": "a path whose first folder is none of a system's own, such as /data1/share",
         "export": "a folder that is none of the system's own, such as /data1/share",
@@ -227,9 +234,13 @@ _WORDS = {
         "tree": "a path whose first folder is none of a system's own, such as /mnt/user",
         "data": "a folder for data, none of the system's own, such as /var/lib/docker",
         "prefix": "/usr/local, a folder in it, or one that is none of the system's own, such as /opt/nccl-tests",
+        "program": "the folder of an installed program, such as /usr/local/cuda",
+        "reports": "a folder of the controller that is none of the system's own, such as /var/lib/reports",
         "source": "a folder of the host that is no system folder",
+        "lent": "a folder or file of the host by which a container does not become root there",
         "target": "a path in the container that is not /proc, /sys, /dev or a whole system folder",
     },
+    "device": "the path of a device in /dev that is no disk and no memory of the host, such as /dev/infiniband",
     "network": "an IPv4 network such as 10.0.0.0/24, without host bits",
     "address": {True: "an IPv4 address that the other hosts can reach", "any": "an address such as 10.0.0.53"},
     "hostname": "a host name or an address",
@@ -284,6 +295,15 @@ def reveal_at(path, value, paths):
     return [reveal_at(path + "[]", inner, paths) for inner in value] if isinstance(value, list) else value
 
 
+def _plain_spelling(rule, source, value, reveal):
+    """Return the advice on a path that is good in another spelling, '' for any other value."""
+    if rule["kind"] not in ("path", "device") or not isinstance(value, str) or not value.startswith("/"):
+        return ""
+    plain = kinds.normal_path(value)
+    # A value that is not shown is not shown in another spelling either.
+    return "set %s to %s" % (source, show(plain)) if _GOOD[rule["kind"]](plain, rule[rule["kind"]]) and reveal(plain) == show(plain) else ""
+
+
 def _finding(rule, host, label, value, reveal):
     base = re.split(r"[.\[]", rule["variable"])[0]
     return finding(
@@ -293,7 +313,8 @@ def _finding(rule, host, label, value, reveal):
         expected=_allowed(rule),
         found=reveal(host, base + label, value) if rule["kind"] != "environment" else "; ".join(kinds.environment_faults(value, rule["environment"])),
         source=base + label,
-        fix=rule.get("fix") or ("give each entry a value of its own" if rule["kind"] == "unique" else "set %s to %s" % (base + label, _allowed(rule))),
+        fix=_plain_spelling(rule, base + label, value, functools.partial(reveal, host, base + label)) or rule.get("fix") or (
+            "give each entry a value of its own" if rule["kind"] == "unique" else "set %s to %s" % (base + label, _allowed(rule))),
     )
 
 
@@ -352,6 +373,15 @@ def _covers(mounts, folder):
     return folder is None or any(normal(folder) == name or normal(folder).startswith("%s/" % name) for name in names)
 
 
+def _beside(target, share):
+    """Return whether a container can have a mount at a target, besides the folder of the collection and the first one of the share's path."""
+    if not kinds.is_path(target):
+        return True
+    ours = "/etc/trainyard"
+    return normal(target) != ours and not kinds.is_below(target, ours) and not (
+        kinds.is_path(share) and (normal(target) == normal(share) or kinds.is_below(share, target)))
+
+
 def _wrong(rule, host, selected, evaluate, seen, its, groups):
     wrong, on_host = [], set()
     kind = rule["kind"]
@@ -364,6 +394,8 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
             good = not kinds.is_network(its.get(rule[kind])) or not kinds.is_address(value) or kinds.is_inside(value, its[rule[kind]])
         elif kind == "covers":
             good = _covers(value + its.get(rule[kind][1], []), its.get(rule[kind][0]))
+        elif kind == "beside":
+            good = _beside(value, its.get(rule[kind]))
         elif kind == "registry_of":
             good = not kinds.is_image(its.get(rule[kind])) or kinds.is_registry_of(value, its[rule[kind]])
         elif kind == "in_group":

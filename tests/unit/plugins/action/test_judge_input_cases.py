@@ -333,7 +333,7 @@ GOOD = [
     "rack1": ["server-a"]}},
     {"groups": {"clusters": ["server-a", "server-b", "other"]}}, {"cluster_ssh_port": "12345"}, {"cluster_share_path": "/data1/share/"},
     {"cluster_share_path": "/srv/training"},
-    {"cluster_share_path": "/mnt/gr\u00f6\u00dfe"}, {"first": {"cluster_share_path": "/data1/share/."}}, {"first": {"nvidia_driver_version": 570},
+    {"cluster_share_path": "/mnt/gr\u00f6\u00dfe"}, {"first": {"cluster_share_path": "/data1/share/"}}, {"first": {"nvidia_driver_version": 570},
     "nvidia_driver_version": "570"},
     {"shared_storage_users": [{"name": "anna", "uid": "2001", "quota_mib": "100"}]}, {"training_container_ulimits": {"memlock": "-1", "nofile": 65536}},
     {"shared_storage_trees": [{"path": "/home", "of": "users"}]}, {"shared_storage_trees": []}, {"nfs_client_mounts": [{"server": "nas.example.org",
@@ -405,6 +405,72 @@ REFUSED += (
     bad("train_environment", {"A": None}) + bad("training_container_environment", {"A": None}) +
     bad("training_image_build_variables", {"A": []}, {"A B": None}) + bad("train_workdir", "x", "/a/..", "/$(id)") + bad("training_container_workdir", "//a b", "") +
     [({"groups": {name: ["server-a"]}}, "inventory") for name in ("gup", "pgu", "gp", "ehad", "clustred", "storag", "stoarge")]
+)
+
+# Paths: those that roles cut and compare are spelled plainly; what a container writes to is no system folder; what it has already is not mounted once more.
+ODD = ["//data1/share", "/./data1/share", "/data1//share", "/data1/./share", "/data1/share/.", "/data1/share/./"]
+CONTROLLERS = ("upgrade_snapshot_dir", "verify_report_dir")
+
+
+def from_host(paths, **others):
+    """Return a value with one mount for each of these paths of the host."""
+    return [[dict({"source": path, "target": "/x"}, **others)] for path in paths.split()]
+
+
+def to_container(paths):
+    return [[{"source": "/data2", "target": path}] for path in paths.split()]
+
+
+REFUSED += (
+    [case for path in ODD for name, value in (
+        ("cluster_share_path", path), ("nfs_server_exports", [{"path": path}]), ("nfs_client_mounts", [{"server": "nas", "path": "/x", "target": path}]),
+        ("nfs_client_mounts", [{"server": "nas", "path": path}]), ("shared_storage_trees", [dict(TREE, path=path)]), ("train_workdir", path),
+        ("training_container_workdir", path), ("nccl_cuda_home", path), ("nccl_tests_prefix", path),
+        ("docker_engine_daemon_options", {"data-root": path})) for case in bad(name, value)] +
+    bad("training_container_devices", *[[path] for path in (
+        "/dev/x/../../etc /dev/.. /dev/./fuse //dev/fuse /dev//fuse /dev/fuse/. /dev /dev/ /dev/sda /dev/sda1 /dev/nvme0n1 /dev/nvme0 /dev/vdb /dev/xvda "
+        "/dev/dm-0 /dev/md127 /dev/md/data /dev/disk/by-id/x /dev/mapper/vg-root /dev/mmcblk0 /dev/mem /dev/kmem /dev/port").split()]) +
+    bad("training_container_mounts", *from_host(
+        "/etc/ssh /lib/systemd /etc/shadow /etc/passwd /etc/ssl /etc/cron.d /etc/trainyard/ssh /usr/bin /usr/local/bin /usr/local /usr/lib/x //usr/./share "
+        "/var/lib /var/lib/docker /var/lib/dpkg/info /var/backups /var/spool/cron /var/cache /root/.aws /root/.bashrc /root/.config/gcloud /root "
+        "/home/anna/.ssh /data/.gnupg /run /var/run /run/udev /run/systemd /efi/x /boot/x /bin/x /snap/x /dev")) +
+    bad("training_container_mounts", *from_host(
+        "/var/run/docker.sock /run/docker.sock /run//containerd/containerd.sock /run/./podman /run/systemd/private /var/run /run", read_only=True)) +
+    bad("training_container_mounts", *to_container(
+        "/data1 //data1//share /data1/./share /data1/ /etc/trainyard/ssh /etc/trainyard //etc//trainyard/site/")) +
+    bad("training_container_mounts", *to_container("/mnt /mnt/a /mnt/a/b"), cluster_share_path="/mnt/a/b") +
+    bad("nfs_server_exports", *[[{"path": path}] for path in ("/home/anna/.ssh", "/home/.gnupg", "/efi", "/efi/x")]) +
+    bad("nfs_client_mounts", *[[{"server": "nas", "path": "/x", "target": path}] for path in ("/home/anna/.ssh", "/efi")]) +
+    bad("cluster_share_path", "/data1/.ssh") +
+    bad("nccl_cuda_home", "/etc", "/boot/cuda", "/dev/shm") + bad("cuda_toolkit_mpi_home", "/etc", "/proc/x") +
+    bad("nccl_tests_cuda_home", "/etc/cuda", "/sys") + bad("nccl_tests_mpi_home", "/etc", nccl_tests_mpi=True) +
+    [case for name in CONTROLLERS for case in bad(
+        name, *"/etc //etc/ /etc/cron.d /usr /usr/bin /var /var/lib /boot/x /proc/x /lib/x /home /root/.ssh /run".split())]
+)
+GOOD += (
+    [{name: path} for name in ("cluster_share_path", "train_workdir", "training_container_workdir")
+     for path in "/data1/share/ /data1/a.b /mnt/.hidden".split()] +
+    [{"training_container_devices": [path]} for path in (
+        "/dev/infiniband/ /dev/fuse /dev/nvidia-fs0 /dev/dri/card0 /dev/gdrdrv /dev/knem /dev/xpmem /dev/nvidia-caps/nvidia-cap1 /dev/kvm /dev/net/tun "
+        "/dev/shm /dev/loop0 /dev/nvme-fabrics").split()] +
+    [{"training_container_mounts": mount} for mount in from_host(
+        "/data /home /home/anna/work /home/anna/.cache /root/data /root/.cache/huggingface /tmp /tmp/x /var/tmp /var/lib/datasets /var/log/jobs /var/www "
+        "/srv /opt/app /mnt/nas/a /etc/hosts /etc/timezone /etc/libibverbs.d /usr/local/cuda /usr/local/share/nltk_data /dev/shm /dev/log /data//x "
+        "/run/user/1000/x /run/nvidia-persistenced/socket /run/munge")] + [{"training_container_mounts": [{"source": "/My Data/x", "target": "/My Data"}]}] +
+    [{"training_container_mounts": mount} for mount in from_host(
+        "/etc/ssl /etc/pki /usr/src /usr/share/zoneinfo /etc/passwd /var/lib/docker/x /root/.aws /run/systemd/resolve/resolv.conf /sys /boot "
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.1 /home/anna/.ssh", read_only=True)] +
+    [{"training_container_mounts": mount} for mount in to_container(
+        "/data1/share/cache /data1/other /data10 /data /etc/nccl.conf /etc/trainyard.conf /efi /dev/shm /usr/local/lib/x /root/.ssh")] +
+    [{"cluster_share_path": "/mnt/a/b", "training_container_mounts": [{"source": "/data2", "target": "/mnt/a/c"}]}] +
+    [{"nfs_server_exports": [{"path": "/data1/share"}, {"path": path}]} for path in "/home/project /data1/.snapshot /srv/a/ /efi2 /data1/ssh".split()] +
+    [{"nfs_client_mounts": [{"server": "nas", "path": path, "target": "/home/project/x"}]}
+     for path in "/vol//a /vol/./a /100%/y / /home/project/.ssh".split()] +
+    [{"nccl_cuda_home": path} for path in (
+        "/usr /usr/lib/cuda /opt/cuda /etc/alternatives/cuda /cm/shared/apps/cuda /home/ops/cuda /usr/local/cuda-12.4/").split()] +
+    [{"cuda_toolkit_mpi_home": path} for path in "/usr /usr/lib/x86_64-linux-gnu/openmpi /opt/amazon/openmpi /root/hpcx/ompi".split()] +
+    [{name: path} for name in CONTROLLERS for path in (
+        "/root/trainyard /etc/ansible/.trainyard/reports /srv /tmp/x /var/log/trainyard /usr/local/reports /home/ops/reports /data/reports/ /run/x").split()]
 )
 
 

@@ -31,6 +31,11 @@ def test_a_server_outside_keeps_its_name_and_its_options():
     assert mount["options"] == ["_netdev", "nofail", "nfsvers=4.1", "nconnect=8", "bg"]
 
 
+def test_a_path_is_written_as_the_kernel_shows_it():
+    mount = nfs_mounts([{"server": "nas", "path": "//vol/./a/", "target": "/data1/"}], "b")[0]
+    assert (mount["source"], mount["target"], mount["unit"]) == ("nas:/vol/a", "/data1", "data1.mount")
+
+
 def test_share_is_served_and_mounted():
     plan = shared_storage_plan("/data1/share", "a")
     assert plan == {"exports": [{"path": "/data1/share", "full_access": True}], "mounts": [{"server": "a", "path": "/data1/share"}],

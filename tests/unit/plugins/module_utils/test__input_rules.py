@@ -46,6 +46,20 @@ def test_a_finding_names_variable_value_what_is_allowed_and_the_fix():
     assert entry["source"] == "r_v[1].path" and entry["verdict"] == "warn" and entry["found"] == "b"
 
 
+@pytest.mark.parametrize("rule, value, fix", [
+    ({"path": "plain"}, "//data1/./share/.", "set r_v to /data1/share"), ({"path": "plain_any"}, "/./", "set r_v to /"),
+    ({"device": True}, "//dev/fuse", "set r_v to /dev/fuse"),
+    # In no spelling good.
+    ({"path": "plain"}, "//data1/a b", "make it so"), ({"device": True}, "//dev/sda", "make it so"), ({"path": "plain"}, "/data1/../x", "make it so"),
+])
+def test_a_path_in_another_spelling_is_refused_with_the_plain_one(rule, value, fix):
+    (entry,) = judge(dict(rule, fix="make it so"), value)
+    assert (entry["found"], entry["fix"]) == (value, fix)
+    rules = _input_rules.parse_rules({"input_rules": [dict(rule, variable="r_v")]}, "r", ["r_v"])
+    (entry,) = _input_rules.judge_rules(rules, {"a": {"r_v": value}}, None, lambda host, label, value: "(not shown)")
+    assert "dev/fuse" not in entry["fix"] and "data1" not in entry["fix"]
+
+
 def test_expressions():
     rule = dict(WORDS, that="anything")
     assert judge(rule, 1, truth=True) == []
