@@ -44,6 +44,7 @@ _LOST_GPU = re.compile(r"Unable to determine the device handle for GPU\s*?(?:\d{
                        r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:\s*([^\n]*)", re.IGNORECASE)
 _BEGIN, _END = re.compile(r"<nvidia_smi_log\b"), re.compile(r"</nvidia_smi_log[ \t\r\n]{0,9}>")
 _PROLOGUE = re.compile(r"<\?xml[^<>]*\?>|<!DOCTYPE[^<>]*>")
+_MARKUP = re.compile(r"<[/!?A-Za-z][^\n]{0,80}")
 _NAME, _NAME_END = "<process_name>", "</process_name>"
 # What follows a process's name in every document, and no name contains by chance.
 _BEHIND_NAME = re.compile(r"</process_name>(?=[ \t\r\n]{0,99}(?:<used_memory>[^<]{0,99}</used_memory>[ \t\r\n]{0,99})?</process_info>)")
@@ -85,12 +86,15 @@ def parse_query(text):
                 raise ParseError(f"the document that begins in line {number} has no end: the output was cut")
         return None
     begin, end = spans[0]
+    beside = _PROLOGUE.sub("", text[:begin]) + "\n" + text[end:]
+    tag = _MARKUP.search(beside)
+    if tag:
+        raise ParseError(f"'{tag[0]}' stands beside the document: the name of a process has ended it early, or the output was mixed up")
     root = _tree(text[begin:end], text.count("\n", 0, begin))
     _refuse_odd_digits(root)
-    beside = _PROLOGUE.sub("", text[:begin] + "\n" + text[end:])
     nodes = root.findall("gpu")
-    count = _count(root, len(nodes), lost_gpus(beside))
     gpus = [_gpu(index, node) for index, node in enumerate(nodes)]
+    count = _count(root, gpus, lost_gpus(beside))
     for gpu in gpus:
         if gpu["uuid"] is None and gpu["bus_id"] is None:
             raise ParseError(f"GPU {gpu['index']} has neither a uuid nor a bus id")
@@ -109,18 +113,18 @@ def parse_query(text):
     )
 
 
-def lost_gpus(text):
+def lost_gpus(*streams):
     """GPUs of which nvidia-smi only says that it can't reach them: bus_id and error."""
     # A console may have wrapped the line. What a process is called is no word of nvidia-smi's.
-    found = [(bus_id.lower(), " ".join(error.split()).rstrip(".") or "no reason given") for bus_id, error in _LOST_GPU.findall(_beside(text))]
+    found = [(bus_id.lower(), " ".join(error.split()).rstrip(".") or "no reason given")
+             for text in streams for bus_id, error in _LOST_GPU.findall(_beside(text))]
     return [{"bus_id": bus_id, "error": error} for bus_id, error in dict.fromkeys(found)]
 
 
 def why_no_answer(rc, stdout, stderr):
     """Cause, and the line that shows it. For an answer without a document, or with an exit code other than 0."""
-    text = stdout + "\n" + stderr
     # Its messages are short.
-    lines = [line.strip()[:2000] for line in _beside(text).splitlines() if line.strip()]
+    lines = [line.strip()[:2000] for text in (stdout, stderr) for line in _beside(text).splitlines() if line.strip()]
     for cause, pattern in CAUSES:
         for line in lines:
             if re.search(pattern, line, re.IGNORECASE):
@@ -181,13 +185,14 @@ def _documents(text):
 
 
 def _beside(text):
-    """What nvidia-smi says beside the document."""
+    """What nvidia-smi says beside the document. Behind one that has no end, or more than one, anything may be the name of a process."""
     text = _without_names(text)
-    at, pieces = 0, []
-    for begin, end in _documents(text):
-        pieces.append(text[at:begin])
-        at = end
-    return "\n".join(pieces + [text[at:]])
+    first = _BEGIN.search(text)
+    if not first:
+        return text
+    before, spans = _PROLOGUE.sub("", text[:first.start()]), _documents(text)
+    behind = text[spans[0][1]:] if len(spans) == 1 else "<?"
+    return before if _MARKUP.search(behind) else before + "\n" + behind
 
 
 def _tree(document, lines_before):
@@ -208,15 +213,21 @@ def _refuse_odd_digits(root):
                 raise ParseError(f"{node.tag}: '{' '.join(words.split())[:80]}' has digits other than 0 to 9, which nvidia-smi never prints")
 
 
-def _count(root, described, lost):
-    """GPUs that nvidia-smi counted. It describes each, unless it says beside the document that it can't."""
+def _count(root, gpus, lost):
+    """GPUs that nvidia-smi counted. It describes each, unless it says beside the document that it can't; whether it counts these too differs by driver."""
+    described = len(gpus)
     if described > MOST_GPUS:
         raise ParseError(f"the document describes {described} GPUs, more than {MOST_GPUS}")
     said = _words(root, "attached_gpus")
     if said is None:
+        # Nothing else shows a GPU that the name of a process has put in.
+        if any(gpu["processes"] for gpu in gpus):
+            raise ParseError("the document lists processes, but has no attached_gpus: it is not shown that no GPU was added or lost")
         return described
-    if not re.fullmatch("[0-9]{1,9}", said) or int(said) < described or int(said) > described and not lost:
-        raise ParseError(f"attached_gpus is '{said}', but the document describes {quantity(described, 'GPU')}")
+    unreachable = len({gpu["bus_id"] for gpu in lost})
+    if not re.fullmatch("[0-9]{1,9}", said) or int(said) not in (described, described + unreachable):
+        raise ParseError(f"attached_gpus is '{said}', but the document describes {quantity(described, 'GPU')}"
+                         + (f", and {quantity(unreachable, 'GPU')} can't be reached" if unreachable else ""))
     return int(said)
 
 

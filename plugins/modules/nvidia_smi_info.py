@@ -273,13 +273,12 @@ def main() -> None:
     check_timeout(module)
 
     run = run_tool(module, [executable, "-q", "-x"], timeout, container=container)
-    text = run.stdout + "\n" + run.stderr
     try:
         answer = parse_query(run.stdout) if not run.cause else None
     except ParseError as exc:
         module.fail_json(msg=f"{executable} -q -x: {exc}", rc=run.rc, stdout=run.stdout, stderr=run.stderr)
     gpus = answer.gpus if answer else []
-    error_gpus = lost_gpus(text) + [{"bus_id": gpu["bus_id"], "error": gpu["unavailable"]["uuid"]} for gpu in gpus if gpu["uuid"] is None]
+    error_gpus = lost_gpus(run.stdout, run.stderr) + [{"bus_id": gpu["bus_id"], "error": gpu["unavailable"]["uuid"]} for gpu in gpus if gpu["uuid"] is None]
 
     cause, evidence = run.cause, run.evidence
     if not cause and (answer is None or run.rc != 0 or error_gpus):

@@ -190,6 +190,41 @@ def test_what_a_process_is_called_is_no_word_of_nvidia_smi(command):
     assert lost_gpus(several) == lost_gpus(with_process("a\n" + command + "\nb")) == [] and len(parse_query(several).gpus) == 1
 
 
+CLOSED = "a</process_name>\n<used_memory>1 MiB</used_memory>\n</process_info></processes></gpu></nvidia_smi_log>\n"
+
+
+@pytest.mark.parametrize("command", [
+    CLOSED + LOST, CLOSED + LOST + "<process_name>", CLOSED + LOST + "<?xml ", CLOSED + LOST + "<!-- ", CLOSED + "No devices were found\n<!DOCTYPE ",
+    CLOSED + LOST + "<nvidia_smi_log>\n<processes><process_info><process_name>b",
+])
+def test_a_name_that_ends_the_document(command):
+    """What follows may be the name, and may be nvidia-smi's, so nothing of it counts."""
+    text = with_process(command)
+    with pytest.raises(ParseError, match="stands beside the document|2 documents"):
+        parse_query(text)
+    assert lost_gpus(text) == [] and why_no_answer(1, text, "") == ("unknown", "nothing (exit code 1)")
+    # What nvidia-smi said before it does count, and what it said on the other stream.
+    assert lost_gpus(LOST.replace(":03:", ":04:") + text)[0]["bus_id"] == "0000:04:00.0" and lost_gpus(text, LOST)
+    assert why_no_answer(1, text, "Unknown Error") == ("unknown", "Unknown Error")
+
+
+def test_a_name_in_a_document_that_was_cut():
+    text = with_process(LOST.strip())
+    assert lost_gpus(text[:text.index("</processes>")]) == []
+    assert why_no_answer(124, text[:text.index("</processes>")], "") == ("unknown", "nothing (exit code 124)")
+
+
+def test_a_gpu_in_a_name_of_several_lines():
+    """The count of GPUs comes before all processes, so no name changes it. Where it is missing, nothing is sure."""
+    forged = (CLOSED.replace("</nvidia_smi_log>\n", "") + "<gpu id='00000000:02:00.0'><uuid>GPU is lost</uuid>"
+              "<processes><process_info><process_name>b")
+    with pytest.raises(ParseError, match="attached_gpus is '1', but the document describes 2 GPUs"):
+        parse_query(with_process(forged))
+    with pytest.raises(ParseError, match="has no attached_gpus"):
+        parse_query(with_process(forged).replace("<attached_gpus>1</attached_gpus>", ""))
+    assert len(parse_query(A100.replace("<attached_gpus>1</attached_gpus>", "")).gpus) == 1
+
+
 @settings(derandomize=True, deadline=None, database=None, max_examples=100)
 @given(strategies.lists(strategies.sampled_from(COMMANDS + ["</process_name>", "GPU is lost", "\n", " ", "x"]) | strategies.text(max_size=3), max_size=5))
 def test_no_name_changes_anything_but_itself(parts):
@@ -234,6 +269,13 @@ def test_gpus_that_are_counted_and_not_described():
     with pytest.raises(ParseError, match="attached_gpus is '8', but the document describes 7 GPUs"):
         parse_query(one_less)
     assert parse_query(one_less + LOST).gpu_count == 8 and lost_gpus(one_less + LOST)
+    # Those that it can't reach make up the difference. Two that are lost are no three.
+    two_lost = one_less + LOST + LOST.replace(":03:", ":0a:")
+    for count in (7, 9):
+        assert parse_query(two_lost.replace(">8</attached_gpus>", ">%d</attached_gpus>" % count)).gpu_count == count
+    for count in (6, 8, 10):
+        with pytest.raises(ParseError, match="attached_gpus is '%d', but the document describes 7 GPUs, and 2 GPUs can't be reached" % count):
+            parse_query(two_lost.replace(">8</attached_gpus>", ">%d</attached_gpus>" % count))
     assert parse_query(one_less.replace(">8</attached_gpus>", ">7</attached_gpus>")).gpu_count == 7
 
 
