@@ -11,7 +11,8 @@ invented every year, so a list of bad words is never complete. The lines of a go
   then has no table. This module is not asked about these lines.
 - Between the table's header and its footer one process prints rows. Beside it only libraries speak: NCCL's log, UCX and libfabric below the level of an
   error, the warnings of Open MPI that come late. Everything else interrupts the table.
-- After the footer come what nccl-tests prints last, the same libraries closing down, and what a script or a scheduler says of a job that is done.
+- After the footer come what nccl-tests prints last, the same libraries closing down, and what a script or a scheduler says of a job that is done
+  (C(_epilogues)).
 - Behind a shell's prompt, or between two runs in one log, the next command begins, which may print what it likes. Only what sounds like a failure counts.
 """
 
@@ -19,23 +20,27 @@ from __future__ import annotations
 
 import re
 
-# Where unknown lines are allowed, these speak against the run nevertheless.
-_AILING = re.compile(
-    r"kill|abort|terminat|fatal|\bfail|error|signal|\bfault|segv|segmentation|bus err|dumped|crash|cancel|\blost\b|\bdied?\b|\bdead\b|time ?out\b|timed out|"
-    r"time limit|unreachable|\boom\b|oom[-_]|out of memory|no space|refused|panic|exception|traceback|assert|\bbad\b|non-?zero|broken|\bhung\b|preempt|"
-    r"revoked|undefined|reset by peer|closed by|(?:exit|return|code|status|rc)\w*\W+(?:\w+\W+){0,3}[1-9]", re.IGNORECASE)
+from ansible_collections.trainyard.gpu.plugins.module_utils._epilogues import AILING, is_ending, lsf_report
+
 # What launchers, containers and people put before each line. Never a bare word with a colon: "Killed:" is no tag.
 _TAG = re.compile(
     r"\s*(?:\[[\w./:,+@-]{1,120}\](?:\[[\w./:,+@-]{1,120}\])?(?:<std\w{2,4}>)?:?|<std\w{2,4}>:?|\(\d{1,6}\)|\d{1,6}:(?=\s|$)|"
-    r"[\w./-]{1,80}\s{0,8}\|(?=\s|$)|[>|#]|"
+    # UCX and UCC: host, PID and thread, padded to a width.
+    r"\[ {0,9}[\w./+@-]{1,120} {0,9}: {0,9}\d{1,10} {0,9}(?:: {0,9}[\w-]{1,20} {0,9})?\]|\[ {0,9}\d{1,12}\.\d{1,9} {0,9}\]|"
+    r"[\w./-]{1,80}\s{0,40}\|(?=\s|$)|[>|#]|"
+    # The level of Python's logging, loguru, glog and logfmt, and what they put around it.
+    r"-\s[\w.]{1,60}\s-\s(?=(?:INFO|DEBUG)\b)|(?:-\s)?(?:INFO|DEBUG|NOTICE|SUCCESS)(?::[\w.]{1,80}:|:|\s{1,8}[-|](?=\s)|(?=\s|$))|"
+    r"[\w.<>]{1,60}:[\w.<>]{1,60}:\d{1,6}\s-(?=\s)|I\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d{1,10} [\w./-]{1,80}:\d{1,6}\]|"
+    r"(?:time|ts)=\"?[\dT:.,Z+-]{8,40}\"?\s+level=\"?(?:info|debug)\"?\s+msg=|std(?:out|err) [FP](?=\s)|"
     r"\d{4}-\d\d-\d\d[T ][\d:.,]{5,24}(?:Z|[+-]\d\d:?\d\d)?|\d\d:\d\d:\d\d[\d.,]{0,12}|"
     r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[|<))")
-_NCCL = re.compile(r"[\w.-]{1,255}:\d{1,10}:\d{1,10} \[-?\d{1,4}\] (?:\S{1,80} ){0,3}NCCL (?:INFO|WARN|TRACE|CALL|version) |(?:^|\s)NCCL version \d")
+_NCCL = re.compile(r"[\w.-]{1,255} {0,9}: {0,9}\d{1,10} {0,9}: {0,9}\d{1,10} {1,9}\[ {0,4}-?\d{1,4} {0,4}\] {1,9}(?:\S{1,80} {1,9}){0,3}"
+                   r"NCCL (?:INFO|WARN|TRACE|CALL|version) |(?:^|\s)NCCL version \d")
 _SEPARATOR = re.compile(r"[-=*_~#|+.`\s]*")
 _UNITS = {"(B)", "(elements)", "(us)", "(ms)", "(GB/s)", "(%)", "%Y-%m-%d", "%H:%M:%S", "out-of-place", "in-place", "#"}
 _LIBRARIES = [re.compile(pattern) for pattern in (
-    r"[\w.-]+:\d+\s+UCX\s+(?:WARN|INFO|DIAG|DEBUG|REQ|DATA|TRACE|FUNC|ASYNC|POLL|CONFIG)\b.*",
-    r"libfabric:\d+:\S*<(?:info|warn|trace|debug)>.*",
+    r"[\w.-]+: {0,9}\d+\s+(?:UCX|UCC|(?:CL|TL|MC|EC)[_ ]\w{1,20})\s+(?:WARN|INFO|DIAG|DEBUG|REQ|DATA|TRACE|FUNC|ASYNC|POLL|CONFIG)\b.*",
+    r"libfabric: {0,9}\d+ {0,9}:\S*<(?:info|warn|trace|debug)>.*",
     # Switches that reduce (SHARP).
     r"\[[\w.-]+:\d+:\d+ - [\w.]+:\d+\]\s*\[[^\]]{1,40}\]\s+(?:INFO|WARN|DEBUG)\s.*",
     # Open MPI and PRRTE tell once more, seconds later, what they warned of before the table. MPI_ABORT is told in the same form.
@@ -44,36 +49,16 @@ _LIBRARIES = [re.compile(pattern) for pattern in (
     r"Set (?:MCA|PRTE MCA|PRRTE MCA) parameter \"\w+\" to 0 to see all help / error messages",
     r"Warning: Permanently added \S+ \(\w+\) to the list of known hosts\.",
 )]
-_ENDINGS = [re.compile(pattern) for pattern in (
-    r"(?:Shared c|C)onnection to \S+ closed\.", r"logout", r"exit", r"Exit status: 0", r"(?:</\w+>)+", r"```\w*",
-    # The shell's time, GNU time with and without -v.
-    r"(?:real|user|sys)\s+(?:\d+m)?\d+[.,]\d+s?", r"[\d.]+user [\d.]+system [\d:.]+elapsed .*maxresident\)k",
-    r"\d+inputs\+\d+outputs \(\d+major\+\d+minor\)pagefaults \d+swaps",
-    r"(?:Command being timed|User time|System time|Percent of CPU|Elapsed|Average|Maximum resident|Major|Minor|Voluntary|Involuntary|Swaps|File system|Socket|"
-    r"Signals delivered|Page size)\b[^\n]*: \S.*",
-    r"salloc: Relinquishing job allocation \d+",
-    r"srun: (?:launch/slurm: )?_task_finish: (?:\S+ )*?(?:task[s ]?[\d,\[\]-]*: Completed|\(status=0x0000\)\.?)",
-    r"Application [\w-]+ resources: utime[ =~].*",
-    r"\S+ exited with code 0",
-    # set -x
-    r"\++ (?:echo|date|exit 0|set|wait|cd|sleep|rm|module|popd|true|:)\b.*", r"\++ exit",
-    # LSF, below what the job printed.
-    r"PS:", r"Read file <[^>]*> for stderr output of this job\.",
-)]
 # Shells, with the name of a conda environment before the prompt.
 _PROMPT = re.compile(
     r"(?:\([\w.-]+\) ?)?(?:\[?[a-z_][\w.-]{0,31}@[\w.-]{1,64}[: ][^$#%\]]{0,200}\]?[$#%]|(?:ba|z|da)?sh-\d[\d.]{0,8}[$#]|\$)(?: .*)?")
+# What another step of a CI job begins with.
+_NEXT_STEP = re.compile(r"Post job cleanup\.|##\[group\](?:Run|Post) .*|Running after[_ ]script.*")
+_STOPPED_WELL = re.compile(r"[\w.-]{1,253} exited with code 0")
+# Of docker compose, which stops the other containers once one has ended, however it did.
+_STOPPING_ALL = "Aborting on container exit..."
 _WARNING_BLOCK = re.compile(
     r"WARNING:|NOTE:|By default, for Open MPI|No OpenFabrics connection schemes|A process has executed an operation involving a call to")
-# A sentence about a job that is done has no other words, and no number but 0 behind an exit code.
-_CLOSING_WORDS = set("""
-a all allreduce all_reduce all_reduce_perf at benchmark clock code complete completed completion date done duration elapsed end ended ending end_time
-epilogue exit exited exiting finish finished for in is job job_id jobid log lsf min minutes ms nccl nccl-tests of ok on output passed pbs rc result
-results return returned run runtime s script sec seconds slurm srun status step success successful successfully summary test tests the time took total
-walltime wall was with mon tue wed thu fri sat sun monday tuesday wednesday thursday friday saturday sunday jan feb mar apr may jun jul aug sep oct
-nov dec am pm utc gmt cet cest est edt pst pdt jst
-""".split())
-_FIGURE = re.compile(r"[\d.:,/+-]+(?:ms|s|m|h|sec|min|Z)?|\d{4}-\d\d-\d\dT\S+|\d+h\d+m\d+s|\d+m\d+(?:\.\d+)?s", re.IGNORECASE)
 
 
 def learned_tag(before_header):
@@ -84,15 +69,20 @@ def learned_tag(before_header):
     return re.compile(r"\s*" + r"\s+".join(re.sub(r"\d+", r"\\d+", re.escape(word)) for word in text.split()) + r"(?!\w)")
 
 
+def _levels(line, tag):
+    """Where the line begins, with its tags taken away one by one."""
+    found = tag.match(line) if tag else None
+    places = [0] + ([found.end()] if found else [])
+    while True:
+        found = _TAG.match(line, places[-1])
+        if not found or found.end() == places[-1]:
+            return places
+        places.append(found.end())
+
+
 def _bare(line, tag):
     """The line without its tags."""
-    found = tag.match(line) if tag else None
-    at = found.end() if found else 0
-    while True:
-        found = _TAG.match(line, at)
-        if not found or found.end() == at:
-            return line[at:].strip()
-        at = found.end()
+    return line[_levels(line, tag)[-1]:].strip()
 
 
 def _is_table(bare):
@@ -107,23 +97,8 @@ def _is_said_by_a_library(line, bare):
     found = _NCCL.search(line)
     if found:
         # A communicator that was given up says so itself; one that was closed says "Destroy COMPLETE".
-        return "Abort COMPLETE" not in line and not _AILING.search(line, 0, found.start())
+        return "Abort COMPLETE" not in line and not AILING.search(line, 0, found.start())
     return any(pattern.fullmatch(bare) for pattern in _LIBRARIES)
-
-
-def _is_closing(bare):
-    """A sentence of a script that the job is done."""
-    words = [word for word in re.split(r"[\s=\"'!()*#-]*(?:\s|=|:(?=\s|$)|$)[\s=\"'!()*#]*", bare.lower().strip("-=*# ")) if word]
-    words = [word.strip(".,;:!?[]") for word in words]
-    figures = [word for word in words if _FIGURE.fullmatch(word)]
-    if len(words) > 16 or any(word and word not in _CLOSING_WORDS for word in words if word not in figures):
-        return False
-    codes = set(words) & {"code", "status", "rc", "return", "returned", "exit", "exited", "exiting"}
-    return not codes or all(word.strip(".") == "0" for word in figures)
-
-
-def _is_ending(bare):
-    return any(pattern.fullmatch(bare) for pattern in _ENDINGS) or _is_closing(bare)
 
 
 class Around:
@@ -137,7 +112,7 @@ class Around:
         """C(row): the line is what stands before a row."""
         bare = _bare(line, self.tag) if row else None
         # Somebody may have a tag that is not known here, but no row begins with what sounds like a failure.
-        if not row or bare and _AILING.search(bare):
+        if not row or bare and AILING.search(bare):
             (self.after if ended else self.within).append(line)
 
     def unexpected(self, followed):
@@ -148,20 +123,32 @@ class Around:
         return self._first(self.after, True, False)
 
     def _first(self, lines, ended, lenient):
-        skip = 0
+        skip, well = 0, False
         for number, line in enumerate(lines):
             if number < skip:
                 continue
-            bare = _bare(line, self.tag)
+            places = _levels(line, self.tag)
+            bare = line[places[-1]:].strip()
             if _SEPARATOR.fullmatch(bare):
                 skip = max(skip, self._end_of_warning(lines, number))
-                if _AILING.search(line):
+                if AILING.search(line):
                     return line
-            elif _is_table(bare) or _is_said_by_a_library(line, bare) or ended and _is_ending(bare):
                 continue
-            elif ended and (_PROMPT.fullmatch(bare) or _PROMPT.fullmatch(line.strip())):
+            if _is_table(bare) or _is_said_by_a_library(line, bare):
+                continue
+            # What looks like a tag may be the begin of an epilogue: [1]+ Done. A line has few tags.
+            readings = [line[place:].strip() for place in places[:6] + places[-1:]] if ended else []
+            if any(is_ending(reading) for reading in readings):
+                well = well or any(_STOPPED_WELL.fullmatch(reading) for reading in readings)
+            elif _STOPPING_ALL in readings and well:
+                continue
+            elif ended and bare.startswith("Sender: LSF "):
+                skip = lsf_report([_bare(each, self.tag) for each in lines], number)
+                if not skip:
+                    return line
+            elif any(_PROMPT.fullmatch(reading) or _NEXT_STEP.fullmatch(reading) for reading in readings):
                 lenient = True
-            elif not lenient or _AILING.search(bare):
+            elif not lenient or AILING.search(bare):
                 return line
         return None
 

@@ -17,8 +17,8 @@ description:
     and of launchers in between. The tool's own JSON is taken too, and preferred in a run, where this nccl-tests writes it.
   - Figures that don't fit each other are not believed. The bandwidths follow from size, time and number of ranks, the average from all rows.
   - A log has no exit code, so its lines must show that nothing was ended. Above the table any line is allowed. Between its rows only NCCL, UCX,
-    libfabric and late warnings of Open MPI are, below its summary also what scripts and schedulers print of a job that is done. Any other line is
-    V(unexpected_output).
+    libfabric and late warnings of Open MPI are, below its summary also what shells, launchers, schedulers, Kubernetes, compose and CI systems
+    print of a job that has succeeded. Any other line is V(unexpected_output), and so is an exit code other than 0.
   - A tool that is missing or hangs, GPUs and links that fail, are results. The task fails for bad options, for more GPUs than there are, and for a text that
     is something else.
 author:
