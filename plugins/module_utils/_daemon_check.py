@@ -5,7 +5,7 @@
 """Whether Docker can read its configuration file: the installed dockerd itself is asked, also where it has no C(--validate), which came with 23.0.
 
 It reads the file first of all. Started without privileges it then says what is wrong with the file, or that it needs to be root, before it has touched
-anything.
+anything. What it would stumble over later is judged by C(_daemon_values).
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import os
 import re
 import tempfile
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import ParseError, parse_daemon_config
+from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_values import FAIL, value_findings
+from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import ParseError, numbers, parse_daemon_config, tool_version
 
-__all__ = ["daemon_config_error", "flags_of", "verdict"]
+__all__ = ["daemon_config_state", "flags_of", "verdict"]
 
 # An id without an account, so that no other process can read the copy.
 NOBODY = 65533
-_REFUSED = re.compile(r"unable to configure the Docker daemon with file \S+: (.+)")
+_REFUSED = re.compile(r"unable to configure the Docker daemon with file \S+: (.+)|^(unable to parse logging level: .+|conflict labels for .+)$", re.MULTILINE)
+EMPTY = "the file is empty, which %s not accept; write {} into it, or remove it"
 
 
 def flags_of(exec_start):
@@ -34,38 +36,44 @@ def flags_of(exec_start):
 def verdict(text):
     """What dockerd says about the file; empty where it could read it."""
     found = _REFUSED.search(text)
-    return found.group(1).strip() if found else ""
+    return (found.group(1) or found.group(2)).strip() if found else ""
 
 
-def daemon_config_error(module, path="/etc/docker/daemon.json", service="docker.service"):
-    """Why Docker cannot read the file; empty where it can, or where there is none."""
+def daemon_config_state(module, path="/etc/docker/daemon.json", service="docker.service"):
+    """Why Docker's next start fails with the file, empty where it does not or where there is none; and a list of what else does not work."""
     try:
         with open(path, "rb") as stream:
             content = stream.read()
     except FileNotFoundError:
-        return ""
+        return "", []
     except OSError as error:
-        return "%s: %s" % (path, error.strerror)
-    dockerd, setpriv = (module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"]) for name in ("dockerd", "setpriv"))
-    if os.geteuid() == 0 and dockerd and setpriv:
-        systemctl = module.get_bin_path("systemctl")
-        flags = flags_of(module.run_command([systemctl, "show", "--property=ExecStart", service])[1]) if systemctl else []
-        with tempfile.NamedTemporaryFile(dir="/tmp", prefix="trainyard-daemon-") as copy:
-            copy.write(content)
-            copy.flush()
-            os.chown(copy.name, NOBODY, NOBODY)
-            drop = [setpriv, "--reuid=%d" % NOBODY, "--regid=%d" % NOBODY, "--clear-groups"]
-            dummy, out, err = module.run_command(drop + [dockerd] + flags + ["--config-file", copy.name], cwd="/")
-        found = verdict(out + "\n" + err)
-    else:
-        try:
-            parse_daemon_config(content.decode("utf-8"))
-            found = ""
-        except (ParseError, UnicodeDecodeError) as error:
-            found = str(error)
-    # Docker gives no place for what is no JSON.
+        return "%s: %s" % (path, error.strerror), []
+    error, version = _ask_dockerd(module, service, content)
     try:
-        parse_daemon_config(content.decode("utf-8"))
-    except (ParseError, UnicodeDecodeError) as error:
-        found = found and str(error)
-    return "%s: %s" % (path, found) if found else ""
+        options = parse_daemon_config(content.decode("utf-8"))
+    except (ParseError, UnicodeDecodeError) as problem:
+        # Docker gives no place for what is no JSON. Without an engine nobody reads the file.
+        return "%s: %s" % (path, problem) if error or version is None else "", []
+    if not content.strip():
+        if error:
+            return "%s: %s" % (path, EMPTY % "this version of Docker does"), []
+        return "", ["%s: %s" % (path, EMPTY % "older versions of Docker do")] if version is None else []
+    findings = value_findings(options, version or ())
+    errors = [error] if error else [text for severity, text in findings if severity == FAIL]
+    return "%s: %s" % (path, "; ".join(errors)) if errors else "", ["%s: %s" % (path, text) for severity, text in findings if severity != FAIL]
+
+
+def _ask_dockerd(module, service, content):
+    """What dockerd says about the file, and its version; None where it cannot be asked."""
+    dockerd, setpriv = (module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"]) for name in ("dockerd", "setpriv"))
+    if os.geteuid() != 0 or not dockerd or not setpriv:
+        return "", None
+    systemctl = module.get_bin_path("systemctl")
+    flags = flags_of(module.run_command([systemctl, "show", "--property=ExecStart", service])[1]) if systemctl else []
+    with tempfile.NamedTemporaryFile(dir="/tmp", prefix="trainyard-daemon-") as copy:
+        copy.write(content)
+        copy.flush()
+        os.chown(copy.name, NOBODY, NOBODY)
+        drop = [setpriv, "--reuid=%d" % NOBODY, "--regid=%d" % NOBODY, "--clear-groups"]
+        dummy, out, err = module.run_command(drop + [dockerd] + flags + ["--config-file", copy.name], cwd="/")
+    return verdict(out + "\n" + err), numbers(tool_version(module.run_command([dockerd, "--version"])[1] + " "))

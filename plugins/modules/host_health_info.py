@@ -112,9 +112,17 @@ clock:
       description: Why nothing tells; empty where something does.
       type: str
 docker_config_error:
-  description: Why the Docker engine cannot read its configuration file, by its own words; empty where it can, and where there is none.
+  description:
+    - Why the Docker engine cannot start with its configuration file, by its own words or by what is known of it.
+    - Empty where it can, and where there is none.
   returned: always
   type: str
+docker_config_warnings:
+  description: Values of that file with which the engine starts, but containers do not, or which have no effect.
+  returned: always
+  type: list
+  elements: str
+  version_added: "0.3.0"
 file_systems:
   description: For each of O(paths), the file system that it is on.
   returned: always
@@ -138,7 +146,7 @@ file_systems:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_error
+from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import ParseError, parse_chronyc, parse_gpu_errors, parse_stat, parse_timedatectl
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_timeout, run_tool
 
@@ -209,8 +217,9 @@ def main():
         file_systems = {path: file_system(module, path) for path in module.params["paths"]}
     except ParseError as error:
         module.fail_json(msg=str(error))
+    error, warnings = daemon_config_state(module)
     module.exit_json(changed=False, kernel_log=kernel_log, gpu_errors=gpu_errors, clock=clock, file_systems=file_systems,
-                     docker_config_error=daemon_config_error(module))
+                     docker_config_error=error, docker_config_warnings=warnings)
 
 
 if __name__ == "__main__":

@@ -303,11 +303,18 @@ listeners:
       type: str
 docker_config_error:
   description:
-    - Why the Docker engine cannot read its configuration file, by its own words.
+    - Why the Docker engine cannot start with its configuration file, by its own words or by what is known of it.
     - Empty where it can, where there is none, and without O(docker_config).
   returned: always
   type: str
   sample: "/etc/docker/daemon.json: the following directives don't match any configuration option: log-leve"
+docker_config_warnings:
+  description: Values of that file with which the engine starts, but containers do not, or which have no effect. Empty without O(docker_config).
+  returned: always
+  type: list
+  elements: str
+  sample: ["/etc/docker/daemon.json: log-driver: 'jsonfile' is not a log driver of Docker; containers start only if a plugin of that name is installed"]
+  version_added: "0.3.0"
 disk_free_mib:
   description: For each of O(paths), the space that an unprivileged user may still use in MiB.
   returned: always
@@ -354,7 +361,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes
-from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_error
+from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     ParseError,
@@ -582,6 +589,7 @@ def main():
         if relative:
             module.fail_json(msg="%s: %s is not absolute; give paths that begin with /" % (name, ", ".join(relative)))
     docker = module.get_bin_path("docker")
+    docker_config = daemon_config_state(module) if module.params["docker_config"] else ("", [])
     hostname = socket.gethostname()
     hosts_file = read_text("/etc/hosts")
     names = dict.fromkeys(module.params["names"] + ([hostname] if module.params["own_name"] else []))
@@ -612,7 +620,8 @@ def main():
             listeners=listeners(module, docker),
             disk_free_mib={path: free_mib(path) for path in module.params["paths"]},
             folders={path: files_in(path) for path in module.params["folders"] if os.path.isdir(path)},
-            docker_config_error=daemon_config_error(module) if module.params["docker_config"] else "",
+            docker_config_error=docker_config[0],
+            docker_config_warnings=docker_config[1],
             labelled_images=labelled_images(module, docker),
             account_clashes=account_clashes(module.params["users"], module.params["groups"]),
         )

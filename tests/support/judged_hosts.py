@@ -46,7 +46,7 @@ def a_host(name="a", address="10.0.0.11", **changes):
     }
     answer = {
         "labelled_images": [],
-        "docker_config_error": "",
+        "docker_config_error": "", "docker_config_warnings": [],
         "disk_free_mib": {"/var/lib/docker": 50000},
         "listeners": [],
         "connections": [],

@@ -112,11 +112,15 @@ def test_daemon_json_that_docker_can_not_read():
     pid = on(B, "pidof dockerd")
     for content, found in (('{"log-leve": "warn"}', "don't match any configuration option: log-leve"),
                            ('{"debug": "yes"}', "cannot unmarshal string into Go struct field Config.debug of type bool"),
-                           ('{"debug": true,\n}', "line 2, column 1"), ('{"hosts": ["fd://"]}', "both as a flag and in the configuration file: hosts")):
+                           ('{"log-level": "loud"}', "unable to parse logging level: loud"), ('{"bip": "x"}', "bip: 'x' is not an address"),
+                           ('{"debug": true,\n}', "line 2, column 1"), ("", "the file is empty"), ('{"hosts": ["fd://"]}', "both as a flag and in the configuration file: hosts")):
         with broken(B, "mkdir -p /etc/docker; cat > %s <<'EOF'\n%s\nEOF" % (config, content), "rm " + config):
             run = preflight()
         assert (run.code, run.findings) == (2, {("BLOCK", "docker-config", B)})
         assert found in run.text
+    with broken(B, "echo '{\"debug\": true, \"log-driver\": \"nope\"}' > " + config, "rm " + config):
+        run = preflight()
+        assert (run.code, run.findings) == (0, {("WARN", "docker-config", B)}) and "'nope' is not a log driver of Docker" in run.text
     with broken(B, "echo '{\"debug\": true}' > " + config, "rm " + config):
         assert preflight().code == 0
     assert on(B, "pidof dockerd") == pid

@@ -92,6 +92,13 @@ BAD = [
 ]
 
 
+def test_a_value_of_daemon_json_with_which_docker_starts_only_warns():
+    result = judge(a_host("a", "10.0.0.11", answer_docker_config_warnings=["/etc/docker/daemon.json: mtu: 1"]), a_host("b", "10.0.0.12"))
+    (entry,) = [entry for entry in result["findings"] if entry["verdict"] != "pass"]
+    assert (entry["id"], entry["verdict"], entry["found"]) == ("docker-config", "warn", "/etc/docker/daemon.json: mtu: 1")
+    assert "containers start" in entry["expected"] and "failed" not in result
+
+
 @pytest.mark.parametrize("changes", GOOD)
 def test_what_passes(changes):
     result = judge(a_host("a", "10.0.0.11", **changes), a_host("b", "10.0.0.12"))

@@ -27,7 +27,7 @@ PATHS = {"/": {"free_bytes": 50 << 30, "inodes": 1000000, "inodes_free": 900000,
 def an_answer(**changes):
     """What host_health_info says of a host in order."""
     return dict({"gpu_errors": [], "kernel_log": {"source": "journalctl", "error": ""}, "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
-                 "file_systems": PATHS, "docker_config_error": ""}, **changes)
+                 "file_systems": PATHS, "docker_config_error": "", "docker_config_warnings": []}, **changes)
 
 
 def a_smi(gpus=None, **changes):
@@ -198,7 +198,10 @@ FIRING = {
         (plain, {"mesh": a_mesh(b_from_a={"clock_ahead_s": [-61.3, -61.0]})}, "61.1 s behind the others"),
         (plain, {"answer": an_answer(clock={"synchronized": False, "source": "chronyc", "error": ""})}, "warn: not synchronized"),
     ],
-    "docker-config": [(plain, {"answer": an_answer(docker_config_error="/etc/docker/daemon.json: unexpected EOF")}, "daemon.json: unexpected EOF")],
+    "docker-config": [
+        (plain, {"answer": an_answer(docker_config_error="/etc/docker/daemon.json: the file is empty")}, "daemon.json: the file is empty"),
+        (plain, {"answer": an_answer(docker_config_warnings=["/etc/docker/daemon.json: mtu: 1 is not from 68"])}, "warn: /etc/docker/daemon.json: mtu: 1"),
+    ],
     "free-space": [
         (plain, free(free_bytes=100 << 20), "/: 100 MiB, 900000 files"),
         (plain, free(inodes_free=12), "12 files"),
