@@ -27,7 +27,7 @@ class ParseError(ValueError):
 
 
 def parse_daemon_config(text):
-    """Options of a daemon.json. dockerd reads an empty file as no options, so this does."""
+    """Options of a daemon.json. Newer versions of dockerd read an empty file as no options, so this does."""
     if not text.strip():
         return {}
 

@@ -128,7 +128,9 @@ container:
       elements: str
       sample: ["/usr/local/bin/horovodrun (deleted)"]
     busy:
-      description: Names of the processes in it besides the entrypoint and its sshd. It is read only if RV(container.changed_files) is not empty.
+      description:
+        - Names of the processes in it besides the entrypoint and its sshd. A shell that is not the entrypoint counts, and so does what a session runs.
+        - It is read only if RV(container.changed_files) is not empty.
       type: list
       elements: str
       sample: [python3]
@@ -185,6 +187,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._container_files import changed_in_layers, parse_diff
+from ansible_collections.trainyard.gpu.plugins.module_utils._container_processes import COLUMNS, busy_processes
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import asked_servers
 
@@ -193,8 +196,6 @@ DAEMON_CONFIG = "/etc/docker/daemon.json"
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath")
 # Begins the unit file that role training_container writes.
 OURS = "# Placed by trainyard.gpu.training_container."
-# What runs in every training container.
-SUPERVISORS = ("docker-init", "tini", "entrypoint", "sshd", "sleep", "sh")
 # Without overlayfs, docker diff compares whole images.
 DIFF_TIMEOUT = 15
 
@@ -234,9 +235,8 @@ def changed_files(module, docker, found):
 def busy(module, docker, found):
     if not found["State"]["Running"]:
         return []
-    dummy, out, dummy = module.run_command([docker, "top", found["Id"], "-eo", "pid,comm"])
-    names = [line.split(None, 1)[1].strip() for line in out.splitlines()[1:] if len(line.split(None, 1)) == 2]
-    return sorted(set(names) - set(SUPERVISORS))
+    dummy, out, dummy = module.run_command([docker, "top", found["Id"], "-eo", COLUMNS])
+    return busy_processes(out)
 
 
 def outdated_resolv_conf(found):

@@ -79,9 +79,17 @@ def layered(tmp_path):
     return {**CONTAINER, "GraphDriver": {"Name": "overlay2", "Data": {"UpperDir": f"{tmp_path}/container", "LowerDir": f"/no/such:{tmp_path}/image"}}}
 
 
-@pytest.mark.parametrize("processes, busy", [("docker-init entrypoint sshd sleep", []), ("docker-init sshd bash python3", ["bash", "python3"])])
-def test_files_that_were_changed_in_the_container(run, tmp_path, processes, busy):
-    top = "PID COMMAND\n" + "".join(f"{number} {name}\n" for number, name in enumerate(processes.split(), 100))
+TOP = """PID                 PPID                COMMAND             COMMAND
+100                 90                  docker-init         /sbin/docker-init -- /usr/local/lib/trainyard/entrypoint
+101                 100                 entrypoint          /bin/sh /usr/local/lib/trainyard/entrypoint
+102                 101                 sshd                sshd: /usr/sbin/sshd -D -e -f /etc/trainyard/ssh/sshd_config [listener] 1 of 10-100 startups
+106                 102                 sshd                sshd: root@notty
+"""
+
+
+@pytest.mark.parametrize("rows, busy", [("", []), ("107 106 sh sh train.sh\n", ["sh"])])
+def test_files_that_were_changed_in_the_container(run, tmp_path, rows, busy):
+    top = TOP + rows
     told = run(f"if [ $1 = top ]; then /bin/cat <<'EOF'\n{top}EOF\nexit; fi\n" + prints(layered(tmp_path), IMAGE))["container"]
     assert (told["changed_files"], told["busy"]) == (["/usr/bin/tool (modified)"], busy)
     # Another one's is not ours to judge.
