@@ -23,7 +23,8 @@ def dropped_by(section, name, build_variables):
     """The build variable by which the user has taken a part of Horovod away, empty where none does."""
     if section == "frameworks" or name in ("mpi", "gloo"):
         variable = "HOROVOD_WITHOUT_" + name.upper()
-        return variable if build_variables.get(variable) else ""
+        # Horovod's build compares with 1 and ignores every other value.
+        return variable if str(build_variables.get(variable)) == "1" else ""
     variable, value = {"nccl": ("HOROVOD_GPU_OPERATIONS", "NCCL"), "ccl": ("HOROVOD_CPU_OPERATIONS", "CCL"),
                        "ddl": ("HOROVOD_GPU_ALLREDUCE", "DDL")}[name]
     return variable if variable in build_variables and build_variables[variable] != value else ""

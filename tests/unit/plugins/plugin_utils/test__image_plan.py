@@ -67,6 +67,14 @@ def test_a_build_variable_of_the_user_s_takes_a_part_away():
     assert any("HOROVOD_WITHOUT_MPI in training_image_build_variables takes it away" in line for line in made["report"])
 
 
+@pytest.mark.parametrize("value", ["0", 0, "", "true", True, None])
+def test_only_1_takes_a_part_away(value):
+    made = plan(build_variables={"HOROVOD_WITHOUT_MPI": value, "HOROVOD_WITHOUT_PYTORCH": value})
+    assert "mpi" in made["requires"]["controllers"] and "pytorch" in made["requires"]["frameworks"]
+    assert made["variables"]["HOROVOD_WITH_MPI"] == "1" and not any("takes it away" in line for line in made["report"])
+    assert "mpi" not in plan(build_variables={"HOROVOD_WITHOUT_MPI": 1})["requires"]["controllers"]
+
+
 def test_mpi_that_cannot_be_compiled_is_refused_and_the_way_out_is_named():
     text = " ".join(plan(probe(mpi_compiler=False))["problems"])
     assert "has controllers.mpi, and it can't be kept: the base has no mpicxx" in text
