@@ -8,8 +8,6 @@ HOST = "training-container-a"
 ADDRESS = "172.30.87.71"
 NAME = "trainyard-training"
 testinfra_hosts = ["ansible://" + HOST]
-# Until it has been seen to pass as a whole. Then it belongs to CI.
-pytestmark = pytest.mark.acceptance
 # Answers for one name and refuses all others, so that the next server is asked.
 SERVER = """
 import socket

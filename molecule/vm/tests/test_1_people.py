@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-# Until it has been seen to pass on virtual hosts. Then it belongs to CI.
-pytestmark = pytest.mark.acceptance
-
 ANNA, BEN = {"owner": 2001, "group": 3001, "mode": "0700"}, {"owner": 2002, "group": 2002, "mode": "0700"}
 RECORD = "/var/lib/trainyard/placed.d/test.json"
 
