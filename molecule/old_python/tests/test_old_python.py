@@ -52,7 +52,7 @@ def test_nccl_is_of_the_distribution_s_repository_pinned_held_and_recorded(host,
 
 def test_the_list_of_before_april_2022_is_gone_and_the_other_is_as_it_was(in_image):
     """The first would stop every apt-get update; the second was only set aside, as it stood against the build's own entry."""
-    assert in_image("ls /etc/apt/sources.list.d").split() == ["mirror.list"]
+    assert in_image("ls /etc/apt/sources.list.d").split() == ["0000bionic.list", "mirror.list"]
     assert in_image("ls /etc/apt/preferences.d").split() == ["trainyard-nccl"]
     log = in_image("cat /etc/apt/sources.list.d/mirror.list")
     assert log == "deb http://172.30.101.61:8000/compute/cuda/repos/ubuntu1804/x86_64 /"
