@@ -38,7 +38,8 @@ HIDDEN = "(not shown)"
 FILES = {
     "preflight_rules_files": ("a YAML file with a list host_rules, in the form of roles/preflight/meta/compat_rules.yml",
                               "correct the file, or take it out of preflight_rules_files"),
-    "preflight_compat_facts": ("a YAML file with keys and rows of roles/preflight/meta/compat_facts.yml", "correct the file, or leave preflight_compat_facts empty"),
+    "preflight_compat_facts": ("a YAML file with keys and rows of roles/preflight/meta/compat_facts.yml",
+                               "correct the file, or leave preflight_compat_facts empty"),
 }
 # What is judged about how Ansible itself gets to a host, and its default.
 CONNECTION = {"ansible_connection": C.DEFAULT_TRANSPORT, "ansible_host": None, "ansible_port": "22", "ansible_user": "", "cluster_address": "",

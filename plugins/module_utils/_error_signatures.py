@@ -49,13 +49,16 @@ SIGNATURES = [Signature(*entry) for entry in (
      "take CUDA's folder lib64/stubs out of LD_LIBRARY_PATH and out of ld.so.conf, so that the driver's own libcuda.so.1 is found", NCCL_TESTS + "/issues/124"),
     ("driver_too_old", r"CUDA driver version is insufficient for CUDA runtime version",
      "the driver is older than the CUDA that the program was built with",
-     "set nvidia_driver_version to a newer branch and run gpu_stack.yml, or take an image with an older CUDA", "https://docs.nvidia.com/deploy/cuda-compatibility/"),
+     "set nvidia_driver_version to a newer branch and run gpu_stack.yml, or take an image with an older CUDA",
+     "https://docs.nvidia.com/deploy/cuda-compatibility/"),
     ("no_kernel_image", r"no kernel image is available for execution on the device",
      "the program has no code for this generation of GPUs",
-     "take a newer image; for what is built on the host, add the GPU to nccl_compute_capabilities and nccl_tests_compute_capabilities and run gpu_stack.yml", NCCL_TESTS),
+     "take a newer image; for what is built on the host, add the GPU to nccl_compute_capabilities and nccl_tests_compute_capabilities and run gpu_stack.yml",
+     NCCL_TESTS),
     ("fabric_manager", r"system not yet initialized",
      "the GPUs' NVSwitch fabric isn't up (CUDA error 802)",
-     "run gpu_stack.yml, which installs and starts nvidia-fabricmanager in the driver's version; set nvidia_driver_fabric_manager to always where it sees no NVSwitch. "
+     "run gpu_stack.yml, which installs and starts nvidia-fabricmanager in the driver's version; set nvidia_driver_fabric_manager to always where it sees no "
+     "NVSwitch. "
      "`nvidia-smi -q` then has the fabric state Completed",
      "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"),
     ("no_gpu", r"no CUDA-capable device is detected",
