@@ -75,6 +75,7 @@ _value:
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import normal_path
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import version_in
 
 
 def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect=1):
@@ -93,7 +94,7 @@ def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect
         path, target = normal_path(mount["path"]), normal_path(mount.get("target") or mount["path"])
         chosen = ["_netdev", "nofail"] + list(mount.get("options") or options)
         given = {option.partition("=")[0] for option in chosen}
-        if version and not given & {"vers", "nfsvers"}:
+        if version and not version_in(chosen):
             chosen.append("vers=%s" % version)
         if int(nconnect) > 1 and "nconnect" not in given:
             chosen.append("nconnect=%d" % int(nconnect))

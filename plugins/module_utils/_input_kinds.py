@@ -18,6 +18,7 @@ import shlex
 import unicodedata
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import EXPORT, MOUNT, is_option
 
 __all__ = ["check_type", "describe", "is_plain_text", "mask", "normal", "normal_path", "show"]
 
@@ -512,7 +513,9 @@ def is_network(value):
 
 
 def is_inside(address, network):
-    return ipaddress.IPv4Address(address) in ipaddress.IPv4Network(network)
+    """Return whether an address may be a host's in this network: not the network's own, and not the one of all of its hosts."""
+    address, network = ipaddress.IPv4Address(address), ipaddress.IPv4Network(network)
+    return address in network and (network.prefixlen > 30 or address not in (network.network_address, network.broadcast_address))
 
 
 def is_hostname(value):
@@ -522,6 +525,11 @@ def is_hostname(value):
     name = value[:-1] if value.endswith(".") else value
     # A name that looks like an address is one that is misspelt.
     return all(re.fullmatch(_LABEL, label) for label in name.split(".")) and not ("." in name and re.fullmatch("[0-9]+", name.rpartition(".")[2]))
+
+
+def is_server(value):
+    """A name or address that may be one host's: none that stands for many, for all, or for none."""
+    return is_hostname(value) or is_address(value, "any")
 
 
 def is_host(value):
@@ -552,6 +560,22 @@ def is_no_proxy(value):
             return False
     name = re.sub(r":[0-9]{1,5}\Z", "", value) if value.count(":") == 1 else value.strip("[]") if is_ip(value.strip("[]")) else value
     return is_host(re.sub(r"\A(\*\.|\.)", "", name))
+
+
+# --- NFS ------------------------------------------------------------------------------------------------------------------
+
+_OPTIONS = {"mount": MOUNT, "export": EXPORT}
+
+
+def is_nfs_option(value, kind):
+    return isinstance(value, str) and is_option(value, _OPTIONS[kind])
+
+
+def nearest_option(value, kind):
+    """Return the option that a misspelt one is nearest to, with its value; '' if there is none that would be good."""
+    name, equals, rest = value.partition("=")
+    near = nearest(name, _OPTIONS[kind], 2 if len(name) > 4 else 1)
+    return near + equals + rest if near and near != name and is_nfs_option(near + equals + rest, kind) else ""
 
 
 # --- URLs -----------------------------------------------------------------------------------------------------------------

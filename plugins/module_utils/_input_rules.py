@@ -38,13 +38,15 @@ characters, unless a rule says C(multiline).
 - C(device: true)         the path of a device, not of a disk or of memory
 - C(beside: variable)     a target in a container that does not cover the folder that another variable names, nor what the container has from this collection
 - C(inside: variable)     an address in the network that another variable names, if it names one
+- C(counted_by: variable) a number that is at most as high as a list is long that another variable was set to
 - C(in_group: group)      none or 0 where the host is not in this group
 - C(covers: [folder, mounts])  the exports, or these mounts, have the folder among them, or one above it
 - C(writable: true)       a mount of a container that is read_only, or whose source is no system folder
 - C(own_path: true)       a mount whose server is the host itself has target equal to path
 - C(network: true)        CIDR without host bits, IPv4
 - C(address: true)        IPv4 address that other hosts can reach;  C(address: any): IPv4 or IPv6
-- C(hostname: true)       host name or address;  C(client: true): that, or a network;  C(no_proxy: true): what a proxy is left out for
+- C(hostname: true)       host name or address;  C(hostname: server): no address of many hosts or of none
+- C(client: true)         host name, address or network;  C(no_proxy: true): what a proxy is left out for
 - C(url: true)            http, https or file, without credentials; or a dictionary of schemes, ends, credentials
 - C(proxy: true)          http(s)://[user:password@]host[:port]
 - C(image: true)          a reference of a container image
@@ -60,7 +62,10 @@ characters, unless a rule says C(multiline).
 - C(command: true)        words of a command line, each quote closed
 - C(ids: preflight)       ids of that role's rules;  C(ids: verify): of its checks; of a dictionary, its keys
 - C(one_of: [values])     one of these
-- C(exclusive: [[a, b]])  of each of these lists the value, a list, has one at most
+- C(nfs_option: mount)    an option of nfs(5), mount(8) or systemd.mount(5);  C(nfs_option: export): of exports(5)
+- C(exclusive: [[a, b]])  of each of these lists the value, a list, has one at most; a word such as C(fsid=) stands for all of its values
+- C(apart: true)          a path that is not below another one of the same list
+- C(apart_from: {users: people, groups: teams})  a tree that does not lie in the folder that another tree of the list makes for a name in these variables
 - C(multiline: true)      judges nothing: line breaks are allowed in this text
 - C(unique: true)         no value twice on one host (of a list);  C(unique: hosts): on no two hosts
 - C(same: true)           one value for all hosts
@@ -84,6 +89,7 @@ import re
 from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import describe, normal, show
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import are_exclusive, contradictions
 
 __all__ = ["KINDS", "READING", "RuleError", "check_inventory", "describe", "judge_rules", "parse_rules", "reveal_at", "secretive", "select",
            "show", "texts_of_many_lines", "unknown_variables"]
@@ -113,7 +119,7 @@ _GOOD = {
     "device": lambda value, dummy: kinds.is_device(value),
     "network": lambda value, dummy: kinds.is_network(value),
     "address": kinds.is_address,
-    "hostname": lambda value, dummy: kinds.is_host(value),
+    "hostname": lambda value, kind: kinds.is_server(value) if kind == "server" else kinds.is_host(value),
     "client": lambda value, dummy: kinds.is_client(value),
     "no_proxy": lambda value, dummy: kinds.is_no_proxy(value),
     "url": kinds.is_url,
@@ -130,12 +136,13 @@ _GOOD = {
     "command": lambda value, dummy: kinds.is_command(value),
     "one_of": lambda value, values: value in values,
     "ids": lambda value, ids: all(isinstance(name, str) and name in ids for name in (value if isinstance(value, (dict, list)) else [value])),
-    "exclusive": lambda value, sets: all(sum(word in value for word in words) < 2 for words in sets),
+    "nfs_option": kinds.is_nfs_option,
+    "exclusive": are_exclusive,
     "multiline": lambda value, dummy: True,
 }
 # These read other variables, too.
-READING = ("inside", "covers", "registry_of", "beside")
-KINDS = tuple(_GOOD) + READING + ("in_group", "writable", "own_path", "unique", "same", "that")
+READING = ("inside", "covers", "registry_of", "beside", "apart_from")
+KINDS = tuple(_GOOD) + READING + ("apart", "counted_by", "in_group", "writable", "own_path", "unique", "same", "that")
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
 _NEED_WORDS = ("pattern", "that")
 
@@ -195,7 +202,7 @@ def select(value, path):
     return found
 
 
-def _allowed(rule):
+def _allowed(rule, value=None):
     if rule.get("allowed"):
         return rule["allowed"]
     kind = rule["kind"]
@@ -207,11 +214,14 @@ def _allowed(rule):
     if kind == "one_of":
         return "one of %s" % ", ".join(str(value) for value in rule[kind])
     if kind == "exclusive":
-        return "one of " + ", one of ".join(" and ".join(words) for words in rule[kind])
+        return ", ".join("one of %s" % " and ".join(words) if len(words) > 1 else "%s once" % words[0].rstrip("=")
+                         for words in contradictions(value, rule[kind]))
     if kind == "in_group":
         return "0 on a host that is not in group %s" % rule[kind]
     if kind == "inside":
-        return "an address in %s" % rule[kind]
+        return "an address in %s, neither its first, which is the network's, nor its last, which is that of all hosts" % rule[kind]
+    if kind == "counted_by":
+        return "at most the number of entries of %s" % rule[kind]
     if kind == "beside":
         return "a path that no container has already; those in /etc/trainyard, %s and the folders above it are taken" % rule[kind]
     if kind == "registry_of":
@@ -243,7 +253,7 @@ _WORDS = {
     "device": "the path of a device in /dev that is no disk and no memory of the host, such as /dev/infiniband",
     "network": "an IPv4 network such as 10.0.0.0/24, without host bits",
     "address": {True: "an IPv4 address that the other hosts can reach", "any": "an address such as 10.0.0.53"},
-    "hostname": "a host name or an address",
+    "hostname": {True: "a host name or an address", "server": "the name or address of one host"},
     "client": "an address, a network such as 10.0.0.0/24 without host bits, or a host name; no wildcards",
     "no_proxy": "a host, .domain, address or network",
     "url": "a URL such as https://mirror.example.org/folder, without credentials",
@@ -263,6 +273,10 @@ _WORDS = {
                     "unset": "names of letters, digits and _, not beginning with a digit, each with a text of one line, a number, or null to take it away"},
     "command": "a command line, each quote closed, such as: python3 /data1/share/train.py",
     "ids": "ids of checks; they are in the README of the role",
+    "nfs_option": {"mount": "one option of nfs(5), mount(8) or systemd.mount(5), such as hard, noatime, rsize=1048576",
+                   "export": "one option of exports(5), such as rw, ro, sync, root_squash, no_root_squash, no_subtree_check"},
+    "apart": "a folder that is not below another one of the list",
+    "apart_from": "a folder that is not in the folder of a person or group in another tree",
     "writable": "a folder of the host that is no system folder, or read_only",
     "own_path": "for a server of the cluster, a target equal to its path, as the server uses the folder itself",
     "unique": "every value once",
@@ -295,9 +309,13 @@ def reveal_at(path, value, paths):
     return [reveal_at(path + "[]", inner, paths) for inner in value] if isinstance(value, list) else value
 
 
-def _plain_spelling(rule, source, value, reveal):
-    """Return the advice on a path that is good in another spelling, '' for any other value."""
-    if rule["kind"] not in ("path", "device") or not isinstance(value, str) or not value.startswith("/"):
+def _likely(rule, source, value, reveal):
+    """Return the advice on a path that is good in another spelling, or on an option that is nearly one, '' for any other value."""
+    kind = rule["kind"]
+    if kind == "nfs_option" and isinstance(value, str):
+        near = kinds.nearest_option(value, rule[kind])
+        return "did you mean %s?" % show(near) if near and reveal(near) == show(near) else ""
+    if kind not in ("path", "device") or not isinstance(value, str) or not value.startswith("/"):
         return ""
     plain = kinds.normal_path(value)
     # A value that is not shown is not shown in another spelling either.
@@ -310,11 +328,11 @@ def _finding(rule, host, label, value, reveal):
         "input-rule" if rule["kind"] == "that" else "input-" + rule["kind"].replace("_", "-"),
         host,
         "warn" if rule.get("severity") == "warn" else "fail",
-        expected=_allowed(rule),
+        expected=_allowed(rule, value),
         found=reveal(host, base + label, value) if rule["kind"] != "environment" else "; ".join(kinds.environment_faults(value, rule["environment"])),
         source=base + label,
-        fix=_plain_spelling(rule, base + label, value, functools.partial(reveal, host, base + label)) or rule.get("fix") or (
-            "give each entry a value of its own" if rule["kind"] == "unique" else "set %s to %s" % (base + label, _allowed(rule))),
+        fix=_likely(rule, base + label, value, functools.partial(reveal, host, base + label)) or rule.get("fix") or (
+            "give each entry a value of its own" if rule["kind"] == "unique" else "set %s to %s" % (base + label, _allowed(rule, value))),
     )
 
 
@@ -373,6 +391,13 @@ def _covers(mounts, folder):
     return folder is None or any(normal(folder) == name or normal(folder).startswith("%s/" % name) for name in names)
 
 
+def _folders_of(tree, those):
+    """Return the folders that a tree has for people or groups."""
+    only = set(tree.get("only") or [])
+    return ["%s/%s" % (tree["path"], one["name"]) for one in those
+            if not only or only.intersection((one.get("groups") or []) if tree["of"] == "users" else [one["name"]])]
+
+
 def _beside(target, share):
     """Return whether a container can have a mount at a target, besides the folder of the collection and the first one of the share's path."""
     if not kinds.is_path(target):
@@ -394,10 +419,18 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
             good = not kinds.is_network(its.get(rule[kind])) or not kinds.is_address(value) or kinds.is_inside(value, its[rule[kind]])
         elif kind == "covers":
             good = _covers(value + its.get(rule[kind][1], []), its.get(rule[kind][0]))
+        elif kind == "apart":
+            good = not any(kinds.is_path(value) and kinds.is_path(other) and kinds.is_below(value, other) for dummy, other in selected)
+        elif kind == "apart_from":
+            good = not any(normal(value["path"]) == normal(folder) or kinds.is_below(value["path"], folder) for dummy, other in selected
+                           for folder in _folders_of(other, its.get(rule[kind].get(other["of"]), [])))
         elif kind == "beside":
             good = _beside(value, its.get(rule[kind]))
         elif kind == "registry_of":
             good = not kinds.is_image(its.get(rule[kind])) or kinds.is_registry_of(value, its[rule[kind]])
+        elif kind == "counted_by":
+            those = its.get(rule[kind])
+            good = not isinstance(those, list) or value <= len(those)
         elif kind == "in_group":
             good = not value or not groups.get(rule[kind]) or host in groups[rule[kind]]
         elif kind == "writable":

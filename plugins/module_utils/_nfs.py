@@ -38,8 +38,12 @@ _SYNONYMS = {"mp": "mountpoint", "auth_nlm": "secure_locks", "no_auth_nlm": "ins
 # Of mount options, what the mount program, systemd or the kernel keep to themselves.
 _NOT_SHOWN = frozenset((
     "_netdev nofail defaults retry bg fg auto noauto rw async dev suid exec tcp udp rdma intr nointr lock nolock acl ac cto rdirplus resvport "
-    "port mountport mountproto mountvers mounthost minorversion sharecache"
+    "port mountport mountproto mountvers mounthost mountprog nfsprog minorversion sharecache sloppy comment user nouser users owner noowner group nogroup "
+    "atime diratime norelatime strictatime nostrictatime nolazytime mand nomand silent loud symfollow nofsc nosoftreval nomigration iversion noiversion"
 ).split())
+# Spellings that the kernel shows in another one.
+_SHOWN_AS = {"nfsvers": "vers", "lookupcache=positive": "lookupcache=pos",
+             "v3": "vers=3", "v4": "vers=4", "v4.0": "vers=4.0", "v4.1": "vers=4.1", "v4.2": "vers=4.2"}
 # Those that the kernel shows only where they have another value (nfs_show_mount_options).
 _SHOWN_UNLESS = frozenset("acregmin=3 acregmax=60 acdirmin=30 acdirmax=60 lookupcache=all nconnect=1".split())
 
@@ -101,9 +105,7 @@ def shown_options(options):
         if name == "actimeo":
             shown += ["%s=%s" % (each, value) for each in ("acregmin", "acregmax", "acdirmin", "acdirmax")]
             continue
-        if name == "nfsvers":
-            name = "vers"
-        shown.append(name + equals + value)
+        shown.append(_SHOWN_AS.get(option, _SHOWN_AS.get(name, name) + equals + value))
     return shown
 
 

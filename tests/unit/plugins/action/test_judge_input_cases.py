@@ -414,11 +414,16 @@ CONTROLLERS = ("upgrade_snapshot_dir", "verify_report_dir")
 
 def from_host(paths, **others):
     """Return a value with one mount for each of these paths of the host."""
-    return [[dict({"source": path, "target": "/x"}, **others)] for path in paths.split()]
+    return [[dict({"source": path, "target": "/x%d" % number}, **others)] for number, path in enumerate(paths.split())]
 
 
 def to_container(paths):
     return [[{"source": "/data2", "target": path}] for path in paths.split()]
+
+
+def at_once(name, values):
+    """Return one case with all of these lists."""
+    return [{name: [entry for value in values for entry in value]}]
 
 
 REFUSED += (
@@ -448,29 +453,117 @@ REFUSED += (
         name, *"/etc //etc/ /etc/cron.d /usr /usr/bin /var /var/lib /boot/x /proc/x /lib/x /home /root/.ssh /run".split())]
 )
 GOOD += (
-    [{name: path} for name in ("cluster_share_path", "train_workdir", "training_container_workdir")
-     for path in "/data1/share/ /data1/a.b /mnt/.hidden".split()] +
-    [{"training_container_devices": [path]} for path in (
+    [{"cluster_share_path": path, "train_workdir": path, "training_container_workdir": path} for path in "/data1/share/ /data1/a.b /mnt/.hidden".split()] +
+    at_once("training_container_devices", [[path] for path in (
         "/dev/infiniband/ /dev/fuse /dev/nvidia-fs0 /dev/dri/card0 /dev/gdrdrv /dev/knem /dev/xpmem /dev/nvidia-caps/nvidia-cap1 /dev/kvm /dev/net/tun "
-        "/dev/shm /dev/loop0 /dev/nvme-fabrics").split()] +
-    [{"training_container_mounts": mount} for mount in from_host(
+        "/dev/shm /dev/loop0 /dev/nvme-fabrics").split()]) +
+    at_once("training_container_mounts", from_host(
         "/data /home /home/anna/work /home/anna/.cache /root/data /root/.cache/huggingface /tmp /tmp/x /var/tmp /var/lib/datasets /var/log/jobs /var/www "
         "/srv /opt/app /mnt/nas/a /etc/hosts /etc/timezone /etc/libibverbs.d /usr/local/cuda /usr/local/share/nltk_data /dev/shm /dev/log /data//x "
-        "/run/user/1000/x /run/nvidia-persistenced/socket /run/munge")] + [{"training_container_mounts": [{"source": "/My Data/x", "target": "/My Data"}]}] +
-    [{"training_container_mounts": mount} for mount in from_host(
+        "/run/user/1000/x /run/nvidia-persistenced/socket /run/munge")) + [{"training_container_mounts": [{"source": "/My Data/x", "target": "/My Data"}]}] +
+    at_once("training_container_mounts", from_host(
         "/etc/ssl /etc/pki /usr/src /usr/share/zoneinfo /etc/passwd /var/lib/docker/x /root/.aws /run/systemd/resolve/resolv.conf /sys /boot "
-        "/usr/lib/x86_64-linux-gnu/libcuda.so.1 /home/anna/.ssh", read_only=True)] +
-    [{"training_container_mounts": mount} for mount in to_container(
-        "/data1/share/cache /data1/other /data10 /data /etc/nccl.conf /etc/trainyard.conf /efi /dev/shm /usr/local/lib/x /root/.ssh")] +
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.1 /home/anna/.ssh", read_only=True)) +
+    at_once("training_container_mounts", to_container(
+        "/data1/share/cache /data1/other /data10 /data /etc/nccl.conf /etc/trainyard.conf /efi /dev/shm /usr/local/lib/x /root/.ssh")) +
     [{"cluster_share_path": "/mnt/a/b", "training_container_mounts": [{"source": "/data2", "target": "/mnt/a/c"}]}] +
-    [{"nfs_server_exports": [{"path": "/data1/share"}, {"path": path}]} for path in "/home/project /data1/.snapshot /srv/a/ /efi2 /data1/ssh".split()] +
-    [{"nfs_client_mounts": [{"server": "nas", "path": path, "target": "/home/project/x"}]}
-     for path in "/vol//a /vol/./a /100%/y / /home/project/.ssh".split()] +
+    at_once("nfs_server_exports", [[{"path": path}] for path in "/data1/share /home/project /data1/.snapshot /srv/a/ /efi2 /data1/ssh".split()]) +
+    at_once("nfs_client_mounts", [[{"server": "nas", "path": path, "target": "/home/project/x%d" % number}]
+                                  for number, path in enumerate("/vol//a /vol/./a /100%/y / /home/project/.ssh".split())]) +
     [{"nccl_cuda_home": path} for path in (
         "/usr /usr/lib/cuda /opt/cuda /etc/alternatives/cuda /cm/shared/apps/cuda /home/ops/cuda /usr/local/cuda-12.4/").split()] +
     [{"cuda_toolkit_mpi_home": path} for path in "/usr /usr/lib/x86_64-linux-gnu/openmpi /opt/amazon/openmpi /root/hpcx/ompi".split()] +
-    [{name: path} for name in CONTROLLERS for path in (
+    [dict.fromkeys(CONTROLLERS, path) for path in (
         "/root/trainyard /etc/ansible/.trainyard/reports /srv /tmp/x /var/log/trainyard /usr/local/reports /home/ops/reports /data/reports/ /run/x").split()]
+)
+
+# Shared storage: options by their manuals, servers that are one host, mounts and trees that are not in each other.
+SHARE = {"path": "/data1/share"}
+PEOPLE = {"shared_storage_users": [{"name": "anna", "uid": 2001}], "shared_storage_groups": [{"name": "vision", "gid": 3001}]}
+
+
+def options_of(*lists):
+    """Return mounts with each of these lists of options."""
+    return at_once("nfs_client_mounts", [[{"server": "nas", "path": "/x", "target": "/data1/share%d" % number, "options": options}]
+                                         for number, options in enumerate(lists)])
+
+
+REFUSED += (
+    [case for option in (
+        "hrad noatme proto=tpc nconnect=99 nconnect=0 vers=5 vers=4.3 rsize=x rsize rsize= hard=1 sec=krb6 sec= lookupcache=some "
+        "local_lock=x port=65536 timeo=-1 clientaddr=nas foo xsystemd.automount _netdevv remount mountproto=rdma actimo=5 x- "
+    ).split()
+     for name, value in (("nfs_client_options", [option]), ("nfs_client_mounts", options_of([option])[0]["nfs_client_mounts"])) for case in bad(name, value)] +
+    bad("nfs_client_options", ["sync", "async"], ["lock", "nolock"], ["ac", "noac"], ["bg", "fg"], ["proto=tcp", "proto=rdma"], ["tcp", "udp"],
+        ["vers=3", "vers=4"], ["suid", "nosuid"], ["rsize=1", "rsize=2"]) +
+    bad("nfs_client_options", ["vers=3"], ["nfsvers=4.1"], ["v3"], nfs_client_version="4.2") + bad("nfs_client_options", ["vers=4.2"], nfs_client_version="3") +
+    bad("nfs_server_exports", *[[dict(SHARE, options=options)] for options in (
+        ["rw", "hide", "nohide"], ["fsid=0", "fsid=1"], ["crossmnt", "nocrossmnt"], ["acl", "no_acl"], ["wdelay", "no_wdelay"], ["rw", "ro", "sec=sys"],
+        ["sec=krb5", "rw", "ro", "sec=sys"], ["rww"], ["fsid"], ["refer=nas"], ["sec=krb5:foo"], ["rw=1"], ["secure_locks", "insecure_locks"])],
+        *[[dict(SHARE, full_access=False, options=[option])] for option in ("anonuid=0", "anongid=00", "anonuid=4294967295", "anonuid=-1", "anonuid")],
+        [dict(SHARE, options=["fsid=0"]), {"path": "/data2", "options": ["fsid=0"]}],
+        [dict(SHARE, options=["fsid=0"]), {"path": "/data2", "options": ["fsid=root"]}],
+        [dict(SHARE, options=["rw", "fsid=7"]), {"path": "/data2", "options": ["fsid=7"]}]) +
+    [({"nfs_server_options": ["rw", "fsid=0"], "nfs_server_exports": [SHARE, {"path": "/data2"}]}, "nfs_server_options")] +
+    bad("nfs_client_mounts", *[[{"server": server, "path": "/x", "target": "/data1/share"}] for server in (
+        "0.0.0.0 255.255.255.255 224.0.0.1 239.1.1.1 localhost localhost. localhost.localdomain ip6-localhost 127.0.0.1 127.1.2.3 :: ::1 ff02::1").split()]) +
+    bad("nfs_client_mounts", *[[{"server": "nas", "path": "/a", "target": one}, {"server": "nas", "path": "/b", "target": other}] for one, other in (
+        ("/data1/share", "/data1/share/b"), ("/data1/share/b/c", "/data1/share/"), ("/data1", "/data1/share"))]) +
+    [(dict(PEOPLE, shared_storage_trees=[{"path": "/mnt/a", "of": of}, {"path": path, "of": "groups"}]), "shared_storage_trees") for of, path in (
+        ("users", "/mnt/a/anna"), ("users", "/mnt/a/anna/x"), ("groups", "/mnt/a/vision/"))] +
+    # Contradictions that the controller sees, and values that cannot be right.
+    bad("cluster_address", "10.0.0.0", "10.0.0.255", cluster_network="10.0.0.0/24") +
+    bad("cluster_address", "10.0.0.4", "10.0.0.7", cluster_network="10.0.0.4/30") +
+    bad("cluster_interface", "lo") + bad("cluster_fabric_interface", "lo") + bad("train_master_port", 12345, 22, "22", 111, 2049, -1, 65536) +
+    bad("train_master_port", 2222, cluster_ssh_port=2222) + bad("cluster_slots", 8, "3", training_container_gpus=[0, 1]) +
+    bad("nccl_tests_make_variables", {"SHELL": "/x"}, {"SHELL": ""}, {"SHELL": 5}, {"MAKEFILES": "/x"}, {"SHELL": "/bin/sh -c"})
+)
+GOOD += (
+    options_of(*[[option] for option in (
+        # nfs(5)
+        "hard intr nointr softreval nosoftreval noac ac bg fg rdirplus nordirplus nosharecache resvport noresvport fsc fsc=tag nofsc sloppy udp tcp "
+        "rdma nolock lock cto nocto acl noacl migration nomigration timeo=600 retrans=2 rsize=1048576 wsize=1048576 acregmin=3 acregmax=60 "
+        "acdirmin=30 acdirmax=60 actimeo=0 retry=5 nconnect=16 max_connect=4 sec=sys sec=krb5p:krb5i:sys sec=none lookupcache=none "
+        "lookupcache=positive lookupcache=pos lookupcache=all local_lock=posix local_lock=flock proto=tcp proto=tcp6 proto=rdma proto=rdma6 proto=udp "
+        "port=2049 port=0 mountport=892 mountproto=tcp6 mountvers=3 mounthost=nas.example namlen=255 minorversion=1 nfsvers=4.1 vers=3 "
+        "clientaddr=10.0.0.1 clientaddr=fd00::1 "
+        # newer kernels, and vendors
+        "trunkdiscovery xprtsec=mtls write=eager rdirplus=none fatal_neterrors=none nosharetransport remoteports=10.0.0.1-10.0.0.8 v4.1 "
+        # mount(8), systemd.mount(5)
+        "noatime nodiratime relatime strictatime lazytime nosuid nodev noexec rw ro sync async dirsync _netdev nofail noauto users owner "
+        "context=system_u:object_r:nfs_t:s0 x-systemd.automount x-systemd.requires=wg-quick@wg0.service x-systemd.idle-timeout=1min x-gvfs-hide "
+        "X-mount.mkdir comment=share nosymfollow"
+    ).split()]) +
+    options_of(["vers=3", "nolock"], ["noatime", "nodiratime"], ["rw", "relatime", "nconnect=8", "max_connect=16"], ["vers=4", "minorversion=1"]) +
+    [{"nfs_client_version": "4.2", "nfs_client_options": ["hard", option]} for option in ("vers=4.2", "nfsvers=4", "v4.2")] +
+    [{"nfs_client_version": "", "nfs_client_options": ["vers=4.1"]}, {"nfs_client_version": "3", "nfs_client_options": ["vers=3"]}] +
+    [dict(options_of(["vers=3"])[0], nfs_client_version="4.2")] +
+    [{"nfs_server_exports": [dict(SHARE, options=options)]} for options in (
+        ["sec=krb5", "rw", "sec=sys", "ro"], ["sec=sys", "ro", "root_squash", "sec=krb5p", "rw", "no_root_squash"], ["rw", "nordirplus", "nocrossmnt"],
+        ["rw", "refer=/data@nas-1+nas-2:/data@nas-3"], ["rw", "xprtsec=none:tls:mtls"], ["fsid=0", "crossmnt"],
+        ["fsid=6f7d7a4e-0000-0000-0000-000000000001"])] +
+    [{"nfs_server_exports": [dict(SHARE, options=["fsid=0"]), {"path": "/data2", "options": ["fsid=1"]}, {"path": "/data3"}]}] +
+    [{"nfs_server_options": ["rw", "sync", "fsid=0"]}] +
+    [{"nfs_server_exports": [dict(SHARE, full_access=False, options=["rw", "all_squash", "anonuid=1000", "anongid=4294967294"])]}] +
+    at_once("nfs_client_mounts", [[{"server": server, "path": "/x", "target": "/data1/" + server}]
+                                  for server in "nas 10.0.0.0 240.0.0.1 nas.localhost.example localhosts".split()]) +
+    [{"nfs_client_mounts": [{"server": "127.0.0.1", "path": "/x", "target": "/data1/share", "options": ["port=20049"]}]},
+     {"nfs_client_options": ["hard", "port=20049"], "nfs_client_mounts": [{"server": "localhost", "path": "/x", "target": "/data1/share"}]},
+     {"hosts": ("localhost",), "nfs_client_mounts": [{"server": "localhost", "path": "/data1/share"}]}] +
+    [{"nfs_client_mounts": [{"server": "nas", "path": "/a", "target": "/data1/share"}, {"server": "nas", "path": "/b", "target": "/data1/share2"}]},
+     {"nfs_client_mounts": [{"server": "nas", "path": "/b", "target": "/data1/share/datasets"}]}] +
+    [dict(PEOPLE, shared_storage_trees=trees) for trees in (
+        [{"path": "/home", "of": "users"}, {"path": "/home/project", "of": "groups"}],
+        [{"path": "/data1/share/user", "of": "users"}, {"path": "/data1/share/group", "of": "groups"}],
+        [{"path": "/mnt/a", "of": "users", "only": ["vision"]}, {"path": "/mnt/a/anna", "of": "groups"}],
+        [{"path": "/mnt/a", "of": "groups"}, {"path": "/mnt/a/anna", "of": "users"}])] +
+    [{"cluster_network": network, "first": {"cluster_address": address}} for network, address in (
+        ("10.0.0.0/23", "10.0.0.255"), ("10.0.0.0/23", "10.0.1.0"), ("10.0.0.4/31", "10.0.0.4"), ("10.0.0.4/32", "10.0.0.4"))] +
+    [{"hosts": ("server-a",), "cluster_interface": "lo"},
+     {"first": {"cluster_address": "10.9.0.1"}, "cluster_address": "10.9.0.2", "cluster_interface": "lo"}] +
+    [{"train_master_port": port} for port in (0, 29500, "29500", 1023)] + [{"cluster_slots": slots, "training_container_gpus": gpus} for slots, gpus in (
+        (0, [0]), (2, [0, 1]), (1, [0, 1]), (8, "none"), (8, "all"))] +
+    [{"nccl_tests_make_variables": {"SHELL": "/bin/bash", "NVCC_APPEND_FLAGS": "-O2"}}]
 )
 
 

@@ -36,6 +36,12 @@ def test_a_path_is_written_as_the_kernel_shows_it():
     assert (mount["source"], mount["target"], mount["unit"]) == ("nas:/vol/a", "/data1", "data1.mount")
 
 
+def test_a_version_in_the_options_goes_before():
+    for option in ("vers=4.1", "nfsvers=3", "v4.2", "v3"):
+        assert nfs_mounts([{"server": "nas", "path": "/x"}], "b", [], ["hard", option], "4")[0]["options"] == ["_netdev", "nofail", "hard", option, "retry=10080"]
+    assert "vers=4" in nfs_mounts([{"server": "nas", "path": "/x"}], "b", [], ["hard", "minorversion=1"], "4")[0]["options"]
+
+
 def test_share_is_served_and_mounted():
     plan = shared_storage_plan("/data1/share", "a")
     assert plan == {"exports": [{"path": "/data1/share", "full_access": True}], "mounts": [{"server": "a", "path": "/data1/share"}],

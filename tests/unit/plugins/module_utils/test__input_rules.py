@@ -60,6 +60,23 @@ def test_a_path_in_another_spelling_is_refused_with_the_plain_one(rule, value, f
     assert "dev/fuse" not in entry["fix"] and "data1" not in entry["fix"]
 
 
+@pytest.mark.parametrize("value, advice", [
+    ("hrad", "did you mean hard?"), ("noatme", "did you mean noatime?"), ("nconect=4", "did you mean nconnect=4?"), ("rsze=8192", "did you mean rsize=8192?"),
+    ("foo", "make it so"), ("proto=tpc", "make it so"), ("nconect=99", "make it so"),
+])
+def test_the_option_that_is_meant_is_named(value, advice):
+    (entry,) = judge({"nfs_option": "mount", "fix": "make it so"}, value)
+    assert (entry["id"], entry["found"], entry["fix"]) == ("input-nfs-option", value, advice)
+
+
+def test_of_what_excludes_each_other_only_that_is_told():
+    (entry,) = judge({"exclusive": [["ro", "rw"], ["hide", "nohide"], ["fsid="]]}, ["rw", "fsid=0", "fsid=1", "ro"])
+    assert entry["expected"] == "one of ro and rw, fsid once"
+    # exports(5): some options may differ by the flavor of security.
+    assert judge({"exclusive": [["ro", "rw"]]}, ["sec=krb5", "rw", "sec=sys", "ro"]) == []
+    assert len(judge({"exclusive": [["ro", "rw"]]}, ["sec=krb5", "rw", "ro", "sec=sys"])) == 1
+
+
 def test_expressions():
     rule = dict(WORDS, that="anything")
     assert judge(rule, 1, truth=True) == []

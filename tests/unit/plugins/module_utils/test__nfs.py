@@ -10,7 +10,7 @@ import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
     ParseError, access_list, allowed_by_ufw, full_access, is_same_client, mount_of, not_in_force, options_in_force, parse_exports, parse_mountinfo,
-    parse_versions, unit_name,
+    parse_versions, shown_options, unit_name,
 )
 
 MOUNTINFO = """22 28 0:21 / /sys rw,nosuid,nodev shared:7 - sysfs sysfs rw
@@ -58,6 +58,12 @@ def test_unit_names_are_those_of_systemd_escape(path, name):
 def test_options_that_are_not_in_force(asked, missing):
     shown = next(mount for mount in parse_mountinfo(MOUNTINFO) if mount["type"] == "nfs4")["options"]
     assert options_in_force(asked, shown) == missing
+
+
+def test_every_option_of_mount_is_shown_or_known_not_to_be():
+    """The kernel shows these as they are asked for, or the role would mount anew on each run."""
+    assert shown_options(["v4.1", "nfsvers=3", "lookupcache=positive", "noatime", "fsc"]) == ["vers=4.1", "vers=3", "lookupcache=pos", "noatime", "fsc"]
+    assert shown_options(["sloppy", "users", "strictatime", "comment=share", "nofsc", "x-gvfs-hide", "norelatime", "silent"]) == []
 
 
 # --- exports --------------------------------------------------------------------------------------------------------------
