@@ -22,6 +22,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import 
     check_inventory,
     describe,
     judge_rules,
+    parse_options,
     parse_rules,
     reveal_at,
     secretive,
@@ -147,7 +148,7 @@ class ActionModule(ActionBase):
                     shared.settle(host, its_values)
             # Afterwards, as a rule may speak of other roles' variables.
             for role in roles:
-                findings += self._judge_rules(self._with_ids(rules[role.name], roles, values), values, wrong, shared, role, groups)
+                findings += self._judge_rules(self._with_data(rules[role.name], role, roles, values), values, wrong, shared, role, groups)
             findings += self._files(values)
             findings = self._causes(findings, shared, defaults)
             findings += self._unknown(roles, shared, hostvars)
@@ -175,8 +176,8 @@ class ActionModule(ActionBase):
         data = load_data(self._loader, os.path.join(role.path, "meta", "input_rules.yml"))
         return data if data is not None else {"input_rules": []}
 
-    def _with_ids(self, rules, roles, values):
-        """Return the rules with the ids that they ask for by a role's name; files of one's own add to them."""
+    def _with_data(self, rules, role, roles, values):
+        """Return the rules with the ids that they name a role for, to which files of one's own add, and with the options that they name a file for."""
         paths = {role.name: role.path for role in roles}
         filled = []
         for rule in rules:
@@ -187,6 +188,9 @@ class ActionModule(ActionBase):
                     # What is meant to be in a file that cannot be read is not known.
                     continue
                 rule = dict(rule, ids=frozenset().union(*[ids_in(load_data(self._loader, path)) for path in files + sorted(own)]))
+            elif rule["kind"] == "options":
+                data = load_data(self._loader, os.path.join(role.path, "meta", "%s.yml" % rule["options"]))
+                rule = dict(rule, options=parse_options(data, role.name, rule["options"]))
             filled.append(rule)
         return filled
 

@@ -614,6 +614,96 @@ def is_proxy(value):
     return parts is not None and parts[4] in ("", "/") and is_url(value, {"schemes": ["http", "https"], "credentials": True})
 
 
+# --- options of a program's configuration file ----------------------------------------------------------------------------
+
+def _is_list(judge):
+    return lambda value: isinstance(value, (list, tuple)) and all(judge(inner) for inner in value)
+
+
+def _is_by_name(judge):
+    return lambda value: isinstance(value, dict) and all(judge(inner) for inner in value.values())
+
+
+def _is_integer(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text(value):
+    return isinstance(value, str)
+
+
+def _is_bool(value):
+    return isinstance(value, bool)
+
+
+def _is_dict(value):
+    return isinstance(value, dict)
+
+
+def _is_with_length(value):
+    try:
+        return isinstance(value, str) and "/" in value and bool(ipaddress.ip_interface(value))
+    except ValueError:
+        return False
+
+
+def _is_runtime_path(value):
+    parts = normal_path(str(value)).split("/")[1:]
+    return is_plain_path(value) and ((len(parts) > 1 and parts[0] == "run") or (len(parts) > 2 and parts[:2] == ["var", "run"]) or is_folder(value, "data"))
+
+
+# JSON is strict: a program that reads it takes no text for a number, and no number for a text.
+_OPTIONS = {
+    "boolean": (_is_bool, "true or false, without quotes"),
+    "integer": (_is_integer, "a whole number, without quotes"),
+    "count": (lambda value: _is_integer(value) and 0 <= value < 1 << 32, "a whole number from 0 on, without quotes"),
+    "text": (_is_text, "text"),
+    "texts": (_is_list(_is_text), "a list of texts"),
+    "texts_by_name": (_is_by_name(_is_text), "a dictionary of texts; quote numbers, true and false"),
+    "booleans_by_name": (_is_by_name(_is_bool), "a dictionary of true or false, without quotes"),
+    "dictionary": (_is_dict, "a dictionary"),
+    "dictionaries": (_is_list(_is_dict), "a list of dictionaries"),
+    "dictionaries_by_name": (_is_by_name(_is_dict), "a dictionary of dictionaries"),
+    "address": (lambda value: value == "" or is_ip(value), "an address such as 10.0.0.1"),
+    "addresses": (_is_list(is_ip), "a list of addresses such as 10.0.0.53"),
+    "address_with_length": (lambda value: value == "" or _is_with_length(value), "an address with the length of its network, such as 172.30.0.1/16"),
+    "size": (lambda value: isinstance(value, str) and matches(value, r"(?i)[0-9]+([.][0-9]+)? ?[kmgtp]?i?b?"), 'a size as text, such as "64M"'),
+    "paths": (_is_list(is_path), "a list of absolute paths"),
+    "runtime_path": (_is_runtime_path, "a path in /run, or below a folder that is none of the system's own"),
+    "mirrors": (_is_list(lambda value: is_url(value, {"schemes": ["http", "https"]})), "a list of URLs such as https://mirror.example.org, without credentials"),
+}
+
+
+def option_kinds():
+    """Return the kinds that data about options may name."""
+    return frozenset(_OPTIONS)
+
+
+def option_faults(value, known, others):
+    """Return (name, what is expected, what to do) of the options of a file that a program would refuse, or pass over without a word.
+
+    C(known) is {name: a kind, or a list of words}, C(others) {name: the known one that took its place}. Other names are left to the program, unless they are
+    nearly known.
+    """
+    faults = []
+    for name, inner in value.items():
+        name = str(name)
+        if name not in known:
+            plain = re.sub(r"(?<=[a-z0-9])([A-Z])", r"-\1", name).replace("_", "-").lower()
+            near = others.get(plain) or (plain if plain in known else nearest(plain, known, 2 if len(plain) > 4 else 1))
+            # ip6tables beside iptables: a newer release may have it.
+            if near and (plain != name or plain in others or re.sub("[0-9]", "", plain) != re.sub("[0-9]", "", near)):
+                faults.append((name, "the name of an option", "did you mean %s?" % near))
+            elif not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
+                faults.append((name, "names of lower-case letters, digits and -", "correct the name"))
+        elif isinstance(known[name], list):
+            if not isinstance(inner, str) or inner and inner.lower() not in known[name]:
+                faults.append((name, "one of %s" % ", ".join(known[name]), ""))
+        elif not _OPTIONS[known[name]][0](inner):
+            faults.append((name, _OPTIONS[known[name]][1], ""))
+    return faults
+
+
 # --- images and packages --------------------------------------------------------------------------------------------------
 
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"

@@ -66,6 +66,7 @@ characters, unless a rule says C(multiline).
 - C(exclusive: [[a, b]])  of each of these lists the value, a list, has one at most; a word such as C(fsid=) stands for all of its values
 - C(apart: true)          a path that is not below another one of the same list
 - C(apart_from: {users: people, groups: teams})  a tree that does not lie in the folder that another tree of the list makes for a name in these variables
+- C(options: file)        options of a program's configuration file; the role's meta/file has their kinds (daemon_options), and other_names
 - C(multiline: true)      judges nothing: line breaks are allowed in this text
 - C(unique: true)         no value twice on one host (of a list);  C(unique: hosts): on no two hosts
 - C(same: true)           one value for all hosts
@@ -91,7 +92,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._findings import fin
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import describe, normal, show
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import are_exclusive, contradictions
 
-__all__ = ["KINDS", "READING", "RuleError", "check_inventory", "describe", "judge_rules", "parse_rules", "reveal_at", "secretive", "select",
+__all__ = ["KINDS", "READING", "RuleError", "check_inventory", "describe", "judge_rules", "parse_options", "parse_rules", "reveal_at", "secretive", "select",
            "show", "texts_of_many_lines", "unknown_variables"]
 
 
@@ -142,7 +143,7 @@ _GOOD = {
 }
 # These read other variables, too.
 READING = ("inside", "covers", "registry_of", "beside", "apart_from")
-KINDS = tuple(_GOOD) + READING + ("apart", "counted_by", "in_group", "writable", "own_path", "unique", "same", "that")
+KINDS = tuple(_GOOD) + READING + ("options", "apart", "counted_by", "in_group", "writable", "own_path", "unique", "same", "that")
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
 _NEED_WORDS = ("pattern", "that")
 
@@ -178,6 +179,18 @@ def parse_rules(data, role, options):
         texts = [name] + [str(row[key]) for key in ("when", "that") + READING if key in row]
         rules.append(dict(row, kind=kind, words=frozenset(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))))
     return rules
+
+
+def parse_options(data, role, name):
+    """Return (kinds of options, other names of options) of a file in a role's meta, checked."""
+    try:
+        (known, others) = (data[name], data["other_names"])
+        wrong = sorted(set(others.values()) - set(known)) + [kind for kind in known.values() if not isinstance(kind, list) and kind not in kinds.option_kinds()]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RuleError("%s: meta/%s.yml must hold the dictionaries %s and other_names" % (role, name, name)) from error
+    if wrong:
+        raise RuleError("%s: meta/%s.yml: unknown: %s" % (role, name, ", ".join(str(word) for word in wrong)))
+    return known, others
 
 
 def select(value, path):
@@ -324,6 +337,10 @@ def _likely(rule, source, value, reveal):
 
 def _finding(rule, host, label, value, reveal):
     base = re.split(r"[.\[]", rule["variable"])[0]
+    if rule["kind"] == "options":
+        # Behind the path of the rule and a dot.
+        ((dummy, allowed, advice),) = kinds.option_faults({label[len(rule["variable"]) - len(base) + 1:]: value}, *rule["options"])
+        rule = dict(rule, allowed=allowed, fix=advice)
     return finding(
         "input-rule" if rule["kind"] == "that" else "input-" + rule["kind"].replace("_", "-"),
         host,
@@ -357,7 +374,7 @@ def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(
             if kind == "same" and unsteady(host, base):
                 continue
             group = key(host, base)
-            wrong = judged.get(group) if group is not None and (kind in _GOOD or kind == "same" or rule.get("unique") is True) else None
+            wrong = judged.get(group) if group is not None and (kind in _GOOD or kind in ("same", "options") or rule.get("unique") is True) else None
             if wrong is None:
                 wrong = judged[group] = _wrong(rule, host, select(values[host][base], path), evaluate, seen, values[host], groups)
             for label, value in wrong:
@@ -412,6 +429,9 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
     kind = rule["kind"]
     for label, value in selected:
         if rule.get("empty") and not value and value is not False and value != 0:
+            continue
+        if kind == "options":
+            wrong += [("%s.%s" % (label, name), value.get(name)) for name, dummy, dummy in kinds.option_faults(value, *rule[kind])]
             continue
         if kind in _GOOD:
             good = _GOOD[kind](value, rule[kind])

@@ -179,6 +179,8 @@ HARMFUL = (
 )
 
 HARMFUL += (
+    bad("docker_engine_daemon_options", {"hosts": ["tcp://0.0.0.0:2375"]}, {"hosts": ["unix:///x", "tcp://0.0.0.0:2376"], "tls": True},
+        {"hosts": [":2375"], "tlsverify": False}, {"graph": "/etc"}, {"exec-root": "/etc"}, {"pidfile": "/etc/passwd"}) +
     bad("training_image_pip_packages", ["--index-url=https://x"], ["pip"], "pip==24.0") +
     bad("docker_engine_daemon_options", {"data-root": "/etc"}, {"data-root": "//usr"}, {"data-root": "docker"}, {"data-root": "/var/lib"}) +
     bad("training_container_mounts", *[[{"source": path, "target": "/x"}] for path in ("/", "/etc", "//usr/", "/boot/efi", "/root/.ssh", "/./var", "/sys/x",
@@ -193,6 +195,9 @@ HARMFUL += (
 )
 
 REFUSED = (
+    bad("docker_engine_daemon_options", {"log-drivr": "x"}, {"live-restore": "maybe"}, {"live-restore": "true"}, {"mtu": "x"}, {"dns": ["999.1.1.1"]},
+        {"data-root": None}, {"log-opts": {"max-file": 3, "splunk-token": "hunter2"}}, {"log-level": "loud"}, {"bip": "x"}, {"registry-mirror": ["https://x"]},
+        {"hosts": "unix:///x"}, {"live_restore": True}, {"log.opts": {"a": "b"}}) +
     bad("package_sources_ca_certificates", [CERTIFICATE.replace("CERTIFICATE", "RSA PRIVATE KEY").replace("MIIB", "MIIEhunter2") + CERTIFICATE], ["/etc/passwd"],
         [CERTIFICATE.replace("MIIB", "!!!")], [CERTIFICATE.replace("MIIB", "")], [CERTIFICATE + CERTIFICATE[:40]]) +
     bad("docker_engine_repository_key", ARMOR.replace("mDMEZ", ""), ARMOR.replace("PUBLIC", "PRIVATE") + ARMOR, "/etc/passwd", CERTIFICATE) +
@@ -319,6 +324,10 @@ REFUSED = (
 )
 
 GOOD = [
+    {"docker_engine_daemon_options": {"hosts": ["unix:///var/run/docker.sock", "tcp://0.0.0.0:2376"], "tlsverify": True, "tlscacert": "/etc/docker/ca.pem"}},
+    {"docker_engine_daemon_options": {"dns": ["10.0.0.53", "fd00::53"], "mtu": 9000, "exec-root": "/run/docker", "default-shm-size": "1G", "something-new": 1,
+                                      "bip": "172.30.0.1/16", "log-opts": {"max-file": "3"}, "default-ulimits": {"memlock": {"Hard": -1, "Soft": -1}}},
+     "docker_engine_daemon_override": ["log-opts.max-file", "mtu"]},
     {"docker_engine_repository_key": ARMOR.replace("\n\n", "\nComment: a key\n\n").replace("mDMEZ", "mDME\n=abcd")},
     {"package_sources_ca_certificates": ["# CN = site\n" + CERTIFICATE + CERTIFICATE]},
     {"preflight_image_facts": {"nccl": "2.21.5-1+cuda12.4", "gcc": "11.4.0-1ubuntu1~22.04"}}, {"preflight_image_facts": {"nccl": "2.8.4-1"}},
