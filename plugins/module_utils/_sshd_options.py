@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 
 __all__ = ["GROUPS", "SshdOptionError", "refused", "sshd_lines", "unwritable"]
@@ -14,7 +15,7 @@ __all__ = ["GROUPS", "SshdOptionError", "refused", "sshd_lines", "unwritable"]
 GROUPS = {
     "address": ("port", "listenaddress", "addressfamily", "routingdomain"),
     "keys": ("hostkey", "hostkeyagent", "hostcertificate", "authorizedkeysfile", "authorizedkeyscommand", "authorizedkeyscommanduser", "trustedusercakeys",
-             "authorizedprincipalsfile", "authorizedprincipalscommand", "authorizedprincipalscommanduser", "pidfile"),
+             "authorizedprincipalsfile", "authorizedprincipalscommand", "authorizedprincipalscommanduser", "pidfile", "revokedkeys"),
     "login": ("allowusers", "allowgroups", "denyusers", "denygroups", "permitrootlogin", "passwordauthentication", "permitemptypasswords",
               "challengeresponseauthentication", "kbdinteractiveauthentication", "pubkeyauthentication", "authenticationmethods", "usepam", "strictmodes",
               "hostbasedauthentication", "gssapiauthentication", "kerberosauthentication", "permituserenvironment", "refuseconnection"),
@@ -22,6 +23,22 @@ GROUPS = {
     # Each governs the lines below it.
     "block": ("match", "include"),
 }
+# With fewer than one, sshd accepts the file and no login.
+_AT_LEAST_ONE = ("maxsessions", "maxauthtries", "persourcemaxstartups")
+# Of the algorithms, one of these must remain: of the keys that the cluster has, or that ssh of OpenSSH 7.6 to 10 offers by itself.
+_NEEDED = {
+    "hostkeyalgorithms": ("ssh-ed25519",),
+    "pubkeyacceptedalgorithms": ("ssh-ed25519",),
+    "pubkeyacceptedkeytypes": ("ssh-ed25519",),
+    "ciphers": ("aes128-ctr", "aes192-ctr", "aes256-ctr", "aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com"),
+    "kexalgorithms": (
+        "curve25519-sha256", "curve25519-sha256@libssh.org", "ecdh-sha2-nistp256", "ecdh-sha2-nistp384", "ecdh-sha2-nistp521",
+        "diffie-hellman-group-exchange-sha256", "diffie-hellman-group14-sha256", "diffie-hellman-group16-sha512", "diffie-hellman-group18-sha512",
+        "sntrup761x25519-sha512", "sntrup761x25519-sha512@openssh.com", "mlkem768x25519-sha256"),
+}
+# Lists of all others have commas.
+_WITH_BLANKS = ("acceptenv", "setenv", "ipqos", "permitopen", "permitlisten", "rekeylimit", "subsystem", "channeltimeout", "persourcepenalties",
+                "persourcepenaltyexemptlist")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*\Z")
 
 
@@ -30,22 +47,46 @@ class SshdOptionError(ValueError):
 
 
 def refused(options, group):
-    """Names of the options that belong to a group of C(GROUPS)."""
+    """Names of the options that belong to a group of C(GROUPS), or, for the group lockout, with whose value nobody could log in."""
+    if group == "lockout":
+        return sorted(str(name) for name, value in options.items() if _locks_out(str(name).lower(), _text(value, str(name).lower())))
     return sorted(str(name) for name in options if str(name).lower() in GROUPS[group])
 
 
-def _text(value):
-    """The value as sshd reads it; None where it has no line of its own."""
+def _locks_out(name, text):
+    """Whether sshd would let nobody in with this value, or not start: tried on OpenSSH 9.2, whose sshd -t accepts most of them."""
+    if text is None:
+        return False
+    if name in _AT_LEAST_ONE:
+        return re.fullmatch("0+", text) is not None
+    if name == "maxstartups":
+        return not re.fullmatch("0*[1-9][0-9]*(:0*([1-9][0-9]?|100):0*[1-9][0-9]*)?", text)
+    if name not in _NEEDED or text[0] in "+^":
+        return False
+    patterns = text.lstrip("-").split(",")
+    matched = [algorithm for algorithm in _NEEDED[name] if any(fnmatch.fnmatchcase(algorithm, pattern) for pattern in patterns)]
+    return len(matched) == len(_NEEDED[name]) if text[0] == "-" else not matched
+
+
+def _text(value, name=""):
+    """The value of an option, whose name is in lower case, as sshd reads it; None where it has no line of its own."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         words = [_text(entry) for entry in value]
-        return ",".join(words) if words and None not in words else None
+        if not words or None in words:
+            return None
+        return " ".join(_word(word) for word in words) if name in _WITH_BLANKS else ",".join(words)
     if not isinstance(value, (str, int)):
         return None
     text = str(value).strip()
     # A line break would begin another option.
     return text if text and text.isprintable() else None
+
+
+def _word(text):
+    """A word among others with blanks between them."""
+    return '"%s"' % text if " " in text and '"' not in text else text
 
 
 def unwritable(options):
@@ -57,10 +98,10 @@ def unwritable(options):
 
 def sshd_lines(defaults, options):
     """Lines of sshd_config: the defaults, of which C(options) replace those of the same name in any spelling, and the other options."""
-    wrong = unwritable(options) + [name for group in GROUPS for name in refused(options, group)]
+    wrong = unwritable(options) + [name for group in tuple(GROUPS) + ("lockout",) for name in refused(options, group)]
     if wrong:
         raise SshdOptionError("training_sshd_options: %s cannot be set" % ", ".join("'%s'" % name for name in wrong))
     given = {name.lower(): name for name in options}
-    lines = ["%s %s" % (name, _text(options[given[name.lower()]] if name.lower() in given else value)) for name, value in defaults.items()]
+    lines = ["%s %s" % (name, _text(options[given[name.lower()]] if name.lower() in given else value, name.lower())) for name, value in defaults.items()]
     known = {name.lower() for name in defaults}
-    return lines + ["%s %s" % (name, _text(value)) for name, value in sorted(options.items()) if name.lower() not in known]
+    return lines + ["%s %s" % (name, _text(value, name.lower())) for name, value in sorted(options.items()) if name.lower() not in known]

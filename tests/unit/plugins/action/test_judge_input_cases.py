@@ -195,6 +195,8 @@ HARMFUL += (
 )
 
 REFUSED = (
+    bad("training_sshd_options", {"RevokedKeys": "/x"}, {"MaxSessions": 0}, {"MaxStartups": 0}, {"HostKeyAlgorithms": "ssh-rsa"}, {"maxauthtries": "0"},
+        {"PubkeyAcceptedAlgorithms": ["rsa-sha2-512"]}, {"Ciphers": "aes128-cbc"}) +
     bad("docker_engine_daemon_options", {"log-drivr": "x"}, {"live-restore": "maybe"}, {"live-restore": "true"}, {"mtu": "x"}, {"dns": ["999.1.1.1"]},
         {"data-root": None}, {"log-opts": {"max-file": 3, "splunk-token": "hunter2"}}, {"log-level": "loud"}, {"bip": "x"}, {"registry-mirror": ["https://x"]},
         {"hosts": "unix:///x"}, {"live_restore": True}, {"log.opts": {"a": "b"}}) +
@@ -324,6 +326,8 @@ REFUSED = (
 )
 
 GOOD = [
+    {"training_sshd_options": {"AcceptEnv": ["LANG", "LC_*"], "MaxSessions": 1, "MaxStartups": "10:30:100", "HostKeyAlgorithms": ["ssh-ed25519"],
+                               "KexAlgorithms": "+diffie-hellman-group14-sha1"}},
     {"docker_engine_daemon_options": {"hosts": ["unix:///var/run/docker.sock", "tcp://0.0.0.0:2376"], "tlsverify": True, "tlscacert": "/etc/docker/ca.pem"}},
     {"docker_engine_daemon_options": {"dns": ["10.0.0.53", "fd00::53"], "mtu": 9000, "exec-root": "/run/docker", "default-shm-size": "1G", "something-new": 1,
                                       "bip": "172.30.0.1/16", "log-opts": {"max-file": "3"}, "default-ulimits": {"memlock": {"Hard": -1, "Soft": -1}}},
