@@ -762,12 +762,63 @@ def is_nccl_build(value, kind=True):
     return NcclBuild.parse(str(value)) is not None or (kind != "exact" and NcclBuild.is_release(str(value)))
 
 
+# PEP 440.
+_PIP_VERSION = (r"(?i:v?([0-9]+!)?[0-9]+([.][0-9]+)*([-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?[0-9]*)?(-[0-9]+|[-_.]?(post|rev|r)[-_.]?[0-9]*)?"
+                r"([-_.]?dev[-_.]?[0-9]*)?([+][a-z0-9]+([-_.][a-z0-9]+)*)?)")
+_PINNED = r"(?P<name>[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)(\[[A-Za-z0-9._-]+(,[A-Za-z0-9._-]+)*\])?==(?P<version>%s)" % _PIP_VERSION
+# PEP 508: words of a condition.
+_OF_MARKER = ("python_version", "python_full_version", "os_name", "sys_platform", "platform_release", "platform_system", "platform_version",
+              "platform_machine", "platform_python_implementation", "implementation_name", "implementation_version", "extra")
+_MARKER_WORD = re.compile(r"""\s*(?:(?P<value>'[^']*'|"[^"]*"|%s)|(?P<op><=|>=|===|==|!=|~=|<|>|not\s+in\b|in\b)|(?P<join>and\b|or\b)|(?P<mark>[()]))"""
+                          % "|".join(word + r"\b" for word in sorted(_OF_MARKER, key=len, reverse=True)))
+
+
+def is_marker(text):
+    """Return whether a text is a condition of a requirement: python_version < "3.7" and (os_name == "posix" or extra == "x")."""
+    if len(text) > 1000:
+        return False
+    words, place, depth = "", 0, 0
+    while text[place:].strip():
+        found = _MARKER_WORD.match(text, place)
+        if not found:
+            return False
+        place = found.end()
+        mark = found.group("mark")
+        depth += {"(": 1, ")": -1}.get(mark, 0)
+        if depth < 0:
+            return False
+        words += mark or {"value": "v", "op": "o", "join": "j"}[found.lastgroup]
+    # Comparisons joined by and, or; parentheses around what is one itself.
+    before = None
+    while before != words:
+        before, words = words, re.sub(r"\(v?c\)", "c", words.replace("vov", "c")).replace("cjc", "c")
+    return words == "c"
+
+
 def is_package(value, kind=True):
     """kind true: NAME, NAME:ARCHITECTURE, NAME=VERSION of Debian; pinned: NAME==VERSION of pip; requirement: that with conditions."""
     if kind is True:
         return matches(value, r"[a-z0-9][a-z0-9+.-]{1,127}(:[a-z0-9-]+)?(=([0-9]+:)?[A-Za-z0-9.+~-][A-Za-z0-9.+:~-]*)?")
-    pinned = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9._-]+(,[A-Za-z0-9._-]+)*\])?==[0-9A-Za-z.+!_-]+"
-    return matches(value, pinned if kind == "pinned" else pinned + r"( *;[A-Za-z0-9_.<>=!'\"() ,+-]+)?")
+    if not is_text(value):
+        return False
+    package, semicolon, marker = str(value).partition(";")
+    if semicolon and (kind == "pinned" or not is_plain_text(marker) or not is_marker(marker)):
+        return False
+    return matches(package.rstrip(" ") if semicolon else package, _PINNED)
+
+
+def is_one_version_each(values):
+    """Return whether no package of pip is named with two versions under the same condition."""
+    versions = {}
+    for value in values:
+        package, dummy, marker = str(value).partition(";")
+        found = re.fullmatch(_PINNED, package.strip(), re.ASCII)
+        if found:
+            # a_b, a.b and A-B are one package.
+            name = re.sub("[-_.]+", "-", found.group("name")).lower()
+            if versions.setdefault((name, "".join(marker.split())), found.group("version")) != found.group("version"):
+                return False
+    return True
 
 
 def is_capability(value, kind=True):

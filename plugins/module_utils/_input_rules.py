@@ -54,6 +54,7 @@ characters, unless a rule says C(multiline).
 - C(checksum: true)       sha256:DIGITS;  C(checksum: bare): the digits;  C(checksum: list): several
 - C(nccl_build: true)     2.21.5 or 2.21.5-1+cuda12.4;  C(nccl_build: exact): only the latter
 - C(package: true)        Debian's name[=version];  C(package: pinned): pip's name==version;  C(package: requirement): with a condition
+- C(one_version_each: true)  pip's packages, none of which has two versions under one condition
 - C(capability: true)     compute capability without its dot;  C(capability: number): without its letter
 - C(key: PGP PUBLIC KEY BLOCK)  armored text, or the absolute path of a file on the controller
 - C(file: true)           absolute path of a file on the controller;  C(file: directory): of a folder
@@ -130,6 +131,7 @@ _GOOD = {
     "checksum": kinds.is_checksum,
     "nccl_build": kinds.is_nccl_build,
     "package": kinds.is_package,
+    "one_version_each": lambda value, dummy: kinds.is_one_version_each(value),
     "capability": kinds.is_capability,
     "key": kinds.is_key,
     "file": kinds.is_file,
@@ -278,6 +280,7 @@ _WORDS = {
     "nccl_build": {True: "an exact version such as 2.21.5-1+cuda12.4, or a release such as 2.21.5", "exact": "an exact version such as 2.28.9-1+cuda13.0"},
     "package": {True: "a Debian package's name, or name=version", "pinned": "name==version",
                 "requirement": "name==version, with or without a condition behind ;"},
+    "one_version_each": "one version of each package",
     "capability": {True: "a compute capability without its dot, such as 90", "number": 'a compute capability without its dot, such as "90" for 9.0'},
     "key": {"PGP PUBLIC KEY BLOCK": "an ASCII-armored public key and nothing else, or the absolute path of one on the controller",
             "CERTIFICATE": "PEM text of certificates and no keys, or the absolute path of such a file on the controller"},

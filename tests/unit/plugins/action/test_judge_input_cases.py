@@ -195,6 +195,12 @@ HARMFUL += (
 )
 
 REFUSED = (
+    bad("training_image_python_packages", ["numpy==latest"], ["numpy==1.2", "NumPy==1.3"], ["numpy==1.2.x"]) +
+    bad("training_image_horovod_build_packages", ["cmake==3.31.6 ; foo"], ["cmake==3.31.6", "cmake==3.28.4"], ["cmake==3.31.6;"]) +
+    bad("training_image_horovod_dependencies", ["cffi==1.15.1; python_version<3.7"]) + bad("training_image_pip_packages", ["pip==24.0", "pip==23.0"]) +
+    bad("training_image_source_fixes", [dict(FIX, when={})], [dict(FIX, replace=[{"file": "a", "from": "", "to": "b"}])], [FIX, dict(FIX, reason="other")],
+        [dict(FIX, environment={"A B": "hunter2"})], [dict(FIX, environment={"A": ["hunter2"]})]) +
+    bad("training_image_base_archive", "-x", "../x", "x.tar", "/a/../b", training_image_base_archive_on_head=True) +
     bad("training_sshd_options", {"RevokedKeys": "/x"}, {"MaxSessions": 0}, {"MaxStartups": 0}, {"HostKeyAlgorithms": "ssh-rsa"}, {"maxauthtries": "0"},
         {"PubkeyAcceptedAlgorithms": ["rsa-sha2-512"]}, {"Ciphers": "aes128-cbc"}) +
     bad("docker_engine_daemon_options", {"log-drivr": "x"}, {"live-restore": "maybe"}, {"live-restore": "true"}, {"mtu": "x"}, {"dns": ["999.1.1.1"]},
@@ -326,6 +332,9 @@ REFUSED = (
 )
 
 GOOD = [
+    {"training_image_base_archive": "/srv/images/base image.tar", "training_image_base_archive_on_head": True},
+    {"training_image_source_fixes": [FIX, dict(FIX, name="other", environment={"A": 1})], "training_image_rebuild": "never",
+     "training_image_horovod_dependencies": ["cloudpickle==2.2.1 ; python_version < '3.7'", "cloudpickle==3.1.1 ; python_version >= \"3.7\""]},
     {"training_sshd_options": {"AcceptEnv": ["LANG", "LC_*"], "MaxSessions": 1, "MaxStartups": "10:30:100", "HostKeyAlgorithms": ["ssh-ed25519"],
                                "KexAlgorithms": "+diffie-hellman-group14-sha1"}},
     {"docker_engine_daemon_options": {"hosts": ["unix:///var/run/docker.sock", "tcp://0.0.0.0:2376"], "tlsverify": True, "tlscacert": "/etc/docker/ca.pem"}},

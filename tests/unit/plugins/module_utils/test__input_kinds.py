@@ -31,6 +31,25 @@ def test_kinds(judge, good, bad):
     assert [value for value in good if not judge(value)] == [] and [value for value in bad if judge(value)] == []
 
 
+@pytest.mark.parametrize("kind, good, bad", [
+    ("pinned", ["numpy==1.26.4", "torch==2.1.0+cu118", "torch[a,b]==2.0.0rc1", "a==1!2.0", "a==2.6.0a0+ecf3bae40a.nv25.01", "a==1.0.post1", "a==1-1", "a==v1",
+                "a==1.0.dev3", "a_b.c-d==2026.1"],
+     ["numpy==latest", "numpy==", "numpy==1.x", "numpy==1.*", "numpy==1..2", "numpy==1.2 ; python_version<'3'", "numpy", "numpy>=1", "==1", "-a==1", "a==1\n"]),
+    ("requirement", ["cmake==3.31.6", "a==1; python_version<'3.7'", "a==1 ; python_version < \"3.7\" and (os_name == 'posix' or extra=='x')",
+                     "a==1;'linux' in sys_platform", "a==1; sys_platform not in 'win32'", "a==1 ; (python_version>='3')"],
+     ["cmake==3.31.6 ; foo", "a==1;", "a==1; ", "a==1; python_version", "a==1; python_version<3", "a==1; (python_version<'3'", "a==1; python_version<'3' and",
+      "a==1; python_version<'3' os_name=='x'", "a==1; )(", "a==1; python_version<'3\n'", "a==1; foo=='x'", "a==1; 'a' 'b'"]),
+])
+def test_packages_of_pip(kind, good, bad):
+    assert [value for value in good if not kinds.is_package(value, kind)] == [] and [value for value in bad if kinds.is_package(value, kind)] == []
+
+
+def test_one_version_of_each_package():
+    assert kinds.is_one_version_each(["numpy==1.2", "torch==2.0", "a==1; python_version<'3.7'", "a==2; python_version>='3.7'", "numpy==1.2"])
+    assert not kinds.is_one_version_each(["numpy==1.2", "torch==2", "Num_Py==1.2", "numpy==1.3"])
+    assert not kinds.is_one_version_each(["a-b==1", "A.b[x]==2"]) and not kinds.is_one_version_each(["a==1;os_name=='x'", "a==2; os_name == 'x'"])
+
+
 def block(kind="CERTIFICATE", body="TUlJQg=="):
     return "-----BEGIN %s-----\n%s\n-----END %s-----\n" % (kind, body, kind)
 
@@ -122,6 +141,8 @@ def test_a_long_value_is_judged_at_once():
     for text in ("a" * 200000, ":" * 200000, "@" * 200000, "https://" + "a:" * 100000, "a." * 100000, "a-" * 100000, "u:" + "p" * 200000 + "@a"):
         kinds.show(text)
         kinds.is_key("-----BEGIN CERTIFICATE-----" + text, "CERTIFICATE")
+        kinds.is_package("a==1" + text, "pinned")
+        kinds.is_package("a==1;" + "(" * 900 + text, "requirement")
         for judge in (kinds.is_image, kinds.is_url, kinds.is_host, kinds.is_client, kinds.is_no_proxy, kinds.is_plain_path):
             judge(text)
     assert time.process_time() - begun < 1.5
