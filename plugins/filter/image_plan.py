@@ -95,7 +95,7 @@ def image_plan(probe, base, horovod, requested, vendor=None, facts_file=""):
     if probe:
         probe = dict(probe, cuda_architecture=CUDA_ARCHITECTURES.get(probe["architecture"], probe["architecture"]))
         source = vendor_source("cuda_ubuntu", {"os": probe["os"], "architecture": probe["architecture"]}, given.get("cuda_url") or CUDA_URL,
-                               given.get("keyring_checksum") or "", facts_file=facts_file, cuda_fingerprint=fingerprint)
+                               keyring_checksum=given.get("keyring_checksum") or "", facts_file=facts_file, cuda_fingerprint=fingerprint)
     retired = {"places": [CUDA_PLACE % "[^/]+"], "former_places": [FORMER_PLACE], "fingerprints": [fingerprint], "retired_keys": RETIRED_KEYS}
     return dict(_image_plan.image_plan(base, horovod, probe, requested, facts(facts_file), source), source=source, retired=retired)
 

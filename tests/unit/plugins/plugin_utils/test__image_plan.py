@@ -136,6 +136,12 @@ def test_the_repository_is_that_of_the_image_s_distribution_and_its_key_is_known
     assert mirror["retired"]["fingerprints"] == ["AB" * 20]
 
 
+def test_the_checksum_of_a_site_s_keyring_package_is_used():
+    source = plan(vendor={"cuda_url": "https://mirror.example.org/cuda", "keyring_checksum": "sha256:" + "cd" * 32})["source"]
+    assert source["key_checksums"] == ["sha256:" + "cd" * 32] and source["key_fingerprints"] == []
+    assert source["key_url"] == "https://mirror.example.org/cuda/ubuntu1804/x86_64/cuda-keyring_1.1-1_all.deb"
+
+
 def test_a_version_that_the_user_sets_wins_and_so_do_his_repositories():
     made = plan(nccl_version="2.15.5-1+cuda11.0", has_repositories=True)
     assert made["nccl"]["version"] == "2.15.5-1+cuda11.0" and made["nccl"]["vendor"] is False
