@@ -653,7 +653,7 @@ def _is_runtime_path(value):
 
 
 # JSON is strict: a program that reads it takes no text for a number, and no number for a text.
-_OPTIONS = {
+_OPTION_KINDS = {
     "boolean": (_is_bool, "true or false, without quotes"),
     "integer": (_is_integer, "a whole number, without quotes"),
     "count": (lambda value: _is_integer(value) and 0 <= value < 1 << 32, "a whole number from 0 on, without quotes"),
@@ -676,7 +676,7 @@ _OPTIONS = {
 
 def option_kinds():
     """Return the kinds that data about options may name."""
-    return frozenset(_OPTIONS)
+    return frozenset(_OPTION_KINDS)
 
 
 def option_faults(value, known, others):
@@ -699,8 +699,8 @@ def option_faults(value, known, others):
         elif isinstance(known[name], list):
             if not isinstance(inner, str) or inner and inner.lower() not in known[name]:
                 faults.append((name, "one of %s" % ", ".join(known[name]), ""))
-        elif not _OPTIONS[known[name]][0](inner):
-            faults.append((name, _OPTIONS[known[name]][1], ""))
+        elif not _OPTION_KINDS[known[name]][0](inner):
+            faults.append((name, _OPTION_KINDS[known[name]][1], ""))
     return faults
 
 
