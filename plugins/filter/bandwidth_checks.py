@@ -129,7 +129,8 @@ def _watched_checks(answer, hosts, tail, gpus, reason):
         if not gpus.get(host) and collective != "nccl":
             checks.append(skipped("gpus-busy", host, "the training container was given no GPU"))
         elif collective == "gloo":
-            checks.append(finding("gpus-busy", host, "fail", expected="%s in use" % quantity(gpus[host], "GPU"), found="the job ran on the CPU: PyTorch sees no GPU",
+            checks.append(finding("gpus-busy", host, "fail", expected="%s in use" % quantity(gpus[host], "GPU"),
+                                  found="the job ran on the CPU: PyTorch sees no GPU",
                                   source=SOURCE["gloo"], fix="take an image whose PyTorch is built for CUDA, and see check toolkit-container"))
         else:
             checks.append(gpus_busy(watched, host) if host in seen else skipped("gpus-busy", host, "not seen: %s" % reason))

@@ -670,7 +670,8 @@ _OPTION_KINDS = {
     "size": (lambda value: isinstance(value, str) and matches(value, r"(?i)[0-9]+([.][0-9]+)? ?[kmgtp]?i?b?"), 'a size as text, such as "64M"'),
     "paths": (_is_list(is_path), "a list of absolute paths"),
     "runtime_path": (_is_runtime_path, "a path in /run, or below a folder that is none of the system's own"),
-    "mirrors": (_is_list(lambda value: is_url(value, {"schemes": ["http", "https"]})), "a list of URLs such as https://mirror.example.org, without credentials"),
+    "mirrors": (_is_list(lambda value: is_url(value, {"schemes": ["http", "https"]})),
+                "a list of URLs such as https://mirror.example.org, without credentials"),
 }
 
 

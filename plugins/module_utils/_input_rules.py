@@ -669,6 +669,7 @@ def check_inventory(groups, connections):
     for variable, hosts in (("ansible_host", by_ssh), ("cluster_address", given)):
         for address, names in _same_address(hosts).items():
             listed = ", ".join(names)
-            findings.append(finding("inventory-same-address", listed, "fail", "every host has its own address", "%s is the address of %s" % (show(address), listed),
+            findings.append(finding("inventory-same-address", listed, "fail", "every host has its own address",
+                                    "%s is the address of %s" % (show(address), listed),
                                     variable, "give each of %s its own %s, or remove the host that is listed twice" % (listed, variable)))
     return findings

@@ -446,7 +446,8 @@ def main():
             msg="%s can not be made or changed from here, as their NFS server takes root for another user (root_squash) and their owner may not do "
                 "it either. Have the server's administrator run, %s. Then run this again: folders with this group and mode are accepted as they are. Paths "
                 "are as this host mounts them; below an NFS 4 root (fsid=0) put its path before them"
-                % (quantity(sum(len(commands) for commands in folders.commands.values()), "folder"), orders), commands=folders.commands, changed_paths=folders.changed)
+                % (quantity(sum(len(commands) for commands in folders.commands.values()), "folder"), orders),
+                 commands=folders.commands, changed_paths=folders.changed)
     module.exit_json(changed=bool(folders.changed), changed_paths=folders.changed, kept=folders.kept, unprotected=folders.unprotected,
                      diff=folders.diff)
 

@@ -24,7 +24,7 @@ def load(name):
 
 def ids_in(variable, word):
     """The ids that a rule of the input names."""
-    (expression,) = [rule["that"] for rule in load("input_rules.yml")["input_rules"] if rule["variable"] == variable and word in rule["that"]]
+    (expression,) = [rule["that"] for rule in load("input_rules.yml")["input_rules"] if rule["variable"] == variable and word in rule.get("that", "")]
     return re.findall(r"'([a-z-]+-[a-z-]+|memlock)'", expression)
 
 
