@@ -447,7 +447,7 @@ def main():
                 "it either. Have the server's administrator run, %s. Then run this again: folders with this group and mode are accepted as they are. Paths "
                 "are as this host mounts them; below an NFS 4 root (fsid=0) put its path before them"
                 % (quantity(sum(len(commands) for commands in folders.commands.values()), "folder"), orders),
-                 commands=folders.commands, changed_paths=folders.changed)
+            commands=folders.commands, changed_paths=folders.changed)
     module.exit_json(changed=bool(folders.changed), changed_paths=folders.changed, kept=folders.kept, unprotected=folders.unprotected,
                      diff=folders.diff)
 
