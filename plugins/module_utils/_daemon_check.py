@@ -52,7 +52,7 @@ def daemon_config_state(module, path="/etc/docker/daemon.json", service="docker.
     try:
         options = parse_daemon_config(content.decode("utf-8"))
     except (ParseError, UnicodeDecodeError) as problem:
-        # Docker gives no place for what is no JSON. Without an engine nobody reads the file.
+        # Docker gives no place for what is no JSON. Without an engine the file is not read.
         return "%s: %s" % (path, problem) if error or version is None else "", []
     if not content.strip():
         if error:

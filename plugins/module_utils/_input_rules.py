@@ -511,7 +511,7 @@ def unknown_variables(names, known, roles, used=()):
         if near and not _is_family(plain, near):
             unknown[name] = (folded[near], "misspelt")
         elif of_other_prefix:
-            # Where the right name is set, too, this one is another's.
+            # If the correct name is set as well, this variable is the user's own.
             if not set(of_other_prefix) & set(names):
                 unknown[name] = (" or ".join(of_other_prefix), "prefix")
         elif near or name.startswith(prefixes):
@@ -578,7 +578,7 @@ def misspelt_groups(groups):
     for name, hosts in groups.items():
         if not hosts or name in GROUPS or name in _OWN_GROUPS or name in ("all", "ungrouped"):
             continue
-        # A group of hosts that the cluster does not have is rather another's: store, clustered.
+        # A group whose hosts are not in the cluster serves another purpose: store, clustered.
         foreign = bool(groups.get("cluster")) and set(groups["cluster"]).isdisjoint(hosts)
         for meant in GROUPS:
             # An umbrella over ours has all of its hosts.

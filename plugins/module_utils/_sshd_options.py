@@ -47,14 +47,14 @@ class SshdOptionError(ValueError):
 
 
 def refused(options, group):
-    """Names of the options that belong to a group of C(GROUPS), or, for the group lockout, with whose value nobody could log in."""
+    """Names of the options that belong to a group of C(GROUPS), or, for the group lockout, whose value would refuse every login."""
     if group == "lockout":
         return sorted(str(name) for name, value in options.items() if _locks_out(str(name).lower(), _text(value, str(name).lower())))
     return sorted(str(name) for name in options if str(name).lower() in GROUPS[group])
 
 
 def _locks_out(name, text):
-    """Whether sshd would let nobody in with this value, or not start: tried on OpenSSH 9.2, whose sshd -t accepts most of them."""
+    """Whether sshd would refuse every login with this value, or not start: tried on OpenSSH 9.2, whose sshd -t accepts most of them."""
     if text is None:
         return False
     if name in _AT_LEAST_ONE:

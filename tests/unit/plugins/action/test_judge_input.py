@@ -167,7 +167,8 @@ def test_a_value_that_is_refused(judge, name, value, check_id, allowed):
 
 # Bad input, each of which has to be refused: a line break would let a value write a line of its own, such as PermitRootLogin, into a file of the host.
 @pytest.mark.parametrize("name, value, source", [
-    ("training_sshd_options", {"Banner": "x\nPermitRootLogin yes"}, ".Banner"), ("package_sources_no_proxy", ["a.example\nLD_PRELOAD=/tmp/x"], "[0]"),
+    ("training_sshd_options", {"Banner": "x\nPermitRootLogin yes"}, ".Banner"),  # refused: the value would add a line to sshd_config
+    ("package_sources_no_proxy", ["a.example\nLD_PRELOAD=/tmp/x"], "[0]"),
     ("nfs_server_exports", [{"path": "/data1/share *(rw)\n/etc"}], "[0].path"), ("train_environment", {"A\nB": "x"}, ""),
     ("package_sources_apt_repositories", [{"uris": ["https://m.example\nTrusted: yes"], "suites": ["x/"], "signed_by": "/nowhere"}], "[0].uris[0]"),
 ])
@@ -362,7 +363,7 @@ def test_a_source_fix_names_what_it_replaces(judge):
     assert {source for _id, source in problems(judge(cluster({"training_image_source_fixes": [fix]})))} == {"training_image_source_fixes[0].replace[0]"}
 
 
-def test_a_lab_that_nobody_has_made_is_one_line(judge):
+def test_a_lab_that_does_not_exist_is_one_line(judge):
     inventory = cluster({"ansible_ssh_private_key_file": "{{ inventory_dir }}/../.lab/ssh/id_ed25519"})
     assert judge(inventory) == {"changed": False, "failed": True, "msg":
                                 "server-a, server-b do not exist yet: run make lab, which makes these hosts and their key"}

@@ -104,7 +104,7 @@ def test_what_dockerd_stumbles_over(severity, options, text):
 
 def test_what_differs_by_version():
     assert found({"ipv6": True}, NEW) == found({"seccomp-profile": "unconfined"}, NEW) == found({"storage-driver": "overlayfs"}, [29, 1]) == []
-    # Nobody could be asked.
+    # The version is not known.
     assert [severity for severity, _text in found({"ipv6": True}, ())] == ["warn"] and found({"seccomp-profile": "builtin"}, ()) == []
 
 

@@ -61,7 +61,7 @@ def test_options_that_are_not_in_force(asked, missing):
 
 
 def test_every_option_of_mount_is_shown_or_known_not_to_be():
-    """The kernel shows these as they are asked for, or the role would mount anew on each run."""
+    """The kernel shows these as they are configured, or the role would mount again in each run."""
     assert shown_options(["v4.1", "nfsvers=3", "lookupcache=positive", "noatime", "fsc"]) == ["vers=4.1", "vers=3", "lookupcache=pos", "noatime", "fsc"]
     assert shown_options(["sloppy", "users", "strictatime", "comment=share", "nofsc", "x-gvfs-hide", "norelatime", "silent"]) == []
 

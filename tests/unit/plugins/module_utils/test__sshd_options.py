@@ -29,7 +29,8 @@ def test_what_the_role_decides(name, group):
 
 # Bad input, each of which has to be refused: none of it may reach sshd_config, least of all as a line of its own.
 @pytest.mark.parametrize("options", [
-    {"Banner": "x\nPermitRootLogin yes"}, {"Banner": "x\rPort 1"}, {"Banner\nPort": "1"}, {"Banner Port": "1"}, {"Banner": ""}, {"Banner": None}, {"Banner": {}},
+    {"Banner": "x\nPermitRootLogin yes"},  # refused: the value would add a line to sshd_config
+    {"Banner": "x\rPort 1"}, {"Banner\nPort": "1"}, {"Banner Port": "1"}, {"Banner": ""}, {"Banner": None}, {"Banner": {}},
     {"Banner": []}, {"Ciphers": ["a", "b\nPort 1"]}, {"Banner": "x\u2028y"}, {"Ciphers": "a", "ciphers": "b"}, {"": "x"}, {1: "x"}, {"Banner": 1.5},
 ])
 def test_what_is_no_line(options):
