@@ -63,6 +63,7 @@ characters, unless a rule says C(multiline).
 - C(command: true)        words of a command line, each quote closed
 - C(ids: preflight)       ids of that role's rules;  C(ids: verify): of its checks; of a dictionary, its keys
 - C(one_of: [values])     one of these
+- C(names: [values])      of a dictionary, all names are among these
 - C(nfs_option: mount)    an option of nfs(5), mount(8) or systemd.mount(5);  C(nfs_option: export): of exports(5)
 - C(exclusive: [[a, b]])  of each of these lists the value, a list, has one at most; a word such as C(fsid=) stands for all of its values
 - C(apart: true)          a path that is not below another one of the same list
@@ -138,6 +139,7 @@ _GOOD = {
     "environment": kinds.is_environment,
     "command": lambda value, dummy: kinds.is_command(value),
     "one_of": lambda value, values: value in values,
+    "names": lambda value, names: isinstance(value, dict) and all(name in names for name in value),
     "ids": lambda value, ids: all(isinstance(name, str) and name in ids for name in (value if isinstance(value, (dict, list)) else [value])),
     "nfs_option": kinds.is_nfs_option,
     "exclusive": are_exclusive,
@@ -207,7 +209,7 @@ def select(value, path):
             if step == "[]":
                 following += [("%s[%d]" % (label, index), inner) for index, inner in enumerate(entry if isinstance(entry, list) else [])]
             elif step == ".*":
-                following += [("%s.%s" % (label, key), inner) for key, inner in (entry.items() if isinstance(entry, dict) else ()) if inner is not None]
+                following += [("%s.%s" % (label, key), inner) for key, inner in (entry.items() if isinstance(entry, dict) else ())]
             elif isinstance(entry, dict):
                 # target|path: path where there is no target
                 given = [name for name in step[1:].split("|") if entry.get(name) not in (None, "")] or [step[1:]]
@@ -226,6 +228,8 @@ def _allowed(rule, value=None):
         if low is None:
             return "a number, %s at most" % high
         return "a number from %s to %s" % (low, high) if high is not None else "a number, %s at least" % low
+    if kind == "names":
+        return "names among %s" % ", ".join(rule[kind])
     if kind == "one_of":
         return "one of %s" % ", ".join(str(value) for value in rule[kind])
     if kind == "exclusive":

@@ -135,6 +135,8 @@ class Shared:
         self._keys = {host: {} for host in hosts}
         self._reads = {}
         self._settled = {host: {} for host in hosts}
+        self._of_values = {host: {} for host in hosts}
+        self._of_keys = {}
         self._values = {}
         self._truths = {}
         self._words = {}
@@ -240,12 +242,24 @@ class Shared:
     def settle(self, host, values):
         """Take these values, of the types that the roles ask for, in place of the templates and texts they come from."""
         self._settled[host].update(values)
+        for name, value in values.items():
+            key = self.key(host, name)
+            if key not in self._of_keys:
+                self._of_keys[key] = self._number(("value", repr(value)))
+            self._of_values[host][name] = self._of_keys[key]
+
+    def _of_value(self, host, name):
+        """Return a number that hosts share for which a variable has the same value, as far as that is known."""
+        if name not in self._of_values[host]:
+            return self.key(host, name)
+        return self._of_values[host][name]
 
     def truth(self, host, expression, item=None):
         """Return whether a Jinja expression is true on a host, None if it fails."""
         if expression not in self._words:
             self._words[expression] = sorted(set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", expression)))
-        names = tuple((word, host if word in self.OF_THE_HOST else self.key(host, word)) for word in self._words[expression]
+        # Of a value that is worked out, what came out counts: hosts differ in the text of a template more often than in its value.
+        names = tuple((word, host if word in self.OF_THE_HOST else self._of_value(host, word)) for word in self._words[expression]
                       if word in self.OF_THE_HOST or word in self.hosts[host])
         key = (expression, names, repr(item))
         if key not in self._truths:

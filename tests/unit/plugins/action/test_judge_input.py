@@ -119,7 +119,7 @@ def test_checks_of_verify_by_their_ids(judge):
     ("train_environment", {"1X": "y"}, "input-environment", "not beginning with a digit"),
     ("train_command", "python3 'train.py", "input-command", "each quote closed"),
     ("training_container_capabilities", ["CAP_IPC_LOCK", "IPC_LOK"], "input-rule", "IPC_LOCK"),
-    ("training_container_ulimits", {"memlok": -1}, "input-rule", "memlock"),
+    ("training_container_ulimits", {"memlok": -1}, "input-names", "memlock"),
     ("training_container_ipc", "none", "input-pattern", "private, shareable or host"),
     ("training_container_runtime", "nvidia;id", "input-pattern", "a runtime that Docker knows"),
     ("training_container_user", "1000:1000", "input-pattern", "starts every rank as root"),

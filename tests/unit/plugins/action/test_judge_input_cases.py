@@ -603,6 +603,15 @@ def test_expressions_are_compiled_once_for_all_hosts(campaign):
     assert "failed" not in many and 0 < many["evaluations"] == few["evaluations"] < 60
 
 
+def test_an_expression_is_evaluated_once_for_each_value(campaign):
+    """What differs in its template on each host, as where it is made of the host's number, and not in its value."""
+    per_host = {"cluster_slots": "{{ groups.cluster.index(inventory_hostname) // 1000 }}", "cluster_interface": "{{ 'lo' if inventory_hostname == '' else 'eth0' }}",
+                "training_container_ulimits": {"nofile": "{{ 65536 + groups.cluster.index(inventory_hostname) }}"}}
+    few, many = (campaign(per_host, hosts=["node-%d" % number for number in range(count)]) for count in (2, 42))
+    # The three templates themselves, and nothing else.
+    assert "failed" not in many and many["evaluations"] - few["evaluations"] == 3 * 40
+
+
 def test_the_defaults_are_good_on_their_own(campaign, monkeypatch):
     """So that they need not be evaluated if no inventory changes them."""
     monkeypatch.setattr(judge_input.Shared, "touched", lambda shared, host, names: {name for name in names if name in shared.hosts[host]})
