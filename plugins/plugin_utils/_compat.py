@@ -18,6 +18,7 @@ from ansible.module_utils.common.yaml import yaml_load
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import said_by_name
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES
 
 PATH = os.path.join(ROLES, "preflight", "meta", "compat_facts.yml")
@@ -227,7 +228,7 @@ def is_data_center(model, facts):
 
 
 def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, packages=()):
-    """What is known of a base image: by its name in the facts, and C(known), what the user says of it, which comes first.
+    """What is known of a base image: by C(known), what the user says of it, by its name in the facts, and by the words of its tag, in this order.
 
     C(kind) is pytorch, tensorflow, mxnet, clara_train, or empty where nobody knows the image. C(fixed) names what the recipe corrects in Horovod's source:
     for every version that the corrections of C(fixes) are meant for and that doesn't speak against what is known. C(driver_floor) is the oldest driver that
@@ -253,9 +254,10 @@ def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, pac
     elif re.search(r"(?:^|/)clara-train-sdk$", name):
         kind = "clara_train"
         row = next((dict(each) for each in facts["ngc"]["clara_train"] if each["tag"] == tag), {})
-    image = {"name": base, "kind": kind, "tag": tag, "month": month, "known": sorted(known)}
+    said = said_by_name(name, tag)
+    image = {"name": base, "kind": kind, "tag": tag, "month": month, "known": sorted(known), "nvcc": said["nvcc"]}
     for key in ("cuda", "nccl", "python", "openmpi", "horovod", "torch", "tensorflow", "gcc", "cmake"):
-        value = str(known.get(key) or row.get(key) or "")
+        value = str(known.get(key) or row.get(key) or said.get(key) or "")
         # As in 2.8.0a0+34c6371d24, «3.6 (PyTorch)» and 4.1.7+: the version that it begins with.
         version = re.match(r"\d+(\.\d+)*", value)
         image[key] = version.group(0) if version else ""
@@ -263,7 +265,7 @@ def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, pac
     image["lacks"] = ["%s.%s" % (section, name) for section in parts for name in (requires or {}).get(section) or [] if name not in parts[section]]
     image["had"] = ["%s.%s" % (section, name) for section in parts for name in parts[section] if name not in ((requires or {}).get(section) or [])]
     image["too_new"] = too_new(image["python"], packages, facts)
-    image["ubuntu"] = str(row.get("ubuntu") or "")
+    image["ubuntu"] = str(row.get("ubuntu") or said["ubuntu"])
     image["directory"] = "ubuntu" + image["ubuntu"].replace(".", "") if image["ubuntu"] else ""
     image["nccl_build"] = Compatibility(facts).nccl_for_image(image["cuda"], image["directory"]) if image["cuda"] and image["directory"] else ""
     row = Compatibility(facts).toolkit(image["cuda"]) or {} if image["cuda"] else {}

@@ -125,6 +125,7 @@ FIRING = {
                         (host((), base=CLARA, asks={"training_image_requires": TENSORFLOW, "training_image_horovod_dependencies": ["cffi==1.17.1"]}), "cffi==1.17.1"),
                         (host((), base="own:1", asks={"preflight_image_facts": {"python": "3.7"}, "training_image_requires": TENSORFLOW,
                                                       "training_image_horovod_dependencies": ["pyyaml==6.0.2; python_version < '3.8'"]}), "pyyaml==6.0.2")],
+    "image-nvcc": [(host((), base="pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime", asks={"training_image_requires": PYTORCH}), "has CUDA's libraries alone")],
     "image-nccl-cuda": [(host((), base=CLARA, asks={"training_image_nccl_version": "2.8.4-1+cuda10.2"}), "NCCL 2.8.4-1+cuda10.2")],
     "image-nccl-pair": [(host((), base=CLARA, asks={"preflight_image_facts": {"cuda": "8.0"}, "training_image_requires": TENSORFLOW}), "none, so the build")],
     "hvd-nccl-static": [(host((), base="own:1", asks={"training_image_horovod_version": "0.27.0", "training_image_requires": TENSORFLOW,
@@ -292,7 +293,7 @@ def test_a_site_may_change_rules_and_facts(tmp_path):
 
 def test_every_rule_of_the_reference_is_there_tried_and_published():
     ids = [rule["id"] for rule in TABLE["host_rules"]]
-    assert len(ids) == len(set(ids)) and len(set(ids) - {"cuda-above-driver", "drv-foreign-source", "hvd-python-pins", "image-nccl-cuda", "image-nccl-pair"}) == 51
+    assert len(ids) == len(set(ids)) and len(set(ids) - {"cuda-above-driver", "drv-foreign-source", "hvd-python-pins", "image-nvcc", "image-nccl-cuda", "image-nccl-pair"}) == 51
     judged = {rule["id"] for rule in TABLE["host_rules"] if "that" in rule}
     assert judged == set(FIRING) | {"drv-uniform"}
     readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")
