@@ -7,13 +7,20 @@ import sys
 
 import pytest
 from molecule_runs import MoleculeRuns
+from old_python import NONE, old_python
 
 ORDER = ["tests/unit/", "tests/lint/test_artifact.py", "tests/lint/test_house_rules.py", "tests/lint/test_roles.py", "tests/lint/", "tests/scenarios/"]
 SLOWEST = ["test_scenario[cluster]", "test_bandwidth.py", "test_scenario[vm]", "test_scenario[nccl_rebuild]", "test_driver_on_virtual_machine.py",
            "test_on_virtual_machines", "test_killed_in_every_stage_and_run_again", "test_killed_and_taken_down", "test_hosts_of_a_user_s_own_image"]
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    # Neither run nor passed: deselected, so that the closing line counts them, and named below.
+    WITHOUT_OLD_PYTHON.extend(item for item in items if item.get_closest_marker("python36") and not old_python())
+    if WITHOUT_OLD_PYTHON:
+        config.hook.pytest_deselected(items=list(WITHOUT_OLD_PYTHON))
+        items[:] = [item for item in items if item not in WITHOUT_OLD_PYTHON]
+
     def rank(item):
         place = next((number for number, prefix in enumerate(ORDER) if item.nodeid.startswith(prefix)), 0)
         return place, next((number for number, name in enumerate(SLOWEST) if name in (item.name, item.path.name)), -1)
@@ -48,6 +55,10 @@ def pytest_terminal_summary(terminalreporter, config):
         for line in PACE:
             terminalreporter.write_line("  " + line)
     left_out = [item.nodeid for item in DESELECTED if item.get_closest_marker("acceptance")]
+    if WITHOUT_OLD_PYTHON:
+        terminalreporter.write_line("not run here, as %s:" % NONE)
+        for item in WITHOUT_OLD_PYTHON:
+            terminalreporter.write_line("  " + item.nodeid)
     if left_out:
         terminalreporter.write_line("not run here (-m '%s'), make acceptance runs them:" % config.getoption("-m"))
         for nodeid in left_out:
@@ -55,4 +66,5 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 DESELECTED = []
+WITHOUT_OLD_PYTHON = []
 PACE = []

@@ -1,7 +1,11 @@
 """The finished image from outside: Horovod compiled under Python 3.6, and NCCL at the exact version from NVIDIA's repository for Ubuntu 18.04."""
 
+import base64
+import io
 import json
 import re
+import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +36,39 @@ def test_two_ranks_reduce(in_image):
               "print('sum', hvd.allreduce(torch.tensor([float(hvd.rank() + 1)]), op=hvd.Sum).item())")
     output = in_image(f"horovodrun --gloo -np 2 -H localhost:2 python3 -c \"{script}\"")
     assert len(re.findall(r"sum 3\.0", output)) == 2, output
+
+
+@pytest.fixture(scope="module", name="beside")
+def fixture_beside():
+    """A command that puts the examples and the bandwidth job beside each other and goes there. They are sent along, as nothing is mounted."""
+    root, packed = Path(__file__).parents[3], io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as archive:
+        for path in sorted(root.glob("roles/train/files/examples/*.py")) + sorted(root.glob("roles/verify/files/*.py")) + [
+                root / "plugins/module_utils" / name for name in ("_bandwidth.py", "_blame.py", "_job_watch.py")]:
+            archive.add(path, path.name)
+    return "mkdir /tmp/beside && cd /tmp/beside && echo %s | base64 -d | tar xJ && " % base64.b64encode(packed.getvalue()).decode()
+
+
+@pytest.mark.parametrize("launcher", ["python3 -B -m torch.distributed.run --nproc_per_node=2 ", "horovodrun --gloo -np 2 -H localhost:2 python3 -B "])
+def test_examples_train_under_python_3_6(in_image, beside, launcher):
+    """Two ranks end with the same parameters."""
+    examples = ["digits_horovod.py --epochs 1"] if "horovodrun" in launcher else [
+        "digits_torchrun.py --epochs 1", "resnet18_ddp.py --random-images 64 --epochs 1 --width 4 --batch-size 16 --output-dir /tmp"]
+    for example in examples:
+        output = in_image(beside + launcher + example)
+        checksums = re.findall(r"rank \d of 2 is done: parameters sha256 ([0-9a-f]{64})", output)
+        assert len(checksums) == 2 and len(set(checksums)) == 1, output
+
+
+def test_the_bandwidth_job_measures_under_python_3_6(in_image, beside):
+    plan = {"hosts": [{"name": "a", "slots": 2}], "at_once": 0, "largest": {"gloo": "65536", "nccl": "0"}, "history": {},
+            "asked": {"fraction": 0.7, "min_busbw_gb_s": 0.0, "peer_fraction": 0.01, "drop_percent": 20}}
+    told = "export TRAINYARD_JOB_DIR=/tmp TRAINYARD_BANDWIDTH=%s; " % base64.b64encode(json.dumps(plan).encode()).decode()
+    for command in ("python3 -B -m torch.distributed.run --nproc_per_node=2 all_reduce.py",
+                    "horovodrun --gloo -np 2 -H localhost:2 python3 -B horovod_all_reduce.py"):
+        found = json.loads(in_image(beside + told + command + " >&2 && cat /tmp/bandwidth.json"))
+        (run,) = found["runs"]
+        assert run["id"] == "host:a" and run["ranks"] == 2 and run["passed"] and all(row["in_place"]["wrong"] == 0 for row in run["rows"])
 
 
 def test_nothing_that_compiled_stays(in_image):

@@ -6,31 +6,23 @@
 
 from __future__ import annotations
 
-import glob
+import functools
+import importlib.util
 import json
 import os
 import pathlib
-import shutil
+import re
 import subprocess
+import sys
+import tempfile
+from types import SimpleNamespace
 
+import pytest
 import yaml
+from old_python import NONE, old_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-# pyenv's own first: the python3.6 that it puts in PATH may be a script that refuses.
-PYTHON = next(iter(sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.6.*/bin/python3.6")))), None) or shutil.which("python3.6")
-
-
-def needs_python(test):
-    """The test, or, where there is no such Python, one that says so: this is about the machine and not about the collection."""
-    if PYTHON:
-        return test
-
-    def without():
-        print("skipped: there is no CPython 3.6 on this machine, neither ~/.pyenv/versions/3.6.* nor python3.6 in PATH")
-
-    return without
-
-
+PROGRAM = ROOT / "tests/support/inside_images.py"
 # Programs, and what lies beside them, by path. Those of other roles come in here too: what an image is asked to run is one list.
 FILES = [
     "roles/training_image/files/steps.py",
@@ -39,26 +31,55 @@ FILES = [
     "roles/nccl_tests/files/nccl_tests_from_source.py",
     "roles/nccl/files/source_build.py",
     "roles/verify/files/all_reduce.py",
+    "roles/verify/files/horovod_all_reduce.py",
+    "plugins/module_utils/_apt_sources.py",
+    "plugins/module_utils/_openpgp.py",
     "plugins/module_utils/_bandwidth.py",
     "plugins/module_utils/_blame.py",
+    "plugins/module_utils/_job_watch.py",
 ]
 EXAMPLES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "roles/train/files/examples").glob("*.py"))
+CASES = re.findall(r"\w+", PROGRAM.read_text(encoding="utf-8").partition("\nCASES = (")[2].partition(")")[0])
+needs_python = pytest.mark.python36
 
 
-def run(*arguments, text=None, **environment):
+def load(path, name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+job = load("roles/train/files/trainyard_job.py", "trainyard_job")
+
+
+def run(*arguments, text=None, python=None, **environment):
     # Nothing of the tests' own Python: no coverage, no path.
-    done = subprocess.run([PYTHON, "-E", *arguments], input=text, env=dict({"PATH": os.environ["PATH"]}, **environment), stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, check=False, timeout=30)
-    assert done.returncode == 0, done.stdout
+    done = subprocess.run([python or old_python(), "-E", *arguments], input=text, env=dict({"PATH": os.environ["PATH"]}, **environment),
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@functools.lru_cache(maxsize=None)
+def work_done(python):
+    """What comes of the work of all cases with that Python; one process, as starting one is what takes time."""
+    with tempfile.TemporaryDirectory() as folder:
+        return json.loads(run("-B", str(PROGRAM), str(ROOT), folder, python=python))
+
+
+def test_the_list_is_whole():
+    """What the roles put into images and beside the ranks, and what their programs import of the collection."""
+    given = "".join((ROOT / path).read_text(encoding="utf-8") for path in ("roles/training_image/vars/main.yml", "roles/verify/vars/main.yml"))
+    names = {name.lstrip("_") for name in re.findall(r"'(?:[^'\n]*/)?(\w+\.py)'", given) + [name + ".py" for name in job.WATCH_FILES]}
+    assert {"steps.py", "openpgp.py", "all_reduce.py", "job_watch.py"} <= names <= {os.path.basename(path).lstrip("_") for path in FILES}
 
 
 @needs_python
 def test_it_compiles():
-    """All in one process, as starting one is what takes time. The program of trainyard_job.py that goes to hosts as text is one of them."""
-    sweep = next(part for part in (ROOT / "roles/train/files/trainyard_job.py").read_text(encoding="utf-8").split('SWEEP = r"""')[1:]).split('"""')[0]
+    """With the programs of trainyard_job.py that go to hosts as text."""
     sources = {name: (ROOT / name).read_text(encoding="utf-8") for name in FILES + EXAMPLES}
-    sources["SWEEP"] = sweep
+    sources.update(SWEEP=job.SWEEP, VERSION=job.VERSION, WATCH_START=job.WATCH_START)
     program = "import json, sys\nfor name, text in sorted(json.load(sys.stdin).items()):\n    compile(text, name, 'exec')\n    print(name)\n"
     assert run("-c", program, text=json.dumps(sources)).split() == sorted(sources)
 
@@ -72,11 +93,48 @@ def test_the_probe_answers():
 
 
 @needs_python
-def test_the_modules_of_the_bandwidth_job_do_their_work():
-    """Its other half needs PyTorch; what is the collection's own is imported as it lies beside it."""
-    program = ("import sys; sys.path.insert(0, %r); import _bandwidth, _blame; "
-               "print(_bandwidth.__name__, _blame.__name__)" % str(ROOT / "plugins/module_utils"))
-    assert run("-c", program).split() == ["_bandwidth", "_blame"]
+@pytest.mark.parametrize("case", CASES)
+def test_work_is_done_as_by_a_new_python(case):
+    """By 3.6 and by the Python of the tests, on the same input: builds of sources, the probe's parts, both bandwidth jobs, the watcher."""
+    old, new = work_done(old_python()), work_done(sys.executable)
+    assert old["python"] == [3, 6] and old["cases"][case] == new["cases"][case] and old["cases"][case]
+
+
+@needs_python
+def test_what_a_job_has_left_is_swept():
+    left = subprocess.Popen(["sleep", "60"], env={"TRAINYARD_JOB_ID": "python36-1", "PATH": os.environ["PATH"]})
+    try:
+        assert run("-", "python36-1", text=job.SWEEP) == "1\n"
+        assert left.wait(10) == -15
+    finally:
+        left.kill()
+        left.wait()
+
+
+@needs_python
+def test_the_version_of_a_package_is_read(tmp_path):
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod/__init__.py").write_text("from horovod.nothing import x\n__version__ = '0.19.2'\n", encoding="utf-8")
+    program = "import sys; sys.path.insert(0, %r)\n" % str(tmp_path) + job.VERSION
+    assert run("-", "horovod", text=program) == "0.19.2\n" and run("-", "no_such_package", text=program) == ""
+
+
+@needs_python
+def test_a_host_is_watched_until_the_input_ends():
+    """As the runner starts it: both modules come by the input, and nothing of them lies there."""
+    sources = [(name, (ROOT / "plugins/module_utils" / (name + ".py")).read_text(encoding="utf-8")) for name in job.WATCH_FILES]
+    program = job.watch_program(sources, False)
+    seen = [json.loads(line) for line in run("-c", job.WATCH_START, str(len(program.encode())), text=program).splitlines()]
+    assert seen and set(seen[-1]) >= {"interface", "sent_bytes", "received_bytes", "peaks"}
+
+
+@needs_python
+def test_the_bandwidth_job_tells_its_facts(tmp_path):
+    """Its program itself, beside its modules, in an image without PyTorch."""
+    for path in FILES:
+        if path.endswith(("all_reduce.py", "_bandwidth.py", "_blame.py", "_job_watch.py")):
+            (tmp_path / os.path.basename(path)).write_text((ROOT / path).read_text(encoding="utf-8"), encoding="utf-8")
+    assert set(json.loads(run("-B", str(tmp_path / "all_reduce.py"), "facts"))) == {"cards", "gpus", "interface"}
 
 
 @needs_python
@@ -85,6 +143,25 @@ def test_a_rank_is_run_and_leaves_its_result(tmp_path):
         LOCAL_RANK="0")
     assert (tmp_path / "rank.0.log").read_text() == "hello\n"
     assert json.loads((tmp_path / "rank.0.json").read_text())["exit_code"] == 0
+
+
+def test_without_a_cpython_3_6_the_report_says_so(monkeypatch):
+    """Where there is none, what needs it is deselected, as nothing that was not run counts as passed, and named at the end."""
+    conftest = load("tests/conftest.py", "conftest_of_tests")
+    monkeypatch.setattr(conftest, "old_python", lambda: "")
+    there = SimpleNamespace(nodeid="tests/unit/x.py::there", name="there", path=pathlib.Path("x.py"), get_closest_marker=lambda name: None)
+    needs = SimpleNamespace(nodeid="tests/unit/x.py::needs", name="needs", path=there.path, get_closest_marker=lambda name: name == "python36" or None)
+    items, deselected, lines = [needs, there], [], []
+    config = SimpleNamespace(hook=SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items)))
+    conftest.pytest_collection_modifyitems(config, items)
+    conftest.pytest_terminal_summary(SimpleNamespace(write_line=lines.append), config)
+    assert items == [there] and deselected == [needs] and lines == ["not run here, as %s:" % NONE, "  tests/unit/x.py::needs"]
+    # Where there is one, all are run.
+    monkeypatch.setattr(conftest, "old_python", lambda: "/usr/bin/python3.6")
+    conftest.WITHOUT_OLD_PYTHON.clear()
+    items = [needs, there]
+    conftest.pytest_collection_modifyitems(config, items)
+    assert set(map(id, items)) == {id(needs), id(there)} and conftest.WITHOUT_OLD_PYTHON == []
 
 
 def test_the_pins_have_one_release_for_each_python():
