@@ -229,7 +229,7 @@ FIXES = {
     "image_missing": "load or pull image {image} on this host, or correct its name",
     "engine_unavailable": "install and start Docker on this host, and run the task as root",
     "ssh_failed": "make container {container} able to log in to {ssh_host} on port {ssh_port} (sshd, keys, known_hosts)",
-    "timeout": "see what horovodrun --check-build {place} waits for, or raise `timeout`",
+    "timeout": "see what horovodrun --check-build {place} waits for, or raise `timeout` (verify_timeout in role verify)",
 }
 # A container gets all that it needs from its image: nothing is ever installed in it.
 RECREATE = ("Run training_environment.yml, which recreates a container whose files were changed, and rebuilds the image if it lacks what "

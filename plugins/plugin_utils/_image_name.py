@@ -5,7 +5,7 @@
 
 """What the name of an image says about its content: versions by their usual words in a tag, whatever the repository. Text in, data out.
 
-Only what follows from the name is claimed. A word that is missing, that has no minor version (tf2, py3, cu12), or that stands against another one says nothing.
+Only what follows from the name is claimed. A word that is missing, that has no minor version (tf2, py3, cu12), or that contradicts another one says nothing.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ try:
     from monai.networks.nets import UNet
 except ImportError as error:
     raise SystemExit("This example needs PyTorch, Horovod built for it, NumPy and MONAI in the training image (%s). "
-                     "Add monai to training_image_python_packages." % error) from error
+                     "Add monai with a version to training_image_python_packages, such as monai==1.3.2." % error) from error
 
 # Nothing but the examples themselves is written to their folder.
 sys.dont_write_bytecode = True

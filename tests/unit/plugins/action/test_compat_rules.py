@@ -125,7 +125,7 @@ FIRING = {
                         (host((), base=CLARA, asks={"training_image_requires": TENSORFLOW, "training_image_horovod_dependencies": ["cffi==1.17.1"]}), "cffi==1.17.1"),
                         (host((), base="own:1", asks={"preflight_image_facts": {"python": "3.7"}, "training_image_requires": TENSORFLOW,
                                                       "training_image_horovod_dependencies": ["pyyaml==6.0.2; python_version < '3.8'"]}), "pyyaml==6.0.2")],
-    "image-nvcc": [(host((), base="pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime", asks={"training_image_requires": PYTORCH}), "has CUDA's libraries alone")],
+    "image-nvcc": [(host((), base="pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime", asks={"training_image_requires": PYTORCH}), "by its name has CUDA's libraries alone")],
     "image-nccl-cuda": [(host((), base=CLARA, asks={"training_image_nccl_version": "2.8.4-1+cuda10.2"}), "NCCL 2.8.4-1+cuda10.2")],
     "image-nccl-pair": [(host((), base=CLARA, asks={"preflight_image_facts": {"cuda": "8.0"}, "training_image_requires": TENSORFLOW}), "none, so the build")],
     "hvd-nccl-static": [(host((), base="own:1", asks={"training_image_horovod_version": "0.27.0", "training_image_requires": TENSORFLOW,
