@@ -57,19 +57,14 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BR
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.module_utils._watched import fabric_counters, gpus_busy, nccl_transport
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import reason as reason_of
 
 SOURCE = {"gloo": "PyTorch's all-reduce by Gloo", "nccl": "PyTorch's all-reduce by NCCL", "horovod": "Horovod's all-reduce",
           "all_reduce_perf": "all_reduce_perf of nccl-tests"}
-SAID = "trainyard: failed: "
 LOG = "look at the job's log, .trainyard/jobs/verify-bandwidth/job.log on the share"
 ONE_RANK = "one rank has nothing to exchange"
+FRAMEWORKS = {"Torch": "PyTorch", "TensorFlow": "TensorFlow", "MXNet": "MXNet"}
 NO_SETS = "this Horovod has no process sets (0.23 and newer have), so it measures all ranks together only"
-
-
-def _reason(tail):
-    """Why the job left nothing: its runner's own words, else the last line."""
-    said = [line.partition(SAID)[2] for line in tail if SAID in line]
-    return said[0] if said else (tail[-1] if tail else "the job left no answer")
 
 
 def _required(bound):
@@ -86,7 +81,7 @@ def _ended(answer):
 def _unseen(answer, hosts, tail):
     """Why nobody has watched the ranks at work."""
     if not answer.get("runs"):
-        return _reason(tail)
+        return reason_of(tail)
     if any(run["errors"] for run in answer["runs"] if run["id"] == "cluster" or len(hosts) < 2):
         return "the measurement before it has failed"
     return ONE_RANK if len(hosts) < 2 and _ended(answer) else "the job broke off"
@@ -94,52 +89,46 @@ def _unseen(answer, hosts, tail):
 
 def _source(answer):
     key = "all_reduce_perf" if answer.get("tool") == "all_reduce_perf" else answer.get("collective")
-    carrier = {"nccl": " by NCCL", "gloo": " by Gloo"}.get(answer.get("carrier"), "")
+    carrier = {"nccl": " by NCCL", "gloo": " by Gloo", "mpi": " by MPI"}.get(answer.get("carrier"), "")
     return SOURCE.get(key, "an all-reduce of all ranks") + carrier
-
-
-def _unwatched_checks(answer, hosts, gpus):
-    """Of a tool that is not watched at work; NCCL's log tells the transport."""
-    why = "only the job that measures with PyTorch is watched"
-    name, source = ", ".join(hosts), _source(answer)
-    no_gpu = "the training container was given no GPU"
-    checks = [finding("gpus-busy", host, "skipped", found=why if gpus.get(host) else no_gpu, source=source) for host in hosts]
-    if len(hosts) > 1:
-        checks += [finding("fabric-counters", host, "skipped", found=why, source=source) for host in hosts]
-    seen = sorted({transport for run in answer["runs"] for transport in run["transports"]})
-    if not seen:
-        return checks + [finding("nccl-transport", name, "skipped", found=why if gpus else "the job ran without NCCL, as it has no GPUs", source=source)]
-    watched = {"transports": seen, "hosts": {host: {"ranks": gpus.get(host, 0), "via": []} for host in hosts}}
-    return checks + [nccl_transport(watched, answer["facts"], hosts)]
 
 
 def _watched_checks(answer, hosts, tail, gpus, reason):
     """What was seen while all worked together. A check that can't be made says why."""
-    if answer.get("runs") and (answer.get("tool") == "all_reduce_perf" or answer.get("collective") == "horovod"):
-        return _unwatched_checks(answer, hosts, {host: count for host, count in gpus.items() if count})
-    collective, watched, name = answer.get("collective"), answer.get("watched") or {}, ", ".join(hosts)
+    watched, name = answer.get("watched") or {}, ", ".join(hosts)
+    carrier = answer.get("carrier") or answer.get("collective")
+    # Of Horovod's GPUs another library than NCCL may carry the data.
+    on_gpus = answer.get("on_gpus", carrier == "nccl")
     reason = reason or watched.get("error") or _unseen(answer, hosts, tail)
 
     def skipped(check_id, host, found):
         return finding(check_id, host, "skipped", found=found, source=_source(answer))
 
-    seen = watched.get("hosts") or {}
+    seen, errors = watched.get("hosts") or {}, watched.get("errors", {})
+
+    def unknown(host):
+        return errors.get(host) or ("" if host in seen else reason)
+
     checks = []
     for host in hosts:
-        if not gpus.get(host) and collective != "nccl":
+        if not gpus.get(host) and not on_gpus:
             checks.append(skipped("gpus-busy", host, "the training container was given no GPU"))
-        elif collective == "gloo":
-            checks.append(finding("gpus-busy", host, "fail", expected="%s in use" % quantity(gpus[host], "GPU"),
-                                  found="the job ran on the CPU: PyTorch sees no GPU",
-                                  source=SOURCE["gloo"], fix="take an image whose PyTorch is built for CUDA, and see check toolkit-container"))
+        elif carrier and not on_gpus:
+            framework = FRAMEWORKS[answer.get("binding", "Torch")]
+            checks.append(finding("gpus-busy", host, "fail", expected="%s in use" % quantity(gpus[host], "GPU"), source=_source(answer),
+                                  found="the job ran on the CPU: %s sees no GPU" % framework,
+                                  fix="take an image whose %s is built for CUDA, and see check toolkit-container" % framework))
         else:
-            checks.append(gpus_busy(watched, host) if host in seen else skipped("gpus-busy", host, "not seen: %s" % reason))
+            checks.append(skipped("gpus-busy", host, "not seen: %s" % unknown(host)) if unknown(host) else gpus_busy(watched, host))
     if len(hosts) > 1:
-        checks += [fabric_counters(watched, answer["facts"], host, collective) if host in seen
-                   else skipped("fabric-counters", host, "not read: %s" % reason) for host in hosts]
-    if collective == "gloo":
-        return checks + [skipped("nccl-transport", name, "the job ran without NCCL, as it has no GPUs")]
-    return checks + [nccl_transport(watched, answer["facts"], hosts) if set(hosts) <= set(seen) else skipped("nccl-transport", name, "not seen: %s" % reason)]
+        checks += [skipped("fabric-counters", host, "not read: %s" % unknown(host)) if unknown(host)
+                   else fabric_counters(watched, answer["facts"], host, carrier) for host in hosts]
+    if carrier and carrier != "nccl":
+        return checks + [skipped("nccl-transport", name, "the job ran without NCCL, %s" % (
+            "which Horovod was not built with" if on_gpus else "as it has no GPUs"))]
+    # A run of which nothing else is known may have named its connections.
+    missing = [] if watched.get("transports") else [text for text in map(unknown, hosts) if text]
+    return checks + [skipped("nccl-transport", name, "not seen: %s" % missing[0]) if missing else nccl_transport(watched, answer["facts"], hosts)]
 
 
 def bandwidth_checks(answer, hosts, tail=None, gpus=None, reason=""):
@@ -152,7 +141,7 @@ def _measured_checks(answer, hosts, tail, gpus, reason):
     blamed = {host: entry["evidence"] for entry in answer.get("blame", []) if entry["kind"] == "host" for host in entry["names"]}
 
     def missing(check_id, host, why):
-        return finding(check_id, host, "skipped", source=source, found="not measured: %s" % (why or _reason(tail)), fix="" if why else LOG)
+        return finding(check_id, host, "skipped", source=source, found="not measured: %s" % (why or reason_of(tail)), fix="" if why else LOG)
 
     checks = []
     for host in hosts:

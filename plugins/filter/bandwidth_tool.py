@@ -14,12 +14,16 @@ def bandwidth_tool(image, asked, gpus, on_host=False, frameworks=None, problems=
     return _bandwidth_tool.choose(asked, gpus, image, on_host, frameworks, problems)
 
 
-def bandwidth_of_nccl_tests(together, alone, facts, gpus, plan):
-    return _bandwidth_tool.of_nccl_tests(alone, together, facts, gpus, plan)
+def bandwidth_of_nccl_tests(together, alone, facts, after, gpus, plan, image=()):
+    return _bandwidth_tool.of_nccl_tests(alone, together, facts, after, gpus, plan, image)
+
+
+def bandwidth_with_search(found, job, tail=()):
+    return _bandwidth_tool.with_search(found, job, tail)
 
 
 class FilterModule:
     """The tool that measures the bandwidth, and its answer."""
 
     def filters(self):
-        return {"bandwidth_tool": bandwidth_tool, "bandwidth_of_nccl_tests": bandwidth_of_nccl_tests}
+        return {"bandwidth_tool": bandwidth_tool, "bandwidth_of_nccl_tests": bandwidth_of_nccl_tests, "bandwidth_with_search": bandwidth_with_search}

@@ -19,8 +19,8 @@ compared with what the slowest part of the way can carry. What that is:
 import re
 import statistics
 
-__all__ = ["BROKE_OFF", "COUNTER_FILES", "ParseError", "better", "card", "counted", "expected", "gpus", "history", "judge_runs", "judged_busbw", "must_move",
-           "row", "sizes", "utilization", "verdict", "watched_size", "wrong_values"]
+__all__ = ["BROKE_OFF", "COUNTER_FILES", "ParseError", "better", "card", "counted", "expected", "gpus", "history", "judge_runs", "judged_busbw", "may_move",
+           "must_move", "peaks", "row", "sizes", "utilization", "verdict", "watched_size", "wrong_values"]
 
 #: The note of an answer as long as its job has not ended.
 BROKE_OFF = "the job did not come to its end"
@@ -243,6 +243,15 @@ def must_move(size_bytes, iterations, ranks):
     return 2.0 * (ranks - 1) / ranks * size_bytes * iterations
 
 
+def may_move(least_bytes, most_bytes):
+    """The least and the most that leaves each of several hosts, and arrives there, for messages of that many bytes together, by any algorithm of NCCL.
+
+    A host's part of a sum has to leave it, or the sum itself does, and one of the two has to arrive: each value once at least. A ring moves it twice, less a
+    part (P(must_move)); of NCCL's two trees, each for a half, a host has three neighbours in the one and one in the other at most: twice.
+    """
+    return 1.0 * least_bytes, 2.0 * most_bytes
+
+
 def counted(texts):
     """Bytes that an interface or port has sent, and received; None where it doesn't tell. C(texts) has those of P(COUNTER_FILES) that there are."""
     found = []
@@ -264,3 +273,19 @@ def utilization(text):
         if match:
             found.append(int(match.group(1)) if match.group(1) else None)
     return found
+
+
+def peaks(text):
+    """The highest use of each GPU in percent, None where it doesn't tell.
+
+    C(text) is of C(nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits -lms 200), which goes on until it is ended.
+    """
+    found = {}
+    # What follows the last line's end was cut.
+    for line in text.split("\n")[:-1]:
+        match = re.match(r"\s*(\d{1,3})\s*,\s*(?:(\d{1,3})(?: %)?|\[[^\]]+\])\s*$", line)
+        if line.strip() and not match:
+            raise ParseError("not the number of a GPU and its utilization: %r" % line)
+        if match:
+            found.setdefault(int(match.group(1)), []).append(int(match.group(2)) if match.group(2) else None)
+    return [max((value for value in values if value is not None), default=None) for _number, values in sorted(found.items())]

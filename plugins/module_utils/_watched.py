@@ -3,15 +3,23 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What role verify's bandwidth job has seen of its hosts while it worked, judged: counters of the fabric, use of the GPUs, NCCL's connections.
+"""What was seen of hosts while role verify measured their bandwidth, judged: counters of the fabric, use of the GPUs, NCCL's connections.
 
-Pure. C(watched) is what files/all_reduce.py has left of that: ranks, size_bytes, iterations, error, and by host ranks, sent_bytes, received_bytes, gpus
-(percent), via (what NCCL's log has after « via », each once). C(facts) are the hosts' cards and GPUs, as P(_bandwidth) has them.
+Pure. C(watched) is what the job (files/all_reduce.py, files/horovod_all_reduce.py) has left of that: ranks, size_bytes, iterations, error, and by host ranks,
+sent_bytes, received_bytes, gpus (percent), via (what NCCL's log has after « via », each once). Some tools have more of it, or something else:
+
+- reduced_bytes: the least and the most of size_bytes x iterations, of one that has reduced messages of several sizes;
+- ring: false where it is not known by which algorithm that was done;
+- transports: what NCCL's log names, in place of via;
+- in_use: percent from which on a GPU was in use, where gpus are the highest figures of a whole run;
+- errors: by host, why neither its counters nor its GPUs are known.
+
+C(facts) are the hosts' cards and GPUs, as P(_bandwidth) has them.
 """
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import GLOO_PIECE, must_move
+from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import GLOO_PIECE, may_move, must_move
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._job_watch import transports
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
@@ -24,6 +32,8 @@ TOLERANCE = 0.2
 LEAST_BYTES = 4 << 20
 #: Below it, the headers of Gloo's pieces count.
 LEAST_PIECE = GLOO_PIECE >> 8
+#: NCCL's name of a connection by NVLink switches that reach over several hosts.
+MULTI_HOST_NVLINK = "P2P/MNNVL"
 #: Percent from which on a GPU is in use: its kernels follow each other without a pause.
 BUSY = 50
 COUNTERS = "counters of the fabric's cards in sysfs"
@@ -39,12 +49,26 @@ def _cards(facts, host):
     return ", ".join(dict.fromkeys(card["name"] for card in facts[host]["cards"])) or "an unknown interface"
 
 
-def fabric_counters(watched, facts, host, collective):
+def _transports(watched, hosts):
+    if "transports" in watched:
+        return watched["transports"]
+    return transports("\n".join(via for host in hosts for via in watched["hosts"][host]["via"]))
+
+
+def _moved(watched):
+    """The least and the most that must have left each host, and arrived there; they are the same where the algorithm is known."""
+    if watched.get("ring", True):
+        return (must_move(watched["size_bytes"], watched["iterations"], watched["ranks"]),) * 2
+    return may_move(*watched.get("reduced_bytes") or (watched["size_bytes"] * watched["iterations"],) * 2)
+
+
+def fabric_counters(watched, facts, host, carrier):
     """Whether the host's fabric has carried the job's data, in both directions."""
-    must = must_move(watched["size_bytes"], watched["iterations"], watched["ranks"])
+    least, most = _moved(watched)
     seen = watched["hosts"][host]
     cards = _cards(facts, host)
-    expected = "%s each way over %s, within %d %%" % (_gb(must), cards, TOLERANCE * 100)
+    amount = _gb(least) if least == most else "%s to %s, as NCCL's algorithm is its choice," % (_gb(least), _gb(most))
+    expected = "%s each way over %s, within %d %%" % (amount, cards, TOLERANCE * 100)
 
     def told(verdict, found, fix=""):
         return finding("fabric-counters", host, verdict, expected=expected, found=found, source=COUNTERS, fix=fix)
@@ -52,23 +76,25 @@ def fabric_counters(watched, facts, host, collective):
     moved = {"sent": seen["sent_bytes"], "received": seen["received_bytes"]}
     if None in moved.values():
         return told("skipped", "%s has no counters that can be read" % cards)
-    if must < LEAST_BYTES or (collective == "gloo" and watched["size_bytes"] < LEAST_PIECE * 2 * watched["ranks"]):
-        return told("skipped", "the job moved too little to be told from other traffic: %d bytes in messages of %d" % (must, watched["size_bytes"]))
-    found = "; ".join("%s %s (%+.0f %%)" % (way, _gb(value), 100 * (value / must - 1)) for way, value in moved.items())
-    if min(moved.values()) < (1 - TOLERANCE) * must:
+    if least < LEAST_BYTES or (carrier == "gloo" and watched["size_bytes"] < LEAST_PIECE * 2 * watched["ranks"]):
+        return told("skipped", "the job moved too little to be told from other traffic: %d bytes in messages of %d" % (least, watched["size_bytes"]))
+    if any(name == MULTI_HOST_NVLINK for name in _transports(watched, list(watched["hosts"]))):
+        return told("skipped", "ranks of several hosts are connected by NVLink (%s), which the cards' counters do not count" % MULTI_HOST_NVLINK)
+    found = "; ".join("%s %s%s" % (way, _gb(value), " (%+.0f %%)" % (100 * (value / least - 1)) if least == most else "") for way, value in moved.items())
+    if min(moved.values()) < (1 - TOLERANCE) * least:
         return told("fail", found, "the job's data went another way: look at %s's routes and addresses on the fabric network, at cluster_fabric_network, "
                                    "and at NCCL_SOCKET_IFNAME, NCCL_IB_HCA and NCCL_IB_DISABLE in the image" % host)
-    if max(moved.values()) > (1 + TOLERANCE) * must:
+    if max(moved.values()) > (1 + TOLERANCE) * most:
         return told("warn", found, "see what else sends over %s at the same time, and whether packets are lost and sent again; then run verify again" % cards)
     return told("pass", found)
 
 
 def gpus_busy(watched, host):
     """Whether as many of the host's GPUs were in use as the job had ranks there."""
-    seen = watched["hosts"][host]
-    expected = "%s in use (%d %% or more)" % (quantity(seen["ranks"], "GPU"), BUSY)
+    seen, least = watched["hosts"][host], watched.get("in_use", BUSY)
+    expected = "%s in use (%d %% or more)" % (quantity(seen["ranks"], "GPU"), least)
     known = [percent for percent in seen["gpus"] if percent is not None]
-    busy = [percent for percent in known if percent >= BUSY]
+    busy = [percent for percent in known if percent >= least]
     each = ("GPU %d %s" % (number, "?" if percent is None else "%d %%" % percent) for number, percent in enumerate(seen["gpus"]))
     found = "%d: %s" % (len(busy), ", ".join(each))
     if len(busy) >= seen["ranks"]:
@@ -82,10 +108,10 @@ def gpus_busy(watched, host):
 
 def nccl_transport(watched, facts, hosts):
     """Whether NCCL connects its ranks by the best that the hardware has: RDMA between hosts, NVLink on a host."""
-    seen = watched.get("transports") or transports("\n".join(via for host in hosts for via in watched["hosts"][host]["via"]))
+    seen = _transports(watched, hosts)
     between = [name for name in seen if name.startswith("NET/")]
     # By NVLink switches that reach over several hosts.
-    shared = any(name == "P2P/MNNVL" for name in seen)
+    shared = MULTI_HOST_NVLINK in seen
     over_rdma = all(facts[host]["cards"] and all(card["rdma"] for card in facts[host]["cards"]) for host in hosts)
     has_nvlink = all(facts[host]["gpus"] and all(gpu["nvlink"] for gpu in facts[host]["gpus"]) for host in hosts)
     wanted = []

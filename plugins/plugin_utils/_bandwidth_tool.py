@@ -9,12 +9,23 @@ from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 
-__all__ = ["TOOLS", "choose", "of_nccl_tests"]
+__all__ = ["TOOLS", "choose", "of_nccl_tests", "reason", "reduced_bytes", "with_search"]
 
 #: Best first. The first measures NCCL alone, the second finds who is to blame, the third is in every image for horovodrun.
 TOOLS = ("all_reduce_perf", "torch", "horovod")
 NAMES = {"all_reduce_perf": "all_reduce_perf", "torch": "PyTorch", "horovod": "Horovod"}
-NO_BLAME = "all_reduce_perf measured; the host or link to blame is looked for by PyTorch (verify_bandwidth_tool: torch)"
+NO_BLAME = "all_reduce_perf measured; the host or link to blame is looked for by PyTorch, which the image does not have"
+NO_END = "all_reduce_perf did not come to its end"
+# Of the job's runner.
+SAID = "trainyard: failed: "
+#: Percent from which on a GPU was in use in a run of all_reduce_perf, which may be over before one whole sample of the driver.
+IN_USE = 5
+
+
+def reason(tail):
+    """Why a job left nothing: its runner's own words, else its last line."""
+    said = [line.partition(SAID)[2] for line in tail if SAID in line]
+    return said[0] if said else (tail[-1] if tail else "the job left no answer")
 
 
 def _without_all_reduce_perf(gpus, image, on_host, problems):
@@ -64,8 +75,8 @@ def choose(asked, gpus, image, on_host=False, frameworks=None, problems=None):
     names = TOOLS if asked == "auto" else (asked,)
     tool = next((name for name in names if not against[name]), "")
     passed_over = ["%s: %s" % (NAMES[name], against[name]) for name in names[:names.index(tool) if tool else len(names)]]
-    reason = "; ".join(passed_over) or ("verify_bandwidth_tool" if asked != "auto" else "the best tool, and the image has it")
-    return {"tool": tool, "where": where if tool == "all_reduce_perf" else "container" if tool else "", "reason": reason if tool else "",
+    why = "; ".join(passed_over) or ("verify_bandwidth_tool" if asked != "auto" else "the best tool, and the image has it")
+    return {"tool": tool, "where": where if tool == "all_reduce_perf" else "container" if tool else "", "reason": why if tool else "",
             "problem": "" if tool else "no tool can measure it. %s" % ". ".join(passed_over)}
 
 
@@ -74,22 +85,86 @@ def _run(run_id, hosts, ranks, told):
     rows = [row for row in told.get("rows") or [] if all((row[place] or {}).get("busbw_gb_s") is not None for place in ("out_of_place", "in_place"))]
     # Rows that were not checked have a reason of their own.
     rows = [dict(row, **{place: dict(row[place], wrong=row[place]["wrong"] or 0) for place in ("out_of_place", "in_place")}) for row in rows]
-    errors = [reason["cause"] + ("; %s" % reason["fix"] if reason.get("fix") else "") for reason in told.get("reasons") or []]
+    errors = [entry["cause"] + ("; %s" % entry["fix"] if entry.get("fix") else "") for entry in told.get("reasons") or []]
     if not told.get("passed") and not errors:
         errors = [str(told.get("fix") or told.get("msg") or "nothing was measured")]
     return {"id": run_id, "hosts": list(hosts), "ranks": ranks, "rows": rows, "seconds": 0.0, "errors": errors, "judged": told.get("judged") or [],
             "transports": told.get("transports") or []}
 
 
-def of_nccl_tests(alone, together, facts, gpus, plan):
+def reduced_bytes(rows, command):
+    """The least and the most bytes of all messages that a run of all_reduce_perf has reduced, of its rows and its command line.
+
+    For each size and each of the two placements it makes one reduction to synchronize, the measured ones (-n), and one whose result is checked (-c 1). Before,
+    it warms up (-w) with the largest and the smallest size, since 2.17 with all of a factor 2 between them, which are less than twice the largest.
+    """
+    def option(name):
+        return int(command[len(command) - command[::-1].index(name)])
+
+    measured = 2 * (option("-n") + 2) * sum(row["size_bytes"] for row in rows)
+    largest = max([row["size_bytes"] for row in rows] or [0])
+    return measured + option("-w") * largest, measured + option("-w") * 2 * largest
+
+
+def _watched_host(before, after):
+    """What a host's counters and GPUs have shown between two answers of files/host_watch.py, and why not."""
+    names = [[card["name"] for card in told.get("cards") or []] for told in (before, after)]
+    if not after:
+        return {"sent_bytes": None, "received_bytes": None, "gpus": []}, "the host could not be asked after the run"
+    if names[0] != names[1]:
+        return {"sent_bytes": None, "received_bytes": None, "gpus": []}, "before the run the fabric's cards were %s, after it %s" % tuple(
+            ", ".join(each) or "unknown" for each in names)
+    sent, received = (now - then for now, then in zip(after["counters"], before["counters"])) if before["counters"] and after["counters"] else (None, None)
+    return {"sent_bytes": sent, "received_bytes": received, "gpus": after["peaks"]}, ""
+
+
+def _watched(told, seen, gpus):
+    """C(watched) of the run that all hosts, or the one host, have made."""
+    watched = {"ranks": sum(gpus.values()), "size_bytes": max([row["size_bytes"] for row in told.get("rows") or []] or [0]), "iterations": 0, "error": "",
+               "ring": False, "in_use": IN_USE, "transports": told.get("transports") or [], "hosts": {}, "errors": {}}
+    for host, ranks in gpus.items():
+        found, error = _watched_host(*seen[host])
+        watched["hosts"][host] = dict(found, ranks=ranks, via=[])
+        if error or not told.get("complete"):
+            watched["errors"][host] = error if told.get("complete") else NO_END
+    watched["reduced_bytes"] = list(reduced_bytes(told["rows"], told["command"])) if told.get("complete") else [0, 0]
+    return watched
+
+
+def of_nccl_tests(alone, together, facts, after, gpus, plan, image=()):
     """The answer of a measuring job, of what module nccl_all_reduce has returned.
 
-    C(alone) has it by host, C(together) of all hosts (empty for one host), C(facts) by host what all_reduce.py tells with C(facts), C(plan) is the job's.
+    C(alone) has it by host, C(together) of all hosts (empty for one host). C(facts) and C(after) have by host what files/host_watch.py has told before and
+    after the run of all; a host that could not be asked is not in C(after). C(plan) is the job's, C(image) as for P(choose). C(search) in the answer tells whether
+    PyTorch's job has to look for the host or link to blame.
     """
     hosts = list(gpus)
     runs = [_run("host:%s" % host, [host], gpus[host], alone[host]) for host in hosts if host in alone]
     if len(hosts) > 1:
         runs.append(_run("cluster", hosts, sum(gpus.values()), together))
     judged = _bandwidth.judge_runs(runs, facts, "nccl", plan["asked"], plan["history"].get("nccl", {}))
-    return {"collective": "nccl", "runs": judged, "facts": facts, "watched": {}, "blame": [], "suspect": [], "rounds": 0,
-            "note": NO_BLAME if len(hosts) > 1 and not all(run["passed"] for run in judged) else ""}
+    whole = together if len(hosts) > 1 else alone.get(hosts[0], {})
+    seen = {host: (facts[host], after.get(host, {})) for host in hosts}
+    failed = any(run["id"] == "cluster" and not run["passed"] for run in judged)
+    return {"collective": "nccl", "runs": judged, "facts": facts, "watched": _watched(whole, seen, gpus), "blame": [], "suspect": [], "rounds": 0, "search": failed and "torch" in image, "note": NO_BLAME if failed else ""}
+
+
+def with_search(found, job, tail=()):
+    """What all_reduce_perf has measured, with what PyTorch's job has found of the host or link to blame. The verdict stays that of all_reduce_perf.
+
+    C(job) is the job's answer, empty where it left none, C(tail) the last lines of its output or why it was not run.
+    """
+    runs = {run["id"]: run for run in job.get("runs", [])}
+    blame = [dict(entry, evidence="%s (by PyTorch's all-reduce)" % entry["evidence"]) for entry in job.get("blame", [])]
+    note = "PyTorch's job looked for the host or link to blame: %s" % job.get("note")
+    if not runs:
+        note = "PyTorch's job, which looks for the host or link to blame, has measured nothing: %s" % reason(list(tail))
+    elif not job["note"] and "cluster" in runs and runs["cluster"]["passed"]:
+        note = "by PyTorch's all-reduce the same hosts pass, with %.3g GB/s together, so that no host and no link was looked for" % (
+            runs["cluster"]["judged_busbw_gb_s"])
+    searched = [run for run in job.get("runs", []) if run["id"].startswith(("pair:", "group:"))]
+    # Where the run of all_reduce_perf did not come to its end, the job's ranks were watched.
+    watched = job.get("watched") or {}
+    watched = watched if found["watched"]["errors"] and watched.get("hosts") and job["collective"] == found["collective"] else found["watched"]
+    return dict(found, runs=found["runs"] + searched, blame=blame, suspect=job.get("suspect", []), rounds=job.get("rounds", 0), note="" if blame else note,
+                watched=watched)

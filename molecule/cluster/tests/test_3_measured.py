@@ -1,4 +1,7 @@
-"""verify.yml measures with what the image has: Horovod's own all-reduce for real, and all_reduce_perf, whose words are a real log's as no host has a GPU."""
+"""verify.yml measures with what the image has: Horovod's own all-reduce for real, and all_reduce_perf, whose words are a real log's as no host has a GPU.
+
+What the replay of all_reduce_perf says to have reduced, mpirun sends from host to host by ssh, so that the hosts' counters have something to count.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,26 @@ from whole_cluster import ROOT
 
 # As slow as two cores that have other work: whether it measures is asked here, not how fast the network is.
 ASKED = {"verify_bandwidth_min_gb_s": 0.001, "verify_bandwidth_peer_fraction": 0.02, "verify_bandwidth_drop_percent": 100}
-LOG = (ROOT / "tests/fixtures/all_reduce_perf/polaris-2node-8gpu.txt").read_text(encoding="utf-8")
+
+
+def up_to_1_mib(log):
+    """The log of a run with -e 1M. Two hosts must have moved 98 MB for it, in place of 100 GB."""
+    lines, busbw = [], []
+    for line in log.splitlines():
+        words = line.split()
+        is_row = len(words) == 13 and words[0].isdigit()
+        if is_row and int(words[0]) > 1 << 20:
+            continue
+        if is_row:
+            busbw += [float(words[7]), float(words[11])]
+        if "Avg bus bandwidth" in line:
+            line = "# Avg bus bandwidth    : %.6g" % (sum(busbw) / len(busbw))
+        lines.append(line.replace("maxBytes 1073741824", "maxBytes 1048576"))
+    return "\n".join(lines) + "\n"
+
+
+LOG = up_to_1_mib((ROOT / "tests/fixtures/all_reduce_perf/polaris-2node-8gpu.txt").read_text(encoding="utf-8"))
+ENOUGH = 120_000_000
 # Four ranks a host. For one host alone it has the first four, and the bus bandwidth that four ranks have.
 REPLAY = """#!/usr/bin/python3
 # Built with libmpi, as far as the question to the image goes.
@@ -33,15 +55,31 @@ for line in open("/root/all_reduce_perf.log"):
     print(line, end="")
 """
 MPIRUN = """#!/usr/bin/python3
-import os, sys
+import os, subprocess, sys
 hosts = [entry.split(":")[0] for entry in sys.argv[sys.argv.index("-H") + 1].split(",")]
+send = "head -c %d /dev/zero"
+for host in hosts[1:]:
+    ssh = "ssh %%s %%s 'cat > /dev/null; %%s' > /dev/null" %% (sys.argv[sys.argv.index("plm_rsh_args") + 1], host, send)
+    subprocess.run("%%s | %%s" %% (send, ssh), shell=True, check=True)
 program = sys.argv.index("all_reduce_perf")
 os.execvpe("all_reduce_perf", sys.argv[program:], dict(os.environ, REPLAY_HOSTS=",".join(hosts)))
+"""
+# The use of four GPUs, again and again; to all other questions it has no answer.
+SMI = """#!/bin/sh
+case "$*" in
+  *-lms*) while :; do printf '0, 98\\n1, 97\\n2, 99\\n3, 96\\n'; sleep 0.2; done ;;
+esac
 """
 
 
 def checks(report, *ids):
     return {check["id"]: (check["verdict"], check["found"]) for check in report["checks"] if check["id"] in ids}
+
+
+def verdicts(report, check_id):
+    found = {check["host"]: (check["verdict"], check["found"]) for check in report["checks"] if check["id"] == check_id}
+    print(check_id, found)
+    return {host: verdict for host, (verdict, _found) in found.items()}
 
 
 def test_horovod_measures_where_it_is_asked_to(cluster):
@@ -55,6 +93,8 @@ def test_horovod_measures_where_it_is_asked_to(cluster):
     rows = [row["in_place"] for each in bandwidth["runs"] for row in each["rows"]]
     assert len(rows) >= 9 and {row["wrong"] for row in rows} == {0} and min(row["busbw_gb_s"] for row in rows) > 0
     assert {verdict for verdict, _found in checks(report, "bandwidth-host", "bandwidth-cluster").values()} == {"pass"}
+    # Gloo's ring under Horovod, by the counters of both hosts' interfaces.
+    assert verdicts(report, "fabric-counters") == {cluster.head: "pass", cluster.peer: "pass"}
 
 
 @pytest.fixture(name="replayed")
@@ -63,33 +103,60 @@ def fixture_replayed(cluster):
         subprocess.run(["docker", "exec", "-i", host, "docker", "exec", "-i", cluster.container, "sh", "-c", "cat > %s && chmod 755 %s" % (path, path)],
                        input=content, text=True, check=True)
 
-    def replay(log):
+    def replay(log, moved=ENOUGH, **more):
         for host in cluster.hosts:
             put(host, "/root/all_reduce_perf.log", log)
             put(host, "/usr/local/bin/all_reduce_perf", REPLAY)
-            put(host, "/usr/local/bin/mpirun", MPIRUN)
+            put(host, "/usr/local/bin/mpirun", MPIRUN % moved)
+            put(host, "/usr/local/bin/nvidia-smi", SMI)
         # What nvidia-smi would tell of the containers.
-        run = cluster.playbook("playbooks/verify.yml", "-e", {"__verify_bandwidth_gpus": {host: 4 for host in cluster.hosts}})
+        run = cluster.playbook("playbooks/verify.yml", "-e", {"__verify_bandwidth_gpus": {host: 4 for host in cluster.hosts},
+                                                              "verify_bandwidth_drop_percent": 100, **more})
         return run, cluster.last_report()
 
     yield replay
     for host in cluster.hosts:
-        cluster.inside(host, "rm -f /root/all_reduce_perf.log /usr/local/bin/all_reduce_perf /usr/local/bin/mpirun")
+        cluster.inside(host, "rm -f /root/all_reduce_perf.log /usr/local/bin/all_reduce_perf /usr/local/bin/mpirun /usr/local/bin/nvidia-smi")
+
+
+def nobody_looks(cluster):
+    """Whether nothing is left of what has watched the hosts."""
+    return [cluster.inside(host, "pgrep -f \"host_watch.py|nvidia-smi\" | grep -vx $$", check=False).out for host in cluster.hosts] == ["", ""]
 
 
 @pytest.mark.acceptance
-def test_a_good_run_of_all_reduce_perf_is_in_the_report(replayed):
+def test_a_good_run_of_all_reduce_perf_is_in_the_report(cluster, replayed):
     run, report = replayed(LOG)
     assert run.code == 0 and (report["bandwidth"]["tool"], report["bandwidth"]["collective"]) == ("all_reduce_perf", "nccl")
     whole = next(each for each in report["bandwidth"]["runs"] if each["id"] == "cluster")
     assert (whole["ranks"], whole["passed"], whole["judged"]) == (8, True, ["complete", "correct", "ranks", "hosts"])
     assert len(whole["rows"]) > 10 and whole["rows"][0]["out_of_place"]["wrong"] == 0
     assert {verdict for verdict, _found in checks(report, "bandwidth-host", "bandwidth-cluster").values()} == {"pass"}
+    for check_id in ("gpus-busy", "fabric-counters"):
+        assert verdicts(report, check_id) == {cluster.head: "pass", cluster.peer: "pass"}
+    assert report["blame"] == [] and nobody_looks(cluster)
 
 
-def test_a_run_of_all_reduce_perf_with_wrong_values_fails_the_verdict(replayed):
-    """However fast it was."""
-    run, report = replayed(LOG.replace("# Out of bounds values : 0 OK", "# Out of bounds values : 5 FAILED"))
+@pytest.mark.acceptance
+def test_a_run_of_all_reduce_perf_whose_data_went_another_way(cluster, replayed):
+    """It is as fast as the good one, and the fabric's cards have carried a tenth of it."""
+    run, report = replayed(LOG, ENOUGH // 10)
+    assert run.code == 2 and {verdict for verdict, _found in checks(report, "bandwidth-host", "bandwidth-cluster").values()} == {"pass"}
+    assert verdicts(report, "fabric-counters") == {cluster.head: "fail", cluster.peer: "fail"}
+
+
+def test_who_is_to_blame_for_a_bad_run_of_all_reduce_perf(cluster, replayed):
+    """Its values are wrong and it is too slow. That stays the verdict, and PyTorch's job, which is too slow as well, names the link."""
+    run, report = replayed(LOG.replace("# Out of bounds values : 0 OK", "# Out of bounds values : 5 FAILED"), verify_bandwidth_min_gb_s=1000)
     assert run.code == 2 and report["verdict"] == "fail" and report["bandwidth"]["tool"] == "all_reduce_perf"
+    runs = {each["id"]: each for each in report["bandwidth"]["runs"]}
+    assert [each for each in runs if each.startswith(("host:", "cluster"))] == ["host:%s" % cluster.head, "host:%s" % cluster.peer, "cluster"]
+    assert runs["cluster"]["ranks"] == 8 and "pair:%s,%s" % (cluster.head, cluster.peer) in runs
     verdict, found = checks(report, "bandwidth-cluster")["bandwidth-cluster"]
-    assert verdict == "fail" and "results are wrong" in found and "don't train on these GPUs" in found
+    assert verdict == "fail" and "results are wrong" in found and "don't train on these GPUs" in found and "by PyTorch's all-reduce" in found
+    assert [(entry["kind"], entry["names"]) for entry in report["blame"]] == [("link", list(cluster.hosts))]
+    assert report["suspect"] == [cluster.peer]
+    # What it says to have moved went over the hosts' cards, and its GPUs were in use.
+    for check_id in ("gpus-busy", "fabric-counters"):
+        assert verdicts(report, check_id) == {cluster.head: "pass", cluster.peer: "pass"}
+    assert nobody_looks(cluster)

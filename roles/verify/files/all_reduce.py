@@ -9,7 +9,8 @@ With GPUs it is NCCL's all-reduce with a rank for each GPU; without, Gloo's, wit
 what goes over the network. Then all work once more, watched: the fabric's counters, the GPUs and what NCCL says of its connections tell whether the data went
 the way they should. The plan is in TRAINYARD_BANDWIDTH (JSON in base64, as it passes through several shells); the answer is bandwidth.json in
 TRAINYARD_JOB_DIR, written anew after each round.
-Python 3.6: old training images have nothing newer. _bandwidth.py, _blame.py and _job_watch.py, the collection's own, lie beside this file.
+Python 3.6: old training images have nothing newer. _bandwidth.py, _blame.py and _job_watch.py, the collection's own, lie beside this file. Horovod's job
+(horovod_all_reduce.py) and host_watch.py take its functions, without PyTorch.
 """
 
 import base64
@@ -33,7 +34,6 @@ try:
     from torch.distributed.rendezvous import rendezvous
     NO_TORCH = ""
 except ImportError as error:
-    # The facts and the judgement serve other tools as well.
     NO_TORCH = str(error)
 
 # A message of this many elements repeats the values by which sums are checked: no float32 sum of them is rounded.
@@ -90,6 +90,69 @@ class Look(threading.Thread):
             self.gpus = _bandwidth.utilization(output(*UTILIZATION))
         except _bandwidth.ParseError as error:
             print("nvidia-smi: %s" % error, flush=True)
+
+
+def nccl_log():
+    """The file into which NCCL writes from now on what it says of its connections. They would be thousands of lines on the operator's terminal."""
+    log = tempfile.NamedTemporaryFile(prefix="trainyard-nccl-")
+    os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=log.name)
+    os.environ.pop("NCCL_DEBUG_SUBSYS", None)
+    return log
+
+
+def said(log, since_byte):
+    """Lines of NCCL's log from there on."""
+    with open(log.name, encoding="utf-8", errors="replace") as stream:
+        stream.seek(since_byte)
+        return stream.read().splitlines()
+
+
+def connections(log, since_byte):
+    """What NCCL's log has after « via » from there on, each once. Without a log, nothing."""
+    return sorted({line[line.index(" via "):].rstrip() for line in said(log, since_byte) if " via " in line} if log else [])[:CONNECTIONS]
+
+
+def watch(work, agree, cards, with_gpus):
+    """What is to be seen while this rank and the others work: the host's counters and GPUs, which the first of its ranks looks at (the others have no cards).
+
+    C(work) makes as many all-reduces as it is told and waits for them. C(agree) returns one number for all ranks, above 0 if that of any rank is, when all of
+    them have called it.
+    """
+    def since(begun):
+        return agree(time.perf_counter() - begun)
+
+    # Connects, and nobody begins before all have looked.
+    work(1)
+    since(time.perf_counter())
+    before = settled(cards or [])
+    since(time.perf_counter())
+    look = Look() if with_gpus and cards is not None else None
+    if look:
+        look.start()
+    done, spent, block = 0, 0.0, 1
+    begun = time.perf_counter()
+    while spent < WATCH_SECONDS["nccl" if with_gpus else "gloo"] or (
+            with_gpus and spent < WATCH_MOST and agree(float(bool(look and look.is_alive())))):
+        work(block)
+        done += block
+        spent = since(begun)
+        block = max(1, min(BLOCK, int(ROW_SECONDS * done / spent)))
+    after = settled(cards or [])
+    grown = [now - then for now, then in zip(after, before)] if before and after else [None, None]
+    return {"iterations": done, "first": cards is not None, "sent_bytes": grown[0], "received_bytes": grown[1], "gpus": look.gpus if look else []}
+
+
+def watched(size, hosts, answers, error=""):
+    """What all ranks have seen, by host. C(hosts) names the host of each rank, C(answers) has what P(watch) has returned there, and C(via)."""
+    found = {"ranks": len(hosts), "size_bytes": size, "iterations": 0, "error": error, "hosts": {}}
+    for name, seen in zip(hosts, answers if not error else []):
+        host = found["hosts"].setdefault(name, {"ranks": 0, "via": []})
+        host["ranks"] += 1
+        host["via"] = sorted(set(host["via"] + seen["via"]))
+        found["iterations"] = seen["iterations"]
+        if seen["first"]:
+            host.update({key: seen[key] for key in ("sent_bytes", "received_bytes", "gpus")})
+    return found
 
 
 # --- the collective ---
@@ -170,10 +233,7 @@ class Rank(object):
         self.cards = None
         self.log = None
         if self.backend == "nccl":
-            # What NCCL says of its connections, which would be thousands of lines on the operator's terminal.
-            self.log = tempfile.NamedTemporaryFile(prefix="trainyard-nccl-")
-            os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=self.log.name)
-            os.environ.pop("NCCL_DEBUG_SUBSYS", None)
+            self.log = nccl_log()
         self.store, self.rank, self.world = next(rendezvous("env://"))
         self.store.set_timeout(STORE_TIMEOUT)
         with socket.socket(socket.AF_INET6 if ":" in os.environ["MASTER_ADDR"] else socket.AF_INET, socket.SOCK_DGRAM) as way:
@@ -214,37 +274,16 @@ class Rank(object):
             # Which is there when all have tried: until then it listens.
             return self.get(together)
 
-    def said(self, since_byte):
-        """Lines of NCCL's log from there on."""
-        with open(self.log.name, encoding="utf-8", errors="replace") as stream:
-            stream.seek(since_byte)
-            return stream.read().splitlines()
-
     def watch(self, size):
-        """What is to be seen while this rank and the others work: the host's counters and GPUs, which the first of its ranks looks at."""
-        cards = self.cards or []
         buffer = torch.zeros(size // 4, dtype=torch.float32, device=self.device)
-        # Connects, and nobody begins before all have looked.
-        dist.all_reduce(buffer)
-        since(time.perf_counter(), self.device)
-        before = settled(cards)
-        since(time.perf_counter(), self.device)
-        look = Look() if self.backend == "nccl" and self.cards is not None else None
-        if look:
-            look.start()
-        done, spent, block = 0, 0.0, 1
-        begun = time.perf_counter()
-        while spent < WATCH_SECONDS[self.backend] or (
-                self.backend == "nccl" and spent < WATCH_MOST and slowest(float(bool(look and look.is_alive())), self.device)):
-            for _iteration in range(block):
+
+        def work(count):
+            for _iteration in range(count):
                 dist.all_reduce(buffer)
-            done += block
-            spent = since(begun, self.device)
-            block = max(1, min(BLOCK, int(ROW_SECONDS * done / spent)))
-        after = settled(cards)
-        grown = [now - then for now, then in zip(after, before)] if before and after else [None, None]
-        return {"iterations": done, "first": self.cards is not None, "sent_bytes": grown[0], "received_bytes": grown[1],
-                "gpus": look.gpus if look else []}
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+
+        return watch(work, lambda value: slowest(value, self.device), self.cards, self.backend == "nccl")
 
     def measure(self, number, group):
         """This rank's part in step `number`, and its answer."""
@@ -261,14 +300,13 @@ class Rank(object):
                 dist.init_process_group(self.backend, store=store, rank=group["ranks"].index(self.rank), world_size=len(group["ranks"]), timeout=TIMEOUT)
                 if group["watch"]:
                     answer["watched"] = self.watch(group["sizes"][0])
-                    answer["watched"]["via"] = sorted({line[line.index(" via "):].rstrip() for line in self.said(logged) if " via " in line}
-                                                      if self.log else [])[:CONNECTIONS]
+                    answer["watched"]["via"] = connections(self.log, logged)
                 else:
                     answer["rows"] = all_reduce_rows(group["ranks"].index(self.rank), len(group["ranks"]), group["sizes"], self.device)
         except (RuntimeError, ValueError, OSError) as error:
             answer["error"] = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             if self.log:
-                print("\n".join([line for line in self.said(logged) if "NCCL WARN" in line][-10:]), flush=True)
+                print("\n".join([line for line in said(self.log, logged) if "NCCL WARN" in line][-10:]), flush=True)
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -356,14 +394,7 @@ class Conductor(Rank):
         ranks = self.ranks(self.hosts)
         size = _bandwidth.watched_size(max(row["size_bytes"] for row in run["rows"]), self.backend, len(ranks))
         answer = self.ask({name: (ranks, [size])}, watch=True)[name]
-        self.watched = {"ranks": len(ranks), "size_bytes": size, "iterations": 0, "error": answer["error"], "hosts": {}}
-        for rank, seen in zip(ranks, answer["watched"] if not answer["error"] else []):
-            host = self.watched["hosts"].setdefault(self.host_of[rank], {"ranks": 0, "via": []})
-            host["ranks"] += 1
-            host["via"] = sorted(set(host["via"] + seen["via"]))
-            self.watched["iterations"] = seen["iterations"]
-            if seen["first"]:
-                host.update({key: seen[key] for key in ("sent_bytes", "received_bytes", "gpus")})
+        self.watched = watched(size, [self.host_of[rank] for rank in ranks], answer["watched"], answer["error"])
         print("%-40s %s" % ("watched", answer["error"] or "%d x %d bytes" % (self.watched["iterations"], size)), flush=True)
 
     def name(self, group):
@@ -455,10 +486,6 @@ def report_metrics(found):
 
 
 def main():
-    if sys.argv[1:] == ["facts"]:
-        # For a tool that runs outside of a job: what can limit this host, with GPUs.
-        print(json.dumps(facts(True)))
-        return
     if NO_TORCH:
         raise SystemExit("Bandwidth is measured with PyTorch, which the training image lacks (%s)." % NO_TORCH)
     plan = read_plan()

@@ -5,10 +5,13 @@
 
 The ranks are started by horovodrun and do the same steps in the same order. Groups of ranks are Horovod's process sets; versions without them (before 0.23)
 measure all ranks together only. Who is slow is not looked for: a rank whose peer is lost ends with its job, so that no other group can be tried.
+Then all work once more, watched. Horovod reduces one message at a time here, so nothing is fused. Gloo sends it round one ring, as PyTorch's Gloo does. NCCL
+may take any of its algorithms: all ranks are one communicator for the whole job, so it can't be held to its ring for that part alone.
 Plan and answer are those of all_reduce.py, which lies beside this file. Python 3.6: old training images have nothing newer.
 """
 
 import json
+import os
 import sys
 import time
 
@@ -16,6 +19,7 @@ import _bandwidth
 import all_reduce
 
 NO_SEARCH = "Horovod measured; the host or link to blame is looked for only by an image with PyTorch"
+NOT_WATCHED = "MPI carries Horovod's data, and its algorithm and its cards are its own choice"
 
 
 class Binding(object):
@@ -145,6 +149,8 @@ class Job(object):
         self.first_of = {host: self.host_of.index(host) for host in self.hosts}
         self.ranks_of = {host: [rank for rank in self.everybody if self.host_of[rank] == host] for host in self.hosts}
         self.sets = {}
+        # Where NCCL's log ends before all ranks are measured together.
+        self.logged = 0
 
     def wanted_sets(self):
         """Groups of ranks besides all: each host's, and the first of each host, as without GPUs a second one would only share its CPU and card."""
@@ -152,6 +158,7 @@ class Job(object):
         return [list(group) for group in dict.fromkeys(tuple(ranks) for ranks in groups if len(ranks) > 1 and ranks != self.everybody)]
 
     def start(self):
+        self.log = all_reduce.nccl_log()
         if hasattr(self.hvd, "ProcessSet"):
             self.sets = {tuple(ranks): self.hvd.ProcessSet(ranks) for ranks in self.wanted_sets()}
             self.hvd.init(process_sets=list(self.sets.values()))
@@ -161,14 +168,16 @@ class Job(object):
         if self.hvd.size() != len(self.everybody):
             raise SystemExit("Horovod has started %d ranks, and the plan has %d" % (self.hvd.size(), len(self.everybody)))
         self.binding.start(self.hvd.local_rank())
-        self.carrier = "nccl" if self.binding.gpu else "gloo"
+        # By which the bandwidth is judged, and what moves the data.
+        self.collective = "nccl" if self.binding.gpu else "gloo"
+        self.carrier = carrier(self.hvd, self.binding.gpu)
 
     def runs(self):
         """(id, hosts, ranks) of what can be measured: each host alone, and all together."""
         found = [("host:%s" % host, [host], ranks) for host, ranks in self.ranks_of.items() if len(ranks) > 1]
         if len(self.hosts) > 1:
             firsts = list(self.first_of.values())
-            found.append(("cluster", self.hosts, firsts if self.carrier == "gloo" and tuple(firsts) in self.sets else self.everybody))
+            found.append(("cluster", self.hosts, firsts if self.collective == "gloo" and tuple(firsts) in self.sets else self.everybody))
         return [(name, hosts, ranks) for name, hosts, ranks in found if ranks == self.everybody or tuple(ranks) in self.sets]
 
     def sum(self, buffer, ranks, name):
@@ -178,12 +187,20 @@ class Job(object):
         """The same number on all ranks, so that they go on alike."""
         return self.binding.values(self.sum(self.binding.array([seconds]), ranks, "mean"))[0] / len(ranks)
 
+    def gather(self, value):
+        """What every rank has, on all ranks in their order: as text, added to zeros. Not every binding can send objects."""
+        text = json.dumps(value).encode()
+        lengths = self.sum(self.binding.array([float(len(text)) if rank == self.rank else 0.0 for rank in self.everybody]), self.everybody, "lengths")
+        lengths = [int(length) for length in self.binding.values(lengths)]
+        place, length = sum(lengths[:self.rank]), sum(lengths)
+        mine = [0.0] * place + [float(byte) for byte in text] + [0.0] * (length - place - len(text))
+        told = bytes(int(byte) for byte in self.binding.values(self.sum(self.binding.array(mine), self.everybody, "text.%d" % length)))
+        ends = [sum(lengths[:rank + 1]) for rank in self.everybody]
+        return [json.loads(told[end - one:end].decode()) for one, end in zip(lengths, ends)]
+
     def tell(self, value, root):
-        """What rank `root` has, on all ranks: as text, added to zeros. Not every binding can send objects."""
-        text = json.dumps(value).encode() if self.rank == root else b""
-        length = int(self.binding.values(self.sum(self.binding.array([float(len(text))]), self.everybody, "length"))[0])
-        told = self.sum(self.binding.array([float(byte) for byte in text] or [0.0] * length), self.everybody, "text.%d" % length)
-        return json.loads(bytes(int(byte) for byte in self.binding.values(told)).decode())
+        """What rank `root` has, on all ranks."""
+        return self.gather(value if self.rank == root else None)[root]
 
     def rows(self, ranks, sizes):
         """A row for each size, as all_reduce.py has them."""
@@ -214,16 +231,52 @@ class Job(object):
 
     def measure(self):
         """All runs, one after the other; every rank has their rows."""
-        sizes = _bandwidth.sizes(int(self.plan["largest"][self.carrier]))
+        sizes = _bandwidth.sizes(int(self.plan["largest"][self.collective]))
         measured = []
         for name, hosts, ranks in self.runs():
             begun = time.perf_counter()
+            self.logged = os.path.getsize(self.log.name)
             rows = self.tell(self.rows(ranks, sizes) if self.rank in ranks else [], ranks[0])
             measured.append({"id": name, "hosts": hosts, "ranks": len(ranks), "rows": rows, "seconds": round(time.perf_counter() - begun, 2), "errors": [],
                              "transports": []})
             if self.rank == 0:
                 print("%-40s %.3f GB/s" % (name, _bandwidth.judged_busbw(rows) or 0), flush=True)
         return measured
+
+    def watch(self, measured, cards):
+        """All who were measured last, the whole cluster or its one host, work once more and are watched. C(cards) are the host's, on the first of its ranks."""
+        run = measured[-1] if measured else None
+        if run is None or not run["rows"] or run["hosts"] != self.hosts or (len(self.hosts) < 2 and not self.binding.gpu):
+            return {}
+        if self.carrier == "mpi":
+            return {"error": NOT_WATCHED}
+        ranks = next(ranks for name, _hosts, ranks in self.runs() if name == run["id"])
+        size = _bandwidth.watched_size(max(row["size_bytes"] for row in run["rows"]), self.carrier, len(ranks))
+        seen = None
+        if self.rank in ranks:
+            buffer = self.binding.pattern(size // 4, 0)
+
+            def work(count):
+                for _iteration in range(count):
+                    result = self.sum(buffer, ranks, "watched")
+                    if self.binding.lazy:
+                        self.binding.wait(result)
+                self.binding.wait(result)
+
+            seen = all_reduce.watch(work, lambda value: self.mean(value, ranks), cards, self.binding.gpu)
+            seen["via"] = all_reduce.connections(self.log, self.logged)
+        answers = self.gather(seen)
+        watched = dict(all_reduce.watched(size, [self.host_of[rank] for rank in ranks], [answers[rank] for rank in ranks]), ring=self.carrier == "gloo")
+        if self.rank == 0:
+            print("%-40s %d x %d bytes" % ("watched", watched["iterations"], size), flush=True)
+        return watched
+
+
+def carrier(hvd, gpu):
+    """What moves the data of an all-reduce: nccl, mpi or gloo. Before 0.18 Horovod has no Gloo, and does not tell of NCCL."""
+    if gpu and getattr(hvd, "nccl_built", lambda: True)():
+        return "nccl"
+    return "mpi" if getattr(hvd, "mpi_enabled", lambda: True)() else "gloo"
 
 
 def main():
@@ -232,12 +285,19 @@ def main():
     binding, reasons = load()
     job = Job(plan, binding)
     job.start()
-    facts = {host: job.tell(all_reduce.facts(binding.gpu) if job.rank == first else None, first) for host, first in job.first_of.items()}
-    runs = _bandwidth.judge_runs(job.measure(), facts, job.carrier, plan["asked"], plan["history"].get("horovod", {}))
+    # Of the host, by the first of its ranks.
+    mine = all_reduce.facts(binding.gpu) if job.rank in job.first_of.values() else None
+    told = job.gather(mine)
+    facts = {host: told[first] for host, first in job.first_of.items()}
+    measured = job.measure()
+    found = {"collective": "horovod", "carrier": job.carrier, "on_gpus": binding.gpu, "binding": type(binding).__name__, "not_loaded": reasons,
+             "runs": _bandwidth.judge_runs(measured, facts, job.collective, plan["asked"], plan["history"].get("horovod", {})), "watched": {}, "facts": facts,
+             "blame": [], "suspect": [], "note": _bandwidth.BROKE_OFF, "rounds": 0, "seconds": round(time.perf_counter() - begun, 2)}
     if job.rank == 0:
-        found = {"collective": "horovod", "carrier": job.carrier, "binding": type(binding).__name__, "not_loaded": reasons, "runs": runs, "watched": {},
-                 "facts": facts, "blame": [], "suspect": [], "note": NO_SEARCH if len(job.hosts) > 1 else "", "rounds": 0,
-                 "seconds": round(time.perf_counter() - begun, 2)}
+        all_reduce.write_answer(found)
+    found.update(watched=job.watch(measured, mine["cards"] if mine else None), note=NO_SEARCH if len(job.hosts) > 1 else "",
+                 seconds=round(time.perf_counter() - begun, 2))
+    if job.rank == 0:
         all_reduce.write_answer(found)
         all_reduce.report_metrics(found)
     # Nobody leaves before the last one is done.

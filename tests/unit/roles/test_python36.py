@@ -32,6 +32,7 @@ FILES = [
     "roles/nccl/files/source_build.py",
     "roles/verify/files/all_reduce.py",
     "roles/verify/files/horovod_all_reduce.py",
+    "roles/verify/files/host_watch.py",
     "plugins/module_utils/_apt_sources.py",
     "plugins/module_utils/_openpgp.py",
     "plugins/module_utils/_bandwidth.py",

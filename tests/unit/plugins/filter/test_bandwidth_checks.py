@@ -144,3 +144,48 @@ def test_with_gpus():
                                               ("fabric-counters", "node-b", "pass"), ("nccl-transport", "node-a, node-b", "pass")]
     assert found[0][3] == "2: GPU 0 99 %, GPU 1 97 %" and found[2][3] == "sent 0.661 GB (+5 %); received 0.661 GB (+5 %)"
     assert found[4][3] == "NET/IB, P2P/CUMEM"
+
+
+def horovod(carrier, **changes):
+    given = {"collective": "horovod", "carrier": carrier, "on_gpus": carrier == "nccl", "binding": "TensorFlow"}
+    return answer(**dict(given, **changes))
+
+
+def test_horovod_by_gloo_is_watched():
+    checks = seen(horovod("gloo", watched=dict(WATCHED, ring=True)), HOSTS)
+    assert [entry[:3] for entry in checks] == [("gpus-busy", "node-a", "skipped"), ("gpus-busy", "node-b", "skipped"), ("fabric-counters", "node-a", "pass"),
+                                               ("fabric-counters", "node-b", "pass"), ("nccl-transport", "node-a, node-b", "skipped")]
+    assert checks[2][3] == "sent 0.448 GB (+7 %); received 0.447 GB (+6 %)" and checks[4][3] == "the job ran without NCCL, as it has no GPUs"
+    wrong = dict(WATCHED, hosts=dict(WATCHED["hosts"], **{"node-b": dict(WATCHED["hosts"]["node-b"], sent_bytes=1 << 20)}))
+    assert [entry[2] for entry in seen(horovod("gloo", watched=wrong), HOSTS)][2:4] == ["pass", "fail"]
+
+
+def test_horovod_by_nccl_is_watched():
+    hosts = {name: {"ranks": 2, "via": [" via NET/IB/0/GDRDMA", " via P2P/CUMEM/read"], "gpus": [99, 97], "sent_bytes": 630 << 20, "received_bytes": 630 << 20}
+             for name in HOSTS}
+    facts = {name: {"cards": [_bandwidth.card("mlx5_0", "200 Gb/sec (4X HDR)", True)], "gpus": [{"nvlink": 300.0, "pcie": 0.0}] * 2, "interface": ""}
+             for name in HOSTS}
+    found = seen(horovod("nccl", watched=dict(WATCHED, ranks=4, ring=False, hosts=hosts), facts=facts), HOSTS, [], dict.fromkeys(HOSTS, 2))
+    assert [entry[2] for entry in found] == ["pass"] * 5 and found[2][3] == "sent 0.661 GB; received 0.661 GB"
+
+
+def test_horovod_by_mpi_says_why_it_is_not_watched():
+    found = seen(horovod("mpi", watched={"error": "MPI carries the data"}), HOSTS, [], {"node-b": 8})
+    assert found[0][2:] == ("skipped", "the training container was given no GPU")
+    assert found[1][2:] == ("fail", "the job ran on the CPU: TensorFlow sees no GPU")
+    assert found[2:4] == [("fabric-counters", name, "skipped", "not read: MPI carries the data") for name in HOSTS]
+    assert found[4][2] == "skipped"
+    source = {check["source"] for check in bandwidth_checks(horovod("mpi"), HOSTS) if check["id"] == "bandwidth-cluster"}
+    assert source == {"Horovod's all-reduce by MPI"}
+
+
+def test_horovod_with_gpus_and_without_nccl():
+    """Its GPUs hold the data, and Gloo carries them."""
+    found = seen(horovod("gloo", on_gpus=True), HOSTS, [], dict.fromkeys(HOSTS, 1))
+    assert found[0] == ("gpus-busy", "node-a", "skipped", "nvidia-smi tells the use of 0 GPUs only")
+    assert found[4][3] == "the job ran without NCCL, which Horovod was not built with"
+
+
+def test_horovod_that_broke_off_while_it_was_watched():
+    found = seen(horovod("gloo", watched={}, note=_bandwidth.BROKE_OFF), HOSTS)
+    assert found[2] == ("fabric-counters", "node-a", "skipped", "not read: the job broke off")

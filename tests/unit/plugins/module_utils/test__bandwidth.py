@@ -227,3 +227,26 @@ def test_utilization():
     assert _bandwidth.utilization("") == []
     with pytest.raises(_bandwidth.ParseError, match="No devices were found"):
         _bandwidth.utilization("No devices were found\n")
+
+
+@pytest.mark.parametrize("text, peaks", [
+    ("0, 3\n1, 0\n0, 97\n1, 41\n0, 12\n1, 40\n", [97, 41]),
+    # Ten GPUs in their order, and what follows the last line's end was cut.
+    ("10, 5\n9, 4 %\n2, 3\n10, 9", [3, 4, 5]),
+    ("0, [N/A]\n1, [Not Supported]\n1, 7\n\n", [None, 7]), ("", []), ("0, 98", [])])
+def test_peaks_of_utilization(text, peaks):
+    assert _bandwidth.peaks(text) == peaks
+
+
+@pytest.mark.parametrize("text", ["No devices were found\n", "0, 98, 3\n", "98\n"])
+def test_text_without_peaks(text):
+    with pytest.raises(_bandwidth.ParseError, match="not the number of a GPU and its utilization"):
+        _bandwidth.peaks(text)
+
+
+@pytest.mark.parametrize("hosts, gpus", [(2, 1), (2, 8), (3, 4), (64, 8)])
+def test_what_any_algorithm_may_move(hosts, gpus):
+    """A ring is between the two bounds, and so is a host of two trees, each for a half: four neighbours together, or two."""
+    least, most = _bandwidth.may_move(1 << 30, 1 << 30)
+    assert least <= _bandwidth.must_move(1 << 30, 1, hosts * gpus) <= most
+    assert least <= 2 * (1 << 30) / 2 and (3 + 1) * (1 << 30) / 2 <= most

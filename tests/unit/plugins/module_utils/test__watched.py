@@ -67,6 +67,43 @@ def test_traffic_too_small_to_be_told_from_others(collective, size, iterations, 
     assert fabric_counters(given, facts(ETHERNET), "b", collective)["verdict"] == verdict
 
 
+LEAST = 100 << 30
+
+
+@pytest.mark.parametrize("sent, verdict", [
+    (LEAST * 0.81, "pass"), (LEAST * 0.79, "fail"), (0, "fail"), (-1, "fail"), (LEAST * 2.5, "pass"), (LEAST * 2.64 + 1, "warn")])
+@pytest.mark.parametrize("way", ["sent_bytes", "received_bytes"])
+def test_counters_of_an_algorithm_that_is_not_known(sent, verdict, way):
+    """Once what was reduced at least, twice at most, each with the tolerance."""
+    other = {"sent_bytes": LEAST, "received_bytes": LEAST}
+    given = dict(watched(**dict(other, **{way: sent})), ring=False, reduced_bytes=[LEAST, LEAST * 1.1])
+    check = fabric_counters(given, facts(IB), "b", "nccl")
+    assert check["verdict"] == verdict and bool(check["fix"]) == (verdict != "pass")
+    assert check["expected"] == "107 GB to 236 GB, as NCCL's algorithm is its choice, each way over mlx5_0, within 20 %"
+
+
+def test_reduced_bytes_of_one_size():
+    """Of Horovod by NCCL: what a ring moves is between the bounds."""
+    check = fabric_counters(dict(watched(), ring=False), facts(IB), "b", "nccl")
+    assert (check["verdict"], check["found"]) == ("pass", "sent 32.9 GB; received 32.9 GB")
+    assert check["expected"].startswith("21.5 GB to 42.9 GB")
+
+
+@pytest.mark.parametrize("more", [{}, {"transports": ["P2P/MNNVL"]}])
+def test_nvlink_between_hosts_is_not_counted(more):
+    given = dict(watched(via=() if more else [" via P2P/MNNVL"], sent_bytes=0, received_bytes=0), **more)
+    check = fabric_counters(given, facts(IB), "b", "nccl")
+    assert check["verdict"] == "skipped" and "P2P/MNNVL" in check["found"]
+    assert fabric_counters(dict(given, transports=["NET/IB", "P2P/CUMEM"]), facts(IB), "b", "nccl")["verdict"] == "fail"
+
+
+def test_gpus_of_a_short_run():
+    """The highest figures of all_reduce_perf's run: to be seen at all is enough."""
+    check = gpus_busy(dict(watched(gpus=[5, 6]), in_use=5), "b")
+    assert (check["verdict"], check["expected"]) == ("pass", "2 GPUs in use (5 % or more)")
+    assert gpus_busy(dict(watched(gpus=[4, 60]), in_use=5), "b")["verdict"] == "fail" and gpus_busy(watched(gpus=[5, 60]), "b")["verdict"] == "fail"
+
+
 @pytest.mark.parametrize("gpus, verdict, found", [
     ([99, 50], "pass", "2: GPU 0 99 %, GPU 1 50 %"),
     ([99, 49], "fail", "1: GPU 0 99 %, GPU 1 49 %"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.filter.bandwidth_checks import bandwidth_checks
-from ansible_collections.trainyard.gpu.plugins.module_utils import _all_reduce
+from ansible_collections.trainyard.gpu.plugins.module_utils import _all_reduce, _bandwidth
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_tool
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._report_files import load_schema, problem_of
 
@@ -15,7 +15,10 @@ LOGS = Path(__file__).parents[3] / "fixtures/all_reduce_perf"
 NGC = ["all_reduce_perf", "mpi", "mpirun", "horovodrun", "torch", "horovod"]
 TF = ["horovodrun", "horovod", "tensorflow"]
 EIGHT, NONE = {"a": 8, "b": 8}, {"a": 0, "b": 0}
-FACTS = {host: {"cards": [{"name": "mlx5_0", "rdma": True, "line": 25.0, "pcie": 31.5}], "gpus": [], "interface": "eth0"} for host in "ab"}
+CARDS = [{"name": "mlx5_0", "rdma": True, "line": 25.0, "pcie": 31.5}]
+FACTS = {host: {"cards": CARDS, "gpus": [], "interface": "eth0", "counters": [1000, 2000]} for host in "ab"}
+# What the module runs, behind mpirun.
+COMMAND = ["mpirun", "-np", "8", "-H", "a:4,b:4", "all_reduce_perf", "-b", "4", "-e", "1073741824", "-f", "2", "-g", "1", "-w", "5", "-n", "20", "-c", "1"]
 PLAN = {"asked": {"fraction": 0.7, "min_busbw_gb_s": 0.0, "peer_fraction": 0.6, "drop_percent": 20.0}, "history": {}}
 
 
@@ -57,7 +60,7 @@ def test_no_tool(asked, image, more, problem):
 
 
 def told(text, **bounds):
-    return dict(_all_reduce.answer(text, **bounds), available=True, cause=None, fix=None)
+    return dict(_all_reduce.answer(text, **bounds), available=True, cause=None, fix=None, command=COMMAND)
 
 
 @pytest.fixture(name="log")
@@ -65,13 +68,19 @@ def fixture_log():
     return (LOGS / "polaris-2node-8gpu.txt").read_text(encoding="utf-8")
 
 
-def answer(alone, together, plan=None):
-    found = _bandwidth_tool.of_nccl_tests(alone, together, FACTS, {"a": 4, "b": 4}, plan or PLAN)
+def moved(gb, cards=(), peaks=(97, 96, 95, 98), **changes):
+    """What host_watch.py tells after a run in which the card has sent and received that much."""
+    return dict({"cards": list(cards or CARDS), "counters": [1000 + int(gb * 1e9), 2000 + int(gb * 1e9)], "peaks": list(peaks)}, **changes)
+
+
+def answer(alone, together, plan=None, after=None, image=(), gpus=None):
+    found = _bandwidth_tool.of_nccl_tests(alone, together, FACTS, {"a": moved(170), "b": moved(170)} if after is None else after, gpus or {"a": 4, "b": 4},
+                                          plan or PLAN, image)
     return dict(found, tool="all_reduce_perf", tool_reason="the best tool, and the image has it")
 
 
-def verdicts(found):
-    return {(check["id"], check["host"]): check for check in bandwidth_checks(found, ["a", "b"], [], {"a": 4, "b": 4})}
+def verdicts(found, hosts=("a", "b")):
+    return {(check["id"], check["host"]): check for check in bandwidth_checks(found, list(hosts), [], dict.fromkeys(hosts, 4))}
 
 
 def test_a_good_log_becomes_a_run_with_its_rows(log):
@@ -103,7 +112,7 @@ def test_a_run_that_is_worth_nothing_fails_however_fast_it_was(log, spoil, reaso
     found = answer({}, told(bad, expected_ranks=8, expected_hosts=2), dict(PLAN, asked=dict(PLAN["asked"], min_busbw_gb_s=1.0)))
     check = verdicts(found)["bandwidth-cluster", "a, b"]
     assert check["verdict"] == "fail" and reason in check["found"]
-    assert found["blame"] == [] and "verify_bandwidth_tool: torch" in found["note"]
+    assert found["blame"] == [] and "which the image does not have" in found["note"]
 
 
 def test_ranks_that_are_missing_and_a_tool_that_did_not_start(log):
@@ -112,11 +121,151 @@ def test_ranks_that_are_missing_and_a_tool_that_did_not_start(log):
     checks = verdicts(answer({"a": gone}, gone))
     assert checks["bandwidth-cluster", "a, b"]["verdict"] == checks["bandwidth-host", "a"]["verdict"] == "fail"
     assert "it hangs" in checks["bandwidth-host", "a"]["found"]
-    # Without an observation there is no verdict.
-    assert {checks[key]["verdict"] for key in checks if key[0] in ("gpus-busy", "fabric-counters", "nccl-transport")} == {"skipped"}
+    # Of a run that did not come to its end nobody knows what it must have moved.
+    others = [checks[key] for key in checks if key[0] in ("gpus-busy", "fabric-counters", "nccl-transport")]
+    assert {check["verdict"] for check in others} == {"skipped"} and len(others) == 5
+    assert {check["found"].partition(": ")[2] for check in others} == {"all_reduce_perf did not come to its end"}
 
 
 def test_transport_comes_from_the_tools_own_log(log):
     text = "a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n" + log
     check = verdicts(answer({}, told(text)))["nccl-transport", "a, b"]
     assert check["verdict"] == "fail" and "NET/Socket" in check["found"]
+
+
+# 4 bytes to 1 GiB: twice 22 times each, and 5 times the largest at least, all of them at most.
+LEAST = 2 * 22 * ((2 << 30) - 4) + 5 * (1 << 30)
+MOST = LEAST + 5 * (1 << 30)
+
+
+def test_what_a_run_has_reduced(log):
+    """By nccl-tests' src/common.cu: one to synchronize, 20 measured and one checked for each placement, and the warm-up of old and new versions."""
+    assert _bandwidth_tool.reduced_bytes(told(log)["rows"], COMMAND) == (LEAST, MOST)
+    rows = [{"size_bytes": 1 << power} for power in range(3, 10)]
+    command = ["all_reduce_perf", "-g", "8", "-w", "0", "-n", "1", "-c", "1"]
+    assert _bandwidth_tool.reduced_bytes(rows, command) == (2 * 3 * (1024 - 8),) * 2
+    # A variable of that name is not the option.
+    assert _bandwidth_tool.reduced_bytes(rows, ["mpirun", "-n", "16", *command]) == (2 * 3 * (1024 - 8),) * 2
+    # What the newer versions warm up with is below the bound.
+    warm = sum(1 << power for power in range(3, 10))
+    assert 5 * warm <= _bandwidth_tool.reduced_bytes(rows, ["-w", "5", "-n", "1"])[1] - 2 * 3 * (1024 - 8)
+
+
+@pytest.mark.parametrize("gb, verdict", [
+    # A tree of two hosts moves it once, a ring of eight ranks 1.75 times.
+    (LEAST / 1e9, "pass"), (1.75 * MOST / 1e9, "pass"), (0.81 * LEAST / 1e9, "pass"), (0.79 * LEAST / 1e9, "fail"), (0, "fail"), (2.39 * MOST / 1e9, "pass"),
+    (2.41 * MOST / 1e9, "warn")])
+def test_counters_around_the_run_of_all_hosts(log, gb, verdict):
+    checks = verdicts(answer({}, told(log), after={"a": moved(170), "b": moved(gb)}))
+    assert checks["fabric-counters", "a"]["verdict"] == "pass" and checks["fabric-counters", "b"]["verdict"] == verdict
+    assert checks["fabric-counters", "a"]["expected"] == "99.9 GB to 210 GB, as NCCL's algorithm is its choice, each way over mlx5_0, within 20 %"
+    assert {checks["gpus-busy", host]["verdict"] for host in "ab"} == {"pass"}
+
+
+@pytest.mark.parametrize("after, found", [
+    ({"a": moved(170)}, "not read: the host could not be asked after the run"),
+    ({"a": moved(170), "b": moved(170, cards=[dict(CARDS[0], name="mlx5_1")])}, "not read: before the run the fabric's cards were mlx5_0, after it mlx5_1"),
+    ({"a": moved(170), "b": moved(170, counters=None)}, "mlx5_0 has no counters that can be read"),
+])
+def test_counters_that_say_nothing(log, after, found):
+    checks = verdicts(answer({}, told(log), after=after))
+    assert (checks["fabric-counters", "b"]["verdict"], checks["fabric-counters", "b"]["found"]) == ("skipped", found)
+    assert checks["fabric-counters", "a"]["verdict"] == "pass"
+
+
+@pytest.mark.parametrize("peaks, verdict", [((5, 97, 96, 98), "pass"), ((97, 96, 95, 4), "fail"), ((), "skipped"), ((97, 96, 95, None), "skipped")])
+def test_gpus_in_use_while_it_ran(log, peaks, verdict):
+    check = verdicts(answer({}, told(log), after={"a": moved(170), "b": moved(170, peaks=peaks)}))["gpus-busy", "b"]
+    assert check["verdict"] == verdict and check["expected"] == "4 GPUs in use (5 % or more)"
+
+
+def test_a_run_with_wrong_values_has_moved_its_data(log):
+    """It came to its end."""
+    bad = log.replace("# Out of bounds values : 0 OK", "# Out of bounds values : 3 FAILED")
+    checks = verdicts(answer({}, told(bad), after={"a": moved(170), "b": moved(3)}))
+    assert [checks["fabric-counters", host]["verdict"] for host in "ab"] == ["pass", "fail"]
+
+
+def test_one_host_has_no_fabric_and_its_gpus_are_seen(log):
+    """Its run is the one alone."""
+    text = "a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] via P2P/CUMEM\n" + log
+    found = answer({"a": told(text)}, {}, after={"a": moved(0)}, gpus={"a": 4})
+    checks = verdicts(found, ["a"])
+    assert {key: check["verdict"] for key, check in checks.items()} == {
+        ("bandwidth-host", "a"): "pass", ("gpus-busy", "a"): "pass", ("nccl-transport", "a"): "pass"} and not found["search"]
+
+
+def slow(log, image=("torch",)):
+    return answer({}, told(log), dict(PLAN, asked=dict(PLAN["asked"], min_busbw_gb_s=1000.0)), image=image)
+
+
+def test_who_is_to_blame_is_looked_for_where_all_hosts_fail(log):
+    assert slow(log)["search"] is True and slow(log, ["horovod"])["search"] is False and "which the image does not have" in slow(log, [])["note"]
+    good = answer({}, told(log), dict(PLAN, asked=dict(PLAN["asked"], min_busbw_gb_s=1.0)), image=["torch"])
+    assert good["search"] is False and good["note"] == ""
+    # A run that failed as well, and not a host alone, which is named by its own check.
+    assert answer({}, told(log, expected_ranks=16), image=["torch"])["search"] is True
+    bad = {"available": False, "passed": False, "reasons": [], "rows": [], "fix": "it hangs"}
+    good = answer({"a": bad}, told(log), dict(PLAN, asked=dict(PLAN["asked"], min_busbw_gb_s=1.0)), image=["torch"])
+    assert good["search"] is False and not good["runs"][0]["passed"]
+
+
+def run_of_job(run_id, hosts, busbw, passed=True):
+    run = {"id": run_id, "hosts": hosts, "ranks": 8, "rows": [_bandwidth.row(1 << 30, 0.1, 8, 0)], "seconds": 1.0, "errors": [], "transports": []}
+    bound = {"busbw_gb_s": 24.0, "bound": "nic", "from": "x", "required_gb_s": 16.8, "history_gb_s": None}
+    return dict(run, **dict(_bandwidth.verdict(run, bound), passed=passed, judged_busbw_gb_s=busbw))
+
+
+JOB = {"collective": "nccl", "blame": [{"kind": "host", "names": ["b"], "evidence": "slow in each pair"}], "suspect": ["b"], "note": "", "rounds": 3,
+       "watched": {},
+       "runs": [run_of_job("host:a", ["a"], 200.0), run_of_job("cluster", ["a", "b"], 3.0, False), run_of_job("pair:a,b", ["a", "b"], 3.0, False)]}
+
+
+def test_the_blame_of_the_job_and_the_verdict_of_all_reduce_perf(log):
+    found = _bandwidth_tool.with_search(slow(log), JOB)
+    assert found["suspect"] == ["b"] and found["rounds"] == 3 and found["note"] == ""
+    check = verdicts(found)["bandwidth-cluster", "a, b"]
+    assert check["verdict"] == "fail" and "required are 1e+03" in check["found"] and "host b: slow in each pair (by PyTorch's all-reduce)" in check["found"]
+    assert check["fix"] == "look at b; until then leave out: b" and "all_reduce_perf" in check["source"]
+    # Of the job's runs only those that all_reduce_perf has not made.
+    assert [run["id"] for run in found["runs"]] == ["cluster", "pair:a,b"] and len(found["runs"][0]["rows"]) > 10
+    schema = load_schema()
+    shape = dict(schema, required=[], properties={"bandwidth": schema["properties"]["bandwidth"], "blame": schema["properties"]["blame"]})
+    bandwidth = {key: found[key] for key in ("collective", "note", "runs", "tool", "tool_reason")}
+    assert problem_of({"bandwidth": bandwidth, "blame": found["blame"]}, shape) in ("", None)
+
+
+@pytest.mark.parametrize("job, tail, note", [
+    ({}, ["trainyard: failed: rank 3 ended with exit code 1", "x"],
+     "PyTorch's job, which looks for the host or link to blame, has measured nothing: rank 3 ended with exit code 1"),
+    ({}, [], "PyTorch's job, which looks for the host or link to blame, has measured nothing: the job left no answer"),
+    (dict(JOB, blame=[], suspect=[], note="no host and no link stands out"), [],
+     "PyTorch's job looked for the host or link to blame: no host and no link stands out"),
+    (dict(JOB, blame=[], suspect=[], note=_bandwidth.BROKE_OFF), [], "PyTorch's job looked for the host or link to blame: the job did not come to its end"),
+    (dict(JOB, blame=[], suspect=[], runs=[run_of_job("cluster", ["a", "b"], 21.5)]), [],
+     "by PyTorch's all-reduce the same hosts pass, with 21.5 GB/s together, so that no host and no link was looked for"),
+])
+def test_nobody_to_blame_has_a_reason(log, job, tail, note):
+    found = _bandwidth_tool.with_search(slow(log), job, tail)
+    assert found["note"] == note and found["blame"] == found["suspect"] == [] and note in verdicts(found)["bandwidth-cluster", "a, b"]["found"]
+
+
+@pytest.mark.parametrize("collective, verdict", [("nccl", "pass"), ("gloo", "skipped")])
+def test_where_all_reduce_perf_has_failed_the_job_was_watched(log, collective, verdict):
+    """Unless it worked without the GPUs."""
+    must = _bandwidth.must_move(1 << 30, 20, 8)
+    hosts = {host: {"ranks": 4, "via": [" via NET/IB/0"], "gpus": [99] * 4, "sent_bytes": must, "received_bytes": must} for host in "ab"}
+    job = dict(JOB, collective=collective, watched={"ranks": 8, "size_bytes": 1 << 30, "iterations": 20, "error": "", "hosts": hosts})
+    cut = log[:log.index("# Out of bounds values")]
+    checks = verdicts(_bandwidth_tool.with_search(answer({}, told(cut), image=["torch"]), job))
+    assert {check["verdict"] for key, check in checks.items() if not key[0].startswith("bandwidth-")} == {verdict}
+    # A whole run of its own is judged by what it has moved itself.
+    checks = verdicts(_bandwidth_tool.with_search(dict(slow(log)), job))
+    assert checks["fabric-counters", "a"]["found"] == "sent 170 GB; received 170 GB"
+
+
+def test_connections_of_a_run_that_did_not_come_to_its_end(log):
+    """NCCL's log has named them, whatever became of the run."""
+    text = "a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n" + log[:log.index("# Out of bounds values")]
+    checks = verdicts(answer({}, told(text)))
+    assert checks["nccl-transport", "a, b"]["verdict"] == "fail" and checks["fabric-counters", "a"]["verdict"] == "skipped"

@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,6 +30,7 @@ def fixture_program(monkeypatch):
         monkeypatch.setitem(sys.modules, name, loaded[name])
         spec.loader.exec_module(loaded[name])
     monkeypatch.setattr(loaded["all_reduce"], "ROW_SECONDS", 0.001)
+    monkeypatch.setattr(loaded["all_reduce"], "WATCH_SECONDS", {"gloo": 0.01, "nccl": 0.01})
     return loaded["horovod_all_reduce"]
 
 
@@ -43,6 +44,9 @@ class Horovod:
         if with_sets:
             self.ProcessSet = tuple
         self.initialised = []
+        # By rank, what it has brought in buffers of 1 KiB and more, and how often; and what is enabled.
+        self.moved = {}
+        self.mpi_enabled, self.nccl_built = (lambda: False), (lambda: False)
 
     def init(self, process_sets=()):
         self.initialised.append([list(ranks) for ranks in process_sets])
@@ -65,6 +69,7 @@ class Horovod:
         names, buffers = zip(*(self.brought[ranks, rank] for rank in ranks))
         barrier.wait()
         assert len(set(names)) == 1, names
+        self.moved.setdefault(self.rank(), []).append((name, 4 * len(buffer)))
         return [sum(values) for values in zip(*buffers)]
 
 
@@ -78,14 +83,14 @@ class Vector(list):
 
 @pytest.fixture(name="measure")
 def fixture_measure(program, tmp_path, monkeypatch):
-    def measured(hosts=(("a", 2), ("b", 2)), with_sets=True, wrong_rank=None, started=None):
-        plan = {"hosts": [{"name": name, "slots": slots} for name, slots in hosts], "largest": {"gloo": 4096, "nccl": 0}, "history": {}, "asked": ASKED}
+    def measured(hosts=(("a", 2), ("b", 2)), with_sets=True, wrong_rank=None, started=None, gpu=False, carrier="gloo"):
+        plan = {"hosts": [{"name": name, "slots": slots} for name, slots in hosts], "largest": {"gloo": 4096, "nccl": 4096}, "history": {}, "asked": ASKED}
         size = sum(slots for _name, slots in hosts)
         horovod = Horovod(started or size, with_sets)
+        horovod.mpi_enabled, horovod.nccl_built = (lambda: carrier == "mpi"), (lambda: carrier == "nccl")
 
         class Binding(program.Binding):
             hvd = horovod
-            gpu = False
 
             def start(self, local_rank):
                 pass
@@ -107,7 +112,12 @@ def fixture_measure(program, tmp_path, monkeypatch):
 
         monkeypatch.setattr(program, "load", lambda: (Binding(), ["Torch: No module named 'torch'"]))
         monkeypatch.setattr(program.all_reduce, "read_plan", lambda: plan)
-        monkeypatch.setattr(program.all_reduce, "facts", lambda with_gpus: {"cards": [], "gpus": [], "interface": "eth%d" % horovod.rank()})
+        Binding.gpu = gpu
+        monkeypatch.setattr(program.all_reduce, "facts", lambda with_gpus: {
+            "cards": [_bandwidth.card("eth%d" % horovod.rank(), "")], "gpus": [], "interface": "eth%d" % horovod.rank()})
+        # A card's counters are what its rank has brought under the name of what is watched.
+        monkeypatch.setattr(program.all_reduce, "counters", lambda cards: [
+            sum(size for name, size in horovod.moved[int(card["name"][3:])] if name.endswith("watched")) for card in cards for _way in range(2)] or None)
         monkeypatch.setenv("TRAINYARD_JOB_DIR", str(tmp_path))
         monkeypatch.setenv("TRAINYARD_RANK_REPORT", str(tmp_path / "report"))
         errors = []
@@ -148,6 +158,71 @@ def test_each_host_alone_and_all_together(measure, tmp_path):
     assert json.loads((tmp_path / "report").read_text(encoding="utf-8"))["metrics"]["busbw_gb_s"] == found["runs"][-1]["judged_busbw_gb_s"]
 
 
+def test_all_are_watched_at_work(measure):
+    """The ranks that were measured together: the first of each host. What a card has carried is what was reduced since all were connected."""
+    found, horovod = measure()
+    watched = found["watched"]
+    hosts = watched.pop("hosts")
+    iterations = watched["iterations"]
+    assert watched == {"ranks": 2, "size_bytes": 4096, "iterations": iterations, "error": "", "ring": True} and iterations > 0
+    assert hosts == {name: {"ranks": 1, "via": [], "gpus": [], "sent_bytes": 4096 * iterations, "received_bytes": 4096 * iterations} for name in "ab"}
+    # One more connects. The other ranks do not work.
+    assert [len([name for name, _size in horovod.moved[rank] if name.endswith("watched")]) for rank in range(4)] == [iterations + 1, 0, iterations + 1, 0]
+    assert found["note"] != _bandwidth.BROKE_OFF
+
+
+def test_gpus_are_watched_with_all_ranks(measure, program, monkeypatch):
+    """By NCCL, whose algorithm is not known, until nvidia-smi has answered. Of its log, what it says since all work together."""
+    monkeypatch.setattr(program.all_reduce, "output", lambda *command: "98\n97\n")
+    rows = program.Job.rows
+
+    def connected(self, ranks, sizes):
+        with open(self.log.name, "a", encoding="utf-8") as stream:
+            stream.write("a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] via rank %d of %d\n" % (self.rank, len(ranks)))
+        return rows(self, ranks, sizes)
+
+    monkeypatch.setattr(program.Job, "rows", connected)
+    found, _horovod = measure(gpu=True, carrier="nccl")
+    assert (found["carrier"], found["on_gpus"], found["watched"]["ring"], found["watched"]["ranks"]) == ("nccl", True, False, 4)
+    assert {name: (host["ranks"], host["gpus"], host["via"]) for name, host in found["watched"]["hosts"].items()} == {
+        "a": (2, [98, 97], [" via rank 0 of 4", " via rank 1 of 4"]), "b": (2, [98, 97], [" via rank 2 of 4", " via rank 3 of 4"])}
+    # Of each host one rank has cards, and counts.
+    moved = 4096 * found["watched"]["iterations"]
+    assert moved > 0 and {host["sent_bytes"] for host in found["watched"]["hosts"].values()} == {moved}
+
+
+@pytest.mark.parametrize("hosts, carrier, watched", [
+    ((("a", 2), ("b", 2)), "mpi", {"error": "MPI carries Horovod's data, and its algorithm and its cards are its own choice"}),
+    # One host without GPUs has neither a fabric nor anything else to be seen.
+    ((("a", 3),), "gloo", {})])
+def test_who_is_not_watched(measure, hosts, carrier, watched):
+    found, horovod = measure(hosts, carrier=carrier)
+    assert found["watched"] == watched and found["carrier"] == carrier and found["note"] != _bandwidth.BROKE_OFF
+    assert not [name for brought in horovod.moved.values() for name, _size in brought if name.endswith("watched")]
+
+
+def test_what_was_measured_is_left_where_watching_ends_the_job(measure, program, monkeypatch, tmp_path):
+    """A lost peer ends Horovod's ranks."""
+    def lost(*arguments):
+        raise RuntimeError("Connection reset by peer")
+
+    monkeypatch.setattr(program.Job, "watch", lost)
+    with pytest.raises(RuntimeError, match="Connection reset by peer"):
+        measure()
+    found = json.loads((tmp_path / "bandwidth.json").read_text(encoding="utf-8"))
+    assert found["note"] == _bandwidth.BROKE_OFF and [run["id"] for run in found["runs"]] == ["host:a", "host:b", "cluster"] and found["watched"] == {}
+
+
+@pytest.mark.parametrize("gpu, functions, carrier", [
+    (True, {"nccl_built": lambda: 22102, "mpi_enabled": lambda: True}, "nccl"), (True, {"nccl_built": lambda: 0, "mpi_enabled": lambda: True}, "mpi"),
+    (True, {"nccl_built": lambda: False, "mpi_enabled": lambda: False}, "gloo"), (False, {"nccl_built": lambda: True, "mpi_enabled": lambda: False}, "gloo"),
+    (False, {"nccl_built": lambda: True, "mpi_enabled": lambda: True}, "mpi"),
+    # 0.16: without Gloo, and without a word of NCCL.
+    (True, {}, "nccl"), (False, {}, "mpi")])
+def test_what_moves_the_data(program, gpu, functions, carrier):
+    assert program.carrier(SimpleNamespace(**functions), gpu) == carrier
+
+
 def test_sums_that_are_wrong_on_one_rank(measure):
     found, _horovod = measure(wrong_rank=3)
     runs = {run["id"]: run for run in found["runs"]}
@@ -182,10 +257,3 @@ def test_sum_of_horovod_before_there_were_operations(program):
     binding.hvd = SimpleNamespace(allreduce=lambda buffer, **options: asked.append(options))
     binding.reduce([1.0], "name", None)
     assert asked == [{"name": "name", "average": False}]
-
-
-def test_facts_without_pytorch(program, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["all_reduce.py", "facts"])
-    program.all_reduce.main()
-    assert set(json.loads(capsys.readouterr().out)) == {"cards", "gpus", "interface"}
-    assert isinstance(program.all_reduce, ModuleType) and program.all_reduce.NO_TORCH
