@@ -119,7 +119,7 @@ def fixture_replayed(cluster):
         cluster.inside(host, "rm -f /root/all_reduce_perf.log /usr/local/bin/all_reduce_perf /usr/local/bin/mpirun /usr/local/bin/nvidia-smi")
 
 
-def nobody_looks(cluster):
+def watchers_have_ended(cluster):
     """Whether nothing is left of what has watched the hosts."""
     return [cluster.inside(host, "pgrep -f \"host_watch.py|nvidia-smi\" | grep -vx $$", check=False).out for host in cluster.hosts] == ["", ""]
 
@@ -134,7 +134,7 @@ def test_a_good_run_of_all_reduce_perf_is_in_the_report(cluster, replayed):
     assert {verdict for verdict, _found in checks(report, "bandwidth-host", "bandwidth-cluster").values()} == {"pass"}
     for check_id in ("gpus-busy", "fabric-counters"):
         assert verdicts(report, check_id) == {cluster.head: "pass", cluster.peer: "pass"}
-    assert report["blame"] == [] and nobody_looks(cluster)
+    assert report["blame"] == [] and watchers_have_ended(cluster)
 
 
 @pytest.mark.acceptance
@@ -159,4 +159,4 @@ def test_who_is_to_blame_for_a_bad_run_of_all_reduce_perf(cluster, replayed):
     # What it says to have moved went over the hosts' cards, and its GPUs were in use.
     for check_id in ("gpus-busy", "fabric-counters"):
         assert verdicts(report, check_id) == {cluster.head: "pass", cluster.peer: "pass"}
-    assert nobody_looks(cluster)
+    assert watchers_have_ended(cluster)

@@ -121,7 +121,7 @@ def watch(work, agree, cards, with_gpus):
     def since(begun):
         return agree(time.perf_counter() - begun)
 
-    # Connects, and nobody begins before all have looked.
+    # Connects. No rank begins before all have read their counters.
     work(1)
     since(time.perf_counter())
     before = settled(cards or [])

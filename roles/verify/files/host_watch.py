@@ -57,7 +57,7 @@ def look(seconds):
         finally:
             smi.terminate()
             reader.join(ANSWER_SECONDS / 2)
-    # The address is free again: whoever asked may begin anew.
+    # The address is free again, so that another watcher can start.
     with connection:
         connection.sendall("".join(lines).encode())
 

@@ -121,7 +121,7 @@ def test_ranks_that_are_missing_and_a_tool_that_did_not_start(log):
     checks = verdicts(answer({"a": gone}, gone))
     assert checks["bandwidth-cluster", "a, b"]["verdict"] == checks["bandwidth-host", "a"]["verdict"] == "fail"
     assert "it hangs" in checks["bandwidth-host", "a"]["found"]
-    # Of a run that did not come to its end nobody knows what it must have moved.
+    # How much a run that did not end must have moved is not known.
     others = [checks[key] for key in checks if key[0] in ("gpus-busy", "fabric-counters", "nccl-transport")]
     assert {check["verdict"] for check in others} == {"skipped"} and len(others) == 5
     assert {check["found"].partition(": ")[2] for check in others} == {"all_reduce_perf did not come to its end"}
@@ -245,7 +245,7 @@ def test_the_blame_of_the_job_and_the_verdict_of_all_reduce_perf(log):
     (dict(JOB, blame=[], suspect=[], runs=[run_of_job("cluster", ["a", "b"], 21.5)]), [],
      "by PyTorch's all-reduce the same hosts pass, with 21.5 GB/s together, so that no host and no link was looked for"),
 ])
-def test_nobody_to_blame_has_a_reason(log, job, tail, note):
+def test_no_blame_has_a_reason(log, job, tail, note):
     found = _bandwidth_tool.with_search(slow(log), job, tail)
     assert found["note"] == note and found["blame"] == found["suspect"] == [] and note in verdicts(found)["bandwidth-cluster", "a, b"]["found"]
 

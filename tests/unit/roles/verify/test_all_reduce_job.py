@@ -312,7 +312,7 @@ def fixture_worker(agent, monkeypatch):
 
 
 def test_watching(agent, worker, monkeypatch):
-    # Without GPUs nobody asks nvidia-smi.
+    # Without GPUs nvidia-smi is not run.
     monkeypatch.delattr(agent, "Look")
     worker.cards = [{"name": "eth0"}]
     seen = worker.watch(1 << 20)

@@ -114,7 +114,7 @@ def test_what_an_aborted_run_has_left_is_ended(host, tmp_path):
     assert host("end")["peaks"] == [97, None] and gone(tmp_path)
 
 
-def test_nobody_looks_for_ever(host, tmp_path):
+def test_the_watcher_ends_by_itself(host, tmp_path):
     host("begin", "1")
     started(tmp_path, 1)
     assert gone(tmp_path)
