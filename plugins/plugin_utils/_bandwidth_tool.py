@@ -135,8 +135,8 @@ def of_nccl_tests(alone, together, facts, after, gpus, plan, image=()):
     """The answer of a measuring job, of what module nccl_all_reduce has returned.
 
     C(alone) has it by host, C(together) of all hosts (empty for one host). C(facts) and C(after) have by host what files/host_watch.py has told before and
-    after the run of all; a host that could not be asked is not in C(after). C(plan) is the job's, C(image) as for P(choose). C(search) in the answer tells whether
-    PyTorch's job has to look for the host or link to blame.
+    after the run of all; a host that could not be asked is not in C(after). C(plan) is the job's, C(image) as for P(choose). C(search) in the answer tells
+    whether PyTorch's job has to look for the host or link to blame.
     """
     hosts = list(gpus)
     runs = [_run("host:%s" % host, [host], gpus[host], alone[host]) for host in hosts if host in alone]
@@ -146,7 +146,8 @@ def of_nccl_tests(alone, together, facts, after, gpus, plan, image=()):
     whole = together if len(hosts) > 1 else alone.get(hosts[0], {})
     seen = {host: (facts[host], after.get(host, {})) for host in hosts}
     failed = any(run["id"] == "cluster" and not run["passed"] for run in judged)
-    return {"collective": "nccl", "runs": judged, "facts": facts, "watched": _watched(whole, seen, gpus), "blame": [], "suspect": [], "rounds": 0, "search": failed and "torch" in image, "note": NO_BLAME if failed else ""}
+    return {"collective": "nccl", "runs": judged, "facts": facts, "watched": _watched(whole, seen, gpus), "blame": [], "suspect": [], "rounds": 0,
+            "search": failed and "torch" in image, "note": NO_BLAME if failed else ""}
 
 
 def with_search(found, job, tail=()):

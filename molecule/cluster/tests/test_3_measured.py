@@ -151,7 +151,7 @@ def test_who_is_to_blame_for_a_bad_run_of_all_reduce_perf(cluster, replayed):
     assert run.code == 2 and report["verdict"] == "fail" and report["bandwidth"]["tool"] == "all_reduce_perf"
     runs = {each["id"]: each for each in report["bandwidth"]["runs"]}
     assert [each for each in runs if each.startswith(("host:", "cluster"))] == ["host:%s" % cluster.head, "host:%s" % cluster.peer, "cluster"]
-    assert runs["cluster"]["ranks"] == 8 and "pair:%s,%s" % (cluster.head, cluster.peer) in runs
+    assert runs["cluster"]["ranks"] == 8
     verdict, found = checks(report, "bandwidth-cluster")["bandwidth-cluster"]
     assert verdict == "fail" and "results are wrong" in found and "don't train on these GPUs" in found and "by PyTorch's all-reduce" in found
     assert [(entry["kind"], entry["names"]) for entry in report["blame"]] == [("link", list(cluster.hosts))]

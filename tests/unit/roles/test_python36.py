@@ -130,12 +130,15 @@ def test_a_host_is_watched_until_the_input_ends():
 
 
 @needs_python
-def test_the_bandwidth_job_tells_its_facts(tmp_path):
-    """Its program itself, beside its modules, in an image without PyTorch."""
+def test_a_host_is_watched_from_begin_to_end(tmp_path):
+    """The program itself, beside its modules, in an image without PyTorch. The process that looks at the GPUs ends with it."""
     for path in FILES:
-        if path.endswith(("all_reduce.py", "_bandwidth.py", "_blame.py", "_job_watch.py")):
+        if path.endswith(("host_watch.py", "/all_reduce.py", "_bandwidth.py", "_blame.py", "_job_watch.py")):
             (tmp_path / os.path.basename(path)).write_text((ROOT / path).read_text(encoding="utf-8"), encoding="utf-8")
-    assert set(json.loads(run("-B", str(tmp_path / "all_reduce.py"), "facts"))) == {"cards", "gpus", "interface"}
+    program = str(tmp_path / "host_watch.py")
+    assert set(json.loads(run("-B", program, "begin", "20"))) == {"cards", "gpus", "interface", "counters"}
+    assert set(json.loads(run("-B", program, "end"))) == {"cards", "counters", "peaks"}
+    assert subprocess.run(["pgrep", "-f", program], stdout=subprocess.PIPE, check=False).stdout == b""
 
 
 @needs_python
