@@ -127,7 +127,7 @@ def parse_exports(text):
     """Return path, client and options of every export in /etc/exports, a file of /etc/exports.d, or /var/lib/nfs/etab."""
     exports = []
     for line in re.sub(r"\\\n", " ", text).splitlines():
-        words = [word[0] or word[1] for word in re.findall(r'"([^"]*)"|((?:\\.|[^\s"#])+)|#.*', line)]
+        words = [word[0] or word[1] for word in re.findall(r'"([^"]*)"|((?:\\.|[^\s"#\\]+|\\)+)|#.*', line)]
         words = [word for word in words if word]
         if not words:
             continue
