@@ -42,11 +42,11 @@ def test_two_ranks_reduce(in_image):
 def fixture_beside():
     """A command that puts the examples and the bandwidth job beside each other and goes there. They are sent along, as nothing is mounted."""
     root, packed = Path(__file__).parents[3], io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:xz") as archive:
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path in sorted(root.glob("roles/train/files/examples/*.py")) + sorted(root.glob("roles/verify/files/*.py")) + [
                 root / "plugins/module_utils" / name for name in ("_bandwidth.py", "_blame.py", "_job_watch.py")]:
             archive.add(path, path.name)
-    return "mkdir /tmp/beside && cd /tmp/beside && echo %s | base64 -d | tar xJ && " % base64.b64encode(packed.getvalue()).decode()
+    return "mkdir /tmp/beside && cd /tmp/beside && echo %s | base64 -d | tar xz && " % base64.b64encode(packed.getvalue()).decode()
 
 
 @pytest.mark.parametrize("launcher", ["python3 -B -m torch.distributed.run --nproc_per_node=2 ", "horovodrun --gloo -np 2 -H localhost:2 python3 -B "])
