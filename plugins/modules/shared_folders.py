@@ -323,9 +323,17 @@ class Folders:
         except PermissionError:
             if not nfs_place(path):
                 raise
-            return path == folder["path"] and as_user(folder["owner"], folder["group"] or 0, lambda: os.mkdir(path, 0o700))
+            return self.make_as_person(path, folder)
+        if path == folder["path"] and folder["owner"] and os.stat(path).st_uid not in (0, folder["owner"]) and nfs_place(path):
+            # Everybody may make folders there, and what root makes is the server's nobody's, who may not give it away.
+            os.rmdir(path)
+            return self.make_as_person(path, folder)
         os.chmod(path, 0o755)
         return True
+
+    @staticmethod
+    def make_as_person(path, folder):
+        return path == folder["path"] and as_user(folder["owner"], folder["group"] or 0, lambda: os.mkdir(path, 0o700))
 
     def forget(self, folder, unchanged, is_foreign):
         """What was not made or changed is not ours to take away later."""

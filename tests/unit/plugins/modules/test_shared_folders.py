@@ -212,6 +212,26 @@ def test_a_missing_folder_is_made_as_its_person_where_the_server_lets_them(nas):
     assert nas(state="former")["kept"] == [asked["path"]] and (nas.tree / "anna").is_dir() and not nas.record.exists()
 
 
+def test_what_a_squashed_root_makes_where_everybody_may_is_made_again_by_its_person(nas, monkeypatch):
+    """To the server root is its nobody (here: 2002), who may make a folder there and may not give it away."""
+    nas.tree.chmod(0o1777)
+    real_mkdir, real_chown = os.mkdir, os.chown
+
+    def mkdir(path, *mode):
+        real_mkdir(path, *mode)
+        if os.geteuid() == 0:
+            real_chown(path, 2002, 2002)
+
+    def chown(*_arguments):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    monkeypatch.setattr(os, "chown", chown)
+    asked = dict(ANNA, path=str(nas.tree / "anna"))
+    assert nas(asked)["changed_paths"] == [asked["path"]]
+    assert (mode(nas.tree / "anna"), (nas.tree / "anna").stat().st_uid, (nas.tree / "anna").stat().st_gid) == ("0700", 2001, 3001)
+
+
 def test_a_mode_is_set_by_the_person_whose_folder_it_is(nas):
     (nas.tree / "anna").mkdir(0o755)
     os.chown(nas.tree / "anna", 2001, 3001)
