@@ -11,7 +11,7 @@ lab := python3 -u lab/lab.py
 venv := .venv/complete
 
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-vm lab-down lab-shell test acceptance lint bench clean
+.PHONY: help lab lab-vm lab-down lab-shell test test-fast acceptance lint bench clean
 
 help:
 	@echo 'make lab         two hosts on this machine, site.yml, a training run over both (HOSTS=3, LAB_IMAGE=)'
@@ -19,6 +19,7 @@ help:
 	@echo 'make lab-shell   a shell on a host of the lab (HOST=lab-b)'
 	@echo 'make lab-down    removes the lab (KEEP=1 keeps images and wheels)'
 	@echo 'make test        what CI runs: lint, unit tests, Molecule scenarios'
+	@echo 'make test-fast   lint and unit tests'
 	@echo 'make acceptance  test, and what is too heavy for CI'
 	@echo 'make lint        style and documentation only'
 	@echo 'make bench       what site.yml and train.yml cost on the lab'
@@ -41,6 +42,9 @@ lab-shell:
 
 test: $(venv)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -m 'not acceptance'
+
+test-fast: $(venv)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest -m 'not acceptance and not scenario'
 
 acceptance: $(venv)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest
