@@ -24,6 +24,8 @@ VIRTUAL_PACKAGES = [*HOST_PACKAGES, "apparmor", "e2fsprogs", "initramfs-tools", 
 # As on a server that was installed a minute ago, apt knows what there is.
 VIRTUAL_OPTIONS = ["--skip=cleanup/apt/lists"]
 VIRTUAL_DISK = "14G"
+# Where Debian's package user-mode-linux has them.
+UML_MODULES = pathlib.Path("/usr/lib/uml/modules")
 # Before anything that needs a name, an address or a key: each host's own come on a small disk.
 IDENTITY_SERVICE = """[Unit]
 Description=Identity of a host of the lab
@@ -145,12 +147,16 @@ def host_image(engine, cache, log):
 
 
 def virtual_system(cache, log):
-    """Kernel, initrd and disk of the virtual hosts, {kernel, initrd, disk}: the same bare distribution, with a kernel."""
+    """Kernel, initrd and disk of the virtual hosts, {kernel, initrd, disk, uml}: the same bare distribution, with a kernel. uml is User-mode Linux, whose
+    modules are on the disk, too; None where the distribution of this machine has none."""
     recipe = Recipe("virtual", VIRTUAL_PACKAGES, HOST_HOOKS, VIRTUAL_OPTIONS)
-    digest = hashlib.sha256(repr((recipe.image, IDENTITY_SERVICE, IDENTITY_SCRIPT, VIRTUAL_FSTAB, VIRTUAL_DISK)).encode()).hexdigest()[:12]
-    target = cache / f"virtual-{digest}"
-    system = {"kernel": target / "vmlinuz", "initrd": target / "initrd.img", "disk": target / "disk.ext4"}
     machine.install("qemu-system-x86", "qemu-utils", "iproute2", "e2fsprogs")
+    machine.install_if_known("user-mode-linux")
+    modules = sorted(UML_MODULES.glob("*"))
+    parts = (recipe.image, IDENTITY_SERVICE, IDENTITY_SCRIPT, VIRTUAL_FSTAB, VIRTUAL_DISK, [path.name for path in modules])
+    target = cache / f"virtual-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
+    uml = shutil.which("linux.uml") if modules else None
+    system = {"kernel": target / "vmlinuz", "initrd": target / "initrd.img", "disk": target / "disk.ext4", "uml": uml}
     if target.exists():
         return system
     if not machine.runs_virtual_machines():
@@ -164,6 +170,8 @@ def virtual_system(cache, log):
     run("tar", "--extract", "--numeric-owner", "--xattrs", "--xattrs-include=*", "--file", str(archive), "--directory", str(root))
     for name, pattern in (("vmlinuz", "vmlinuz-*"), ("initrd.img", "initrd.img-*")):
         shutil.copy(next((root / "boot").glob(pattern)), unfinished / name)
+    for path in modules:
+        shutil.copytree(path, root / "lib/modules" / path.name)
     make_virtual(root, unfinished / "disk.ext4")
     shutil.rmtree(root)
     archive.unlink()

@@ -34,6 +34,8 @@ CAPABILITIES = {
 FREE_GIB = 12
 # systemd, dbus, logind and containerd of one host watch files by inotify, of which a user (all hosts are root) has few.
 INOTIFY_PER_HOST = 10
+# What the processes of virtual hosts are called.
+VIRTUAL = ("qemu-system", "linux.uml")
 
 
 def is_root():
@@ -50,7 +52,7 @@ def runs_systemd():
 
 def runs_virtual_machines():
     """Whether any runs, of whichever lab: disks that they are based on must stay."""
-    return any((command_of(path.name) or "").startswith("qemu-system") for path in pathlib.Path("/proc").glob("[0-9]*"))
+    return any((command_of(path.name) or "").startswith(VIRTUAL) for path in pathlib.Path("/proc").glob("[0-9]*"))
 
 
 def granted(bounding_set):
@@ -78,6 +80,12 @@ def install(*packages):
     say(f"installing {' '.join(missing)}")
     run("apt-get", "update", "-qq")
     run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
+
+
+def install_if_known(package):
+    """Install a package that not every distribution has."""
+    if run("apt-cache", "show", "--quiet=0", package, check=False).stdout:
+        install(package)
 
 
 def check_inotify(hosts):

@@ -46,6 +46,8 @@ WantedBy=multi-user.target
 
 
 class ByGrub(VirtualLab):
+    """Its system has no User-mode Linux, which has no boot loader: QEMU runs it."""
+
     def boot_options(self):
         return ["-kernel", str(self.system["loader"])]
 

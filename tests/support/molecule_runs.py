@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 LOGS = ROOT / ".cache/logs"
-# They fill all cores for long: with compilers, or with emulated machines.
+# They fill all cores for long: with compilers, or with virtual machines.
 ALONE = {"nccl_rebuild", "vm"}
 # Most of a scenario is one host's waiting for another, so more than one fits on a core.
 SIDE_BY_SIDE = 4
