@@ -27,6 +27,8 @@ DATA_MIB = 2048
 # mitigations: an emulated processor has no speculation to guard, and pays for each guard. norandmaps: QEMU keeps translated code by its address, so
 # programs at random addresses are translated anew each time they start (17 ms in place of 37 for a /bin/true).
 KERNEL_ARGUMENTS = "root=LABEL=lab-root rw console=ttyS0 net.ifnames=0 mitigations=off nokaslr norandmaps quiet systemd.show_status=1"
+# How long a kernel without a root file system may take until it gives up.
+PROBE_SECONDS = 60
 # User-mode Linux: what the first console says goes to its own standard output, and the others lead nowhere.
 CONSOLE = ("con=null", "con0=null,fd:1")
 
@@ -52,7 +54,7 @@ def _boots_as_process(kernel):
     with subprocess.Popen([str(kernel), "mem=64M", *CONSOLE, "panic=1"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           start_new_session=True) as booted:
         try:
-            return b"Linux version" in booted.communicate(timeout=60)[0]
+            return b"Linux version" in booted.communicate(timeout=PROBE_SECONDS)[0]
         except subprocess.TimeoutExpired:
             return False
         finally:
