@@ -102,6 +102,8 @@ def bring_up_virtual(options):
     lab = VirtualLab(engine, options.name, options.subnet, options.state, options.hosts)
     lab.check_owner()
     lab.check_free()
+    if options.qemu:
+        system["uml"] = None
     lab.up(system, training_storage(engine, options) if options.trains else None)
     return lab, inventory_of(options, lab, COMMITTED_VIRTUAL)
 
@@ -295,6 +297,7 @@ def main():
         added.add_argument("--hosts", type=int, choices=range(2, 10), default=2, metavar="N", help="how many hosts, 2 to 9")
         added.add_argument("--image", default="", help="an image with systemd for the hosts, instead of the one that is built here")
         added.add_argument("--virtual", action="store_true", help="virtual machines for hosts, with kernels of their own")
+        added.add_argument("--qemu", action="store_true", help="with --virtual: QEMU also where User-mode Linux boots, whose kernel has no nftables")
         added.add_argument("--trains", action="store_true", help="with --virtual: hosts that have the training image already")
         added.add_argument("--inventory", type=lambda path: pathlib.Path(path).resolve(), help="folder for an inventory of these hosts")
     added = command("down", down, "Remove the hosts and all that belongs to them.")

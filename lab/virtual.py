@@ -7,6 +7,7 @@ QEMU emulates what User-mode Linux is not made for: a boot loader, and Docker's 
 import contextlib
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,13 @@ DATA_MIB = 2048
 KERNEL_ARGUMENTS = "root=LABEL=lab-root rw console=ttyS0 net.ifnames=0 mitigations=off nokaslr norandmaps quiet systemd.show_status=1"
 # How long a kernel without a root file system may take until it gives up.
 PROBE_SECONDS = 60
+# A guest's reboot executes this anew, with what it has open. A network device that is still open cannot be opened again.
+UML_PROGRAM = """#!/bin/bash
+for descriptor in /proc/self/fd/*; do
+    [ "${{descriptor##*/}}" -le 2 ] || eval "exec ${{descriptor##*/}}>&-"
+done
+exec -a "$0" {kernel} "$@"
+"""
 # User-mode Linux: what the first console says goes to its own standard output, and the others lead nowhere.
 CONSOLE = ("con=null", "con0=null,fd:1")
 
@@ -192,8 +200,11 @@ class VirtualLab(Lab):
         """User-mode Linux: the leader of a group of processes, which all end with the host."""
         folder = self.folder(host)
         data = [f"ubdc={folder / 'data.ext4'}"] if (folder / "data.ext4").exists() else []
+        program = folder / "linux.uml"
+        program.write_text(UML_PROGRAM.format(kernel=shlex.quote(str(self.system["uml"]))))
+        program.chmod(0o700)
         command = [
-            str(self.system["uml"]), f"mem={MEMORY_MIB}M", f"umid={self.tap(host)}", f"uml_dir={SOCKETS}",
+            str(program), f"mem={MEMORY_MIB}M", f"umid={self.tap(host)}", f"uml_dir={SOCKETS}",
             f"ubda={folder / 'root.cow'},{self.system['disk']}", f"ubdb={folder / 'identity.ext4'}", *data, "root=/dev/ubda", "rw",
             f"vec0:transport=tap,ifname={self.tap(host)},depth=128,gro=1,mac={self._mac(host)}", *CONSOLE, "quiet", "systemd.show_status=1",
         ]

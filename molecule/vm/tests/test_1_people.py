@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 ANNA, BEN = {"owner": 2001, "group": 3001, "mode": "0700"}, {"owner": 2002, "group": 2002, "mode": "0700"}
 RECORD = "/var/lib/trainyard/placed.d/test.json"
 
 
-# Until it has been seen to pass as a whole on virtual hosts. Then it belongs to CI.
-@pytest.mark.acceptance
 def test_a_nas_that_squashes_root(cluster):
     """To the client the server is a NAS, with an export that no inventory knows. What its administrator has made is accepted, and people make their own."""
     export = "/data1/nas %s(rw,sync,no_subtree_check,root_squash)" % cluster.address[cluster.client]
