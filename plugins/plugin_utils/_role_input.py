@@ -68,6 +68,8 @@ class HostInput:
         self._parent = templar
         # Made when it is needed: for most hosts another one has been asked already.
         self._own = None
+        # Rules share conditions, and Ansible compiles an expression anew each time.
+        self._evaluated = {}
 
     @property
     def _templar(self):
@@ -81,7 +83,7 @@ class HostInput:
     def settle(self, values):
         """Take these values, of the types that the roles ask for, in place of the templates and texts they come from."""
         self._variables.update(values)
-        self._own = None
+        self._own, self._evaluated = None, {}
 
     def raw(self, name):
         """Return what a variable has been set to."""
@@ -100,7 +102,14 @@ class HostInput:
 
     def evaluate(self, expression, **extra):
         """Return the value of a Jinja expression without braces."""
-        templar = self._with(extra) if extra else self._templar
+        if extra:
+            return self._evaluate(self._with(extra), expression)
+        if expression not in self._evaluated:
+            self._evaluated[expression] = self._evaluate(self._templar, expression)
+        return self._evaluated[expression]
+
+    @staticmethod
+    def _evaluate(templar, expression):
         if hasattr(templar, "evaluate_expression"):
             return templar.evaluate_expression(expression)
         # ansible-core before 2.19
