@@ -90,7 +90,7 @@ def test_driver_that_waits_for_a_reboot_gets_no_proof(host, role):
     host.run_expect([0], "sed -i s/550.54.15/535.183.01/ /proc/driver/nvidia/version")
     run = role(container_toolkit_version="1.17.6")
     assert (run.code, states(host)) == (0, {"1.17.6-1 hi "})
-    assert "no container is run to see the GPUs: the loaded kernel module is 535.183.01, the libraries are 550.54.15" in run.text
+    assert "the GPUs are not checked in a container: the loaded kernel module is 535.183.01, the libraries are 550.54.15" in run.text
     host.run_expect([0], "sed -i s/535.183.01/550.54.15/ /proc/driver/nvidia/version")
 
 

@@ -75,7 +75,7 @@ def test_command_line_that_can_not_build_is_refused(host, role):
     finally:
         host.run_expect([0], f"rm {newer}")
     assert run.code != 0
-    assert "Docker's command line 28.5.1 needs its plugin buildx" in run.text
+    assert "Docker's command line 28.5.1 needs the plugin buildx" in run.text
 
 
 def test_file_that_cannot_be_parsed_is_refused_and_left_alone(host, role, config):

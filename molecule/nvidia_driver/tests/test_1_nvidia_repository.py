@@ -127,7 +127,7 @@ def test_reboot_that_was_skipped_is_told_by_a_run_that_changes_nothing(host, rol
         assert "kernel 6.1.0-18-amd64 boots next, and has no NVIDIA module" in run.text
         # What would come back is worse.
         refused = role(nvidia_driver_allow_reboot=True)
-        assert refused.code != 0 and "not rebooted, as the driver would not work afterwards" in refused.text
+        assert refused.code != 0 and "not rebooted, because the driver would not work afterwards" in refused.text
     finally:
         host.run_expect([0], "systemctl stop nvidia-persistenced; umount /proc/driver")
 

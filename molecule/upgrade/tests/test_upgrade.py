@@ -62,7 +62,7 @@ def test_nothing_has_drifted_and_nothing_is_to_be_done(before):
     assert [line.split() for line in run.lines if re.match(r"upgrade-\w +-", line)] == [[name, "-", "6", "packages", "as", "asked"] for name in NAMES]
     run = play("upgrade")
     assert (run.code, set(run.changed.values()), hooks(), listed()) == (0, {0}, [], before)
-    assert "upgrade-c: as asked already" in run.text
+    assert "upgrade-c: already at the requested versions" in run.text
 
 
 def test_drift_names_what_differs_and_changes_nothing(before):
@@ -103,7 +103,7 @@ def test_one_command_returns_the_hosts_of_the_upgrade(before):
     assert run.code == 0
     assert listed() == before
     assert hooks() == ["drain upgrade-a", "resume upgrade-a", "drain upgrade-b", "resume upgrade-b"]
-    assert "upgrade-c: nothing of an upgrade is noted" in run.text
+    assert "upgrade-c: no upgrade is recorded in" in run.text
     assert play("drift").code == 0
 
 
