@@ -1,4 +1,4 @@
-"""A host without a GPU, on which the toolkit was asked for all the same."""
+"""A host without a GPU for which the toolkit is requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both packages at one version, whatever newer ones there are; another version, one that doesn't exist, and the way back."""
+"""Both packages at one version in spite of newer ones; another version, one that does not exist, and removal."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_both_are_at_the_version_of_that_cuda_and_held(host):
 def test_no_repository_for_another_system_is_left(host):
     assert not host.file(SOURCE).exists and not host.file(OLD_LIST).exists
     assert "ubuntu" not in host.check_output("apt-cache policy")
-    # Nothing stands in apt's way.
+    # apt reports no conflict.
     assert host.run("apt-get update").rc == 0
 
 
-def test_nothing_moves_them(host):
-    """Also where somebody brings the repository back and lifts the holds: the pin is left."""
+def test_no_upgrade_changes_the_packages(host):
+    """Even if somebody adds the repository again and removes the holds, because of the pin."""
     ring = "/etc/apt/keyrings/trainyard-nvidia-cuda-ubuntu.gpg"
     host.check_output(f"echo 'deb [signed-by={ring}] file:///srv/vendor/compute/cuda/repos/ubuntu2204/x86_64/ /' > {OLD_LIST}")
     try:

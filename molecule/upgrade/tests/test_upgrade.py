@@ -1,4 +1,4 @@
-"""The fleet's upgrade, that stops at the host which does not work then, and the way back; and what playbook drift says all along."""
+"""The upgrade stops at the first host that fails; the rollback; and the output of playbook drift in between."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_upgrade_stops_at_the_first_host_that_does_not_work(before):
     assert states() == [NEWER_STATES, NEWER_STATES, FORMER_STATES]
     assert listed()[2] == before[2]
     assert run.changed["upgrade-c"] == 0
-    # The second one stays out of use.
+    # The second host stays drained.
     assert hooks() == ["drain upgrade-a", "resume upgrade-a", "drain upgrade-b"]
     assert "upgrade_back=true" in run.text
 

@@ -112,7 +112,7 @@ def test_the_record_tells_whose_a_file_is(host):
     theirs.unlink()
     host.run()
     theirs.write_text("changed", encoding="utf-8")
-    assert "sendrecv_perf stays" in host.remove()
+    assert "sendrecv_perf is kept" in host.remove()
     assert installed(host) == ["bin/sendrecv_perf"]
 
 
