@@ -1,6 +1,6 @@
 #!/bin/sh
-# make_repository.sh FOLDER: a signed apt repository laid out as Docker's, with the distribution's engine under the vendor's
-# package names. Besides the version that is wanted it has a newer one, which nobody is to install: what isn't pinned gets that.
+# make_repository.sh FOLDER: a signed apt repository with the layout of Docker's, with the distribution's engine under the vendor's
+# package names. It has the requested version and a newer one, which apt installs without a pin.
 set -eu
 folder=$1
 . /etc/os-release
@@ -16,7 +16,7 @@ apt-get install --quiet=2 --yes --no-install-recommends apt-utils gpg gpg-agent 
 apt-get download --quiet=2 docker.io containerd
 for package in docker.io containerd; do dpkg-deb --raw-extract ${package}_*.deb $package; done
 
-package() {  # package NAME VERSION FIELDS: what lies in the folder NAME becomes a package
+package() {  # package NAME VERSION FIELDS: builds a package from the folder NAME
     mkdir -p "$1/DEBIAN" "$pool"
     rm -f "$1/DEBIAN/md5sums"
     printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: trainyard maintainers <maintainers@trainyard.example>\nDescription: %s, for a test\n%b' \
@@ -25,7 +25,7 @@ package() {  # package NAME VERSION FIELDS: what lies in the folder NAME becomes
     rm -rf "${work:?}/$1"
 }
 
-plugin() {  # plugin NAME VERSION: what the command line asks of a plugin; nothing is built with it here
+plugin() {  # plugin NAME VERSION: answers the query of the command line; nothing is built with it here
     mkdir -p "docker-$1-plugin/usr/libexec/docker/cli-plugins"
     cat >"docker-$1-plugin/usr/libexec/docker/cli-plugins/docker-$1" <<PLUGIN
 #!/bin/sh

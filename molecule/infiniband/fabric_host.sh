@@ -1,6 +1,6 @@
 #!/bin/sh
-# fabric_host.sh HOST ADDRESS: makes infiniband-a look as a host with an InfiniBand card and a RoCE card does, whose interface has ADDRESS, to whoever asks
-# the PCI bus, sysfs and modprobe. Their kernel modules are on disk and not loaded; ib_ipoib the kernel lacks. On other hosts the bus is empty.
+# fabric_host.sh HOST ADDRESS: simulates an InfiniBand card and a RoCE card, whose interface has ADDRESS, on infiniband-a: on the PCI bus, in sysfs and in
+# modprobe. Their kernel modules are on disk and not loaded. The kernel lacks ib_ipoib. On other hosts the bus is empty.
 set -eu
 
 mount -t tmpfs cards /sys/bus/pci/devices
@@ -39,7 +39,7 @@ device() {
     echo 2000 > counters/port_rcv_data
 }
 
-# A place where a class that the kernel doesn't have can be made; the others are as they were.
+# A writable /sys/class for a class that the kernel does not have. The other classes are unchanged.
 mkdir /srv/class
 mount --bind /sys/class /srv/class
 mount -t tmpfs classes /sys/class
@@ -56,7 +56,7 @@ echo "IB/RoCE v1" > gid_attrs/types/0
 
 card 0000:3b:00.0 0x020000 eth0
 device mlx5_1 0000:3b:00.0 Ethernet "100 Gb/sec (4X EDR)" 0x0
-# As a RoCE card's GID table begins: both versions of the link-local address, then of the IPv4 one.
+# The beginning of a RoCE card's GID table: both versions of the link-local address, then of the IPv4 one.
 mapped=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' $(echo "$2" | tr . ' '))
 index=0
 for gid in fe80:0000:0000:0000:a288:c2ff:fee3:142a "$mapped"; do
@@ -68,7 +68,7 @@ for gid in fe80:0000:0000:0000:a288:c2ff:fee3:142a "$mapped"; do
     done
 done
 
-# mlx5_ib makes devices of the cards.
+# mlx5_ib creates the devices of the cards.
 mount -t tmpfs modules /sys/module
 mkdir -p /sys/module/mlx5_core /sys/module/ib_uverbs "/lib/modules/$(uname -r)"
 for name in mlx5_ib ib_uverbs rdma_ucm ib_umad; do

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts an H100 on the host's PCI bus, as far as sysfs goes.
+# Simulates an H100 on the host's PCI bus in sysfs.
 set -eu
 mountpoint --quiet /sys/bus/pci/devices || mount -t tmpfs gpus /sys/bus/pci/devices
 mkdir -p /sys/bus/pci/devices/0000:01:00.0

@@ -1,5 +1,5 @@
 #!/bin/sh
-# make_site.sh FOLDER ADDRESS: what a firm has in place of the vendors' servers, as far as the role's scenario needs it.
+# make_site.sh FOLDER ADDRESS: a company's replacements for the vendors' servers, as far as the scenario needs them.
 set -eu
 folder=$1 address=$2
 export DEBIAN_FRONTEND=noninteractive
@@ -17,7 +17,7 @@ openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/CN=$
 printf 'subjectAltName=IP:%s\n' "$address" >index.ext
 openssl x509 -req -in index.csr -CA site-ca.pem -CAkey site-ca.key -CAcreateserial -days 2 -extfile index.ext -out index.pem 2>/dev/null
 echo "the site's index" >index/simple/index.html
-# The last is not for builds, and stays behind.
+# README is not for builds and must not be copied.
 for name in horovod-0.28.1.tar.gz torch-2.13.0-py3-none-any.whl README; do echo "$name" >"wheels/$name"; done
 
 printf 'Package: site-proof\nVersion: 1.0\nArchitecture: all\nMaintainer: the site\nDescription: proof\n' >package/DEBIAN/control
@@ -33,7 +33,7 @@ gpg --armor --export >../mirror.asc
 gpgconf --kill gpg-agent
 
 systemd-run --quiet --unit=site-mirror python3 -m http.server --directory "$folder/mirror" 8000
-# It answers nothing useful, but writes down what it was asked for.
+# Its answers are not useful, but it logs the requests.
 systemd-run --quiet --unit=site-proxy python3 -u -m http.server --directory "$folder/proxy" 3128
 systemd-run --quiet --unit=site-index --working-directory="$folder/index" openssl s_server -quiet -accept 8443 -cert ../index.pem -key ../index.key -WWW
 touch "$folder/made"

@@ -94,7 +94,7 @@ def test_module_is_built_for_the_kernel_that_boots_next(built):
 def test_newer_kernel_that_came_without_headers_is_told_and_healed(built):
     assert built.with_another["will_break_on_next_boot"] == (
         "kernel %s boots next, and has no NVIDIA module: its headers are missing, without which DKMS can't build one" % built.new)
-    assert list(built.again.changed.values()) == [["trainyard.gpu.nvidia_driver : Install the headers"]]
+    assert list(built.again.changed.values()) == [["trainyard.gpu.nvidia_driver : Install the kernel headers"]]
     told = built.for_both
     assert told["modules"] == {built.old: told["library"], built.new: told["library"]}
     assert {(entry["kernel"], entry["state"]) for entry in told["dkms"]} == {(built.old, "installed"), (built.new, "installed")}

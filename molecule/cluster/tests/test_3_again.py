@@ -1,4 +1,4 @@
-"""Later runs: refused ones, and those that find everything as asked."""
+"""Later runs: rejected ones, and those that change nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def only_the_image(cluster, **asked):
 
 @pytest.mark.acceptance
 def test_a_base_that_has_what_is_required_is_not_compiled_again(cluster):
-    """The finished image as the base of another: Horovod is in it, and the tools."""
+    """The finished image as the base of another: it already has Horovod and the tools."""
     former, layers = cluster.inspect(cluster.head)["Config"]["Image"], cluster.layers(cluster.head)
     run = only_the_image(cluster, training_image_base=former, training_image_base_archive="")
     assert run.code == 0
@@ -37,7 +37,7 @@ def test_a_base_that_has_what_is_required_is_not_compiled_again(cluster):
     [name] = names - {former}
     for host in cluster.hosts:
         assert cluster.inspect(host, name)["RootFS"]["Layers"][:len(layers)] == layers
-    # And again: nothing to do.
+    # The next run has nothing to do.
     again = only_the_image(cluster, training_image_base=former, training_image_base_archive="")
     assert (again.code, again.changed) == (0, {})
     for host in cluster.hosts:
@@ -52,14 +52,14 @@ def test_an_image_that_lacks_something_after_the_build_is_refused(cluster):
                          training_image_build_variables={"HOROVOD_WITH_PYTORCH": None, "HOROVOD_WITHOUT_PYTORCH": "1"})
     assert run.code == 2
     assert "lacks frameworks.pytorch, controllers.gloo, tensor_operations.gloo" in run.text
-    # It is left to look at, under a name that nothing uses.
+    # The image is kept for inspection under a name that nothing uses.
     assert cluster.on(cluster.peer, "docker image ls --quiet trainyard/training").out == cluster.inspect(cluster.peer)["Image"].split(":")[1][:12] + "\n"
     assert before == [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
 
 
 @pytest.mark.acceptance
 def test_one_host_alone(cluster):
-    """--limit: the other host is not touched and nothing of it is forgotten."""
+    """--limit: the other host is not changed, and its facts are kept."""
     run = cluster.site("--limit", cluster.peer)
     assert run.code == 0
     assert run.changed == {}
@@ -69,7 +69,7 @@ def test_one_host_alone(cluster):
 
 
 def test_the_artifact_does_the_same_from_an_empty_folder(cluster, tmp_path):
-    """What a user has after ansible-galaxy collection install, on the cluster that the checkout made: nothing to do."""
+    """The collection after ansible-galaxy collection install, on the cluster that the checkout created: nothing to do."""
     collections, empty = tmp_path / "collections", tmp_path / "empty"
     empty.mkdir()
     environment = {"ANSIBLE_COLLECTIONS_PATH": "%s:%s" % (collections, sysconfig.get_path("purelib"))}

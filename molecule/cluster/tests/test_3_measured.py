@@ -10,12 +10,12 @@ import subprocess
 import pytest
 from whole_cluster import ROOT
 
-# As slow as two cores that have other work: whether it measures is asked here, not how fast the network is.
+# As slow as two busy cores: the test checks that it measures, not the speed of the network.
 ASKED = {"verify_bandwidth_min_gb_s": 0.001, "verify_bandwidth_peer_fraction": 0.02, "verify_bandwidth_drop_percent": 100}
 
 
 def up_to_1_mib(log):
-    """The log of a run with -e 1M. Two hosts must have moved 98 MB for it, in place of 100 GB."""
+    """The log of a run with -e 1M. Two hosts must have moved 98 MB for it, instead of 100 GB."""
     lines, busbw = [], []
     for line in log.splitlines():
         words = line.split()
@@ -64,7 +64,7 @@ for host in hosts[1:]:
 program = sys.argv.index("all_reduce_perf")
 os.execvpe("all_reduce_perf", sys.argv[program:], dict(os.environ, REPLAY_HOSTS=",".join(hosts)))
 """
-# The use of four GPUs, again and again; to all other questions it has no answer.
+# Reports the utilization of four GPUs repeatedly. It fails for all other queries.
 SMI = """#!/bin/sh
 case "$*" in
   *-lms*) while :; do printf '0, 98\\n1, 97\\n2, 99\\n3, 96\\n'; sleep 0.2; done ;;
@@ -83,7 +83,7 @@ def verdicts(report, check_id):
 
 
 def test_horovod_measures_where_it_is_asked_to(cluster):
-    """As in an image with TensorFlow alone. Two hosts, two ranks each, over the port that jobs use."""
+    """As in an image with only TensorFlow. Two hosts, two ranks each, over the port that jobs use."""
     run = cluster.playbook("playbooks/verify.yml", "-e", {"verify_bandwidth_tool": "horovod", **ASKED})
     report = cluster.last_report()
     bandwidth = report["bandwidth"]
@@ -109,7 +109,7 @@ def fixture_replayed(cluster):
             put(host, "/usr/local/bin/all_reduce_perf", REPLAY)
             put(host, "/usr/local/bin/mpirun", MPIRUN % moved)
             put(host, "/usr/local/bin/nvidia-smi", SMI)
-        # What nvidia-smi would tell of the containers.
+        # The output of nvidia-smi in the containers.
         run = cluster.playbook("playbooks/verify.yml", "-e", {"__verify_bandwidth_gpus": {host: 4 for host in cluster.hosts},
                                                               "verify_bandwidth_drop_percent": 100, **more})
         return run, cluster.last_report()
@@ -120,7 +120,7 @@ def fixture_replayed(cluster):
 
 
 def watchers_have_ended(cluster):
-    """Whether nothing is left of what has watched the hosts."""
+    """Whether all watchers of the hosts have ended."""
     return [cluster.inside(host, "pgrep -f \"host_watch.py|nvidia-smi\" | grep -vx $$", check=False).out for host in cluster.hosts] == ["", ""]
 
 
@@ -139,14 +139,14 @@ def test_a_good_run_of_all_reduce_perf_is_in_the_report(cluster, replayed):
 
 @pytest.mark.acceptance
 def test_a_run_of_all_reduce_perf_whose_data_went_another_way(cluster, replayed):
-    """It is as fast as the good one, and the fabric's cards have carried a tenth of it."""
+    """It is as fast as the good run, but the fabric's cards carried a tenth of the data."""
     run, report = replayed(LOG, ENOUGH // 10)
     assert run.code == 2 and {verdict for verdict, _found in checks(report, "bandwidth-host", "bandwidth-cluster").values()} == {"pass"}
     assert verdicts(report, "fabric-counters") == {cluster.head: "fail", cluster.peer: "fail"}
 
 
 def test_who_is_to_blame_for_a_bad_run_of_all_reduce_perf(cluster, replayed):
-    """Its values are wrong and it is too slow. That stays the verdict, and PyTorch's job, which is too slow as well, names the link."""
+    """Its values are wrong and it is too slow. The verdict remains, and PyTorch's job, which is too slow as well, names the link."""
     run, report = replayed(LOG.replace("# Out of bounds values : 0 OK", "# Out of bounds values : 5 FAILED"), verify_bandwidth_min_gb_s=1000)
     assert run.code == 2 and report["verdict"] == "fail" and report["bandwidth"]["tool"] == "all_reduce_perf"
     runs = {each["id"]: each for each in report["bandwidth"]["runs"]}
@@ -156,7 +156,7 @@ def test_who_is_to_blame_for_a_bad_run_of_all_reduce_perf(cluster, replayed):
     assert verdict == "fail" and "results are wrong" in found and "don't train on these GPUs" in found and "by PyTorch's all-reduce" in found
     assert [(entry["kind"], entry["names"]) for entry in report["blame"]] == [("link", list(cluster.hosts))]
     assert report["suspect"] == [cluster.peer]
-    # What it says to have moved went over the hosts' cards, and its GPUs were in use.
+    # The reported data went over the hosts' cards, and the GPUs were in use.
     for check_id in ("gpus-busy", "fabric-counters"):
         assert verdicts(report, check_id) == {cluster.head: "pass", cluster.peer: "pass"}
     assert watchers_have_ended(cluster)

@@ -1,4 +1,4 @@
-"""The toolkit on a host with GPUs and a user's daemon.json; what a change of driver, toolkit and options does; and what teardown leaves."""
+"""The toolkit on a host with GPUs and a user's daemon.json; changes of driver, toolkit and options; and what teardown leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = "libnvidia-container-tools libnvidia-container1 nvidia-container-tool
 
 
 def states(host):
-    """Version and state of each of the four; once, where all are alike."""
+    """Version and state of the four packages, without duplicates."""
     return set(host.check_output("dpkg-query --show --showformat '${Version} ${db:Status-Abbrev}\n' " + PACKAGES).splitlines())
 
 
@@ -44,9 +44,9 @@ def test_users_options_stay_beside_the_runtime(host):
 
 
 def test_containers_see_the_gpus_by_either_way(host):
-    """The role's own proof has gone through, and left nothing; here is a user's image."""
+    """The role's own check has passed and left nothing. This test uses a user's image."""
     assert host.check_output("docker image ls --quiet") == ""
-    # A shell, and what the test's nvidia-smi is made of.
+    # A shell, and the programs of the test's nvidia-smi.
     host.run_expect([0], "tar --create --dereference --directory / bin/sh $(for tool in sleep sh cat cut sed awk; do command -v $tool; "
                          "ldd $(command -v $tool) | grep -o '/[^ ]*'; done | sed 's|^/||' | sort --unique) | docker import - of-the-user")
     host_says = host.check_output("nvidia-smi -L")
@@ -73,7 +73,7 @@ def test_new_driver_gets_a_new_specification_and_the_engine_runs_on(host, role):
 
 
 def test_specification_of_somebody_elses_is_the_only_one_and_is_kept_fresh(host, role):
-    """From 1.18 on the toolkit keeps one itself, which is written at boot."""
+    """From 1.18 on the toolkit writes its own specification at boot."""
     host.run_expect([0], f"mkdir -p /var/run/cdi && cp {SPECIFICATION} /var/run/cdi/nvidia.yaml")
     assert role().changed == 1
     assert not host.file(SPECIFICATION).exists
@@ -90,7 +90,7 @@ def test_driver_that_waits_for_a_reboot_gets_no_proof(host, role):
     host.run_expect([0], "sed -i s/550.54.15/535.183.01/ /proc/driver/nvidia/version")
     run = role(container_toolkit_version="1.17.6")
     assert (run.code, states(host)) == (0, {"1.17.6-1 hi "})
-    assert "no container is run to see the GPUs: the loaded kernel module is 535.183.01, the libraries are 550.54.15" in run.text
+    assert "the GPUs are not checked in a container: the loaded kernel module is 535.183.01, the libraries are 550.54.15" in run.text
     host.run_expect([0], "sed -i s/535.183.01/550.54.15/ /proc/driver/nvidia/version")
 
 
@@ -147,7 +147,7 @@ def test_image_that_is_not_on_the_host_is_no_proof(host, role):
 
 
 def test_what_the_container_says_has_to_be_what_the_host_says(host, role):
-    """A hook that brings other GPUs than the host's, as a broken toolkit would."""
+    """A hook that provides other GPUs than the host's, like a broken toolkit."""
     host.run_expect([0], "docker image rm of-the-user; cp /usr/local/bin/nvidia-container-runtime-hook /srv/hook && "
                          "echo 'sed -i s/H100/A100/ \"$root/etc/vendor-fixtures/nvidia-smi/xml\"' >> /usr/local/bin/nvidia-container-runtime-hook")
     new_driver(host, "550.54.15")

@@ -1,4 +1,4 @@
-"""A host without a GPU, on which the toolkit was asked for all the same."""
+"""A host without a GPU for which the toolkit is requested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_role_says_why(host, role):
     assert "no NVIDIA GPU on this host" in run.text
 
 
-def test_nothing_is_asked_for(role):
+def test_nothing_is_requested(role):
     run = role(container_toolkit_version="")
     assert (run.code, run.changed) == (0, 0)
-    assert "where it is asked for] ***" in run.text and "no NVIDIA GPU" not in run.text
+    assert "container toolkit if requested] ***" in run.text and "no NVIDIA GPU" not in run.text

@@ -1,4 +1,4 @@
-"""Toolkits side by side, the one that was chosen for login shells, and what moves it: nothing but the role."""
+"""Toolkits side by side and the one selected for login shells, which only the role changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_they_lie_side_by_side_and_one_is_chosen(host):
     assert host.check_output("readlink --canonicalize /usr/local/cuda") == "/usr/local/cuda-12.4"
     assert host.package("cuda-toolkit-12-4").version == "12.4.1-1"
     held = host.check_output("apt-mark showhold").split()
-    # What they have brought along too: a newer nvcc below an older toolkit is a toolkit that nobody asked for.
+    # Including dependencies: a newer nvcc in an older toolkit is not the requested toolkit.
     assert {"cuda-toolkit-12-4", "cuda-nvcc-12-4", "libcublas-11-8", "cuda-toolkit-11-8-config-common"} <= set(held)
 
 

@@ -1,4 +1,4 @@
-"""CUDA 11.4.4 as a file: checked, unattended, without its driver, and removed with all that it placed."""
+"""CUDA 11.4.4 from a runfile: verified, unattended, without its driver, and removed completely."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_the_toolkit_alone_is_installed(host):
     assert host.check_output("readlink --canonicalize /usr/local/cuda") == "/usr/local/cuda-11.4"
     log = host.file("/var/log/trainyard/cuda_toolkit.log").content_string
     assert "Toolkit:  Installed in /usr/local/cuda-11.4/" in log and "Driver:   Not Selected" in log
-    # Of the file nothing is left; systemd has folders there for services of its own.
+    # The file was removed. systemd has folders for its own services there.
     assert host.check_output("ls --ignore='systemd-private-*' /var/tmp") == ""
 
 

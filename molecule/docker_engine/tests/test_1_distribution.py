@@ -1,4 +1,4 @@
-"""The distribution's engine, on a host whose user had written a daemon.json; then what a user may do to it."""
+"""The distribution's engine on a host with a user's daemon.json, and later changes by the user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def started(host):
 
 @pytest.fixture
 def config(host):
-    """The file as it was, put back after the test."""
+    """The file, restored after the test."""
     host.run_expect([0], f"cp --preserve {CONFIG} {CONFIG}.test")
     yield host.file(CONFIG)
     host.run_expect([0], f"mv {CONFIG}.test {CONFIG}")
@@ -52,7 +52,7 @@ def test_compose_of_debian_12_is_its_program_and_works(host):
     told = host.ansible("trainyard.gpu.docker_engine_info", check=False, become=True)
     assert (told["compose_command"], told["compose_version"]) == ("docker-compose", "1.29.2")
     assert "docker-compose version 1.29.2" in host.check_output("docker-compose version")
-    # It reaches the engine and reads a file of services.
+    # It connects to the engine and reads a file of services.
     host.run_expect([0], "printf 'version: \"3\"\nservices: {one: {image: of-the-user}}\n' > /srv/compose.yml")
     assert host.check_output("docker-compose --file /srv/compose.yml ps --services") == "one"
     host.run_expect([0], "rm /srv/compose.yml")
@@ -66,7 +66,7 @@ def test_engine_that_is_too_old_is_not_replaced_unasked(host, role):
 
 
 def test_command_line_that_can_not_build_is_refused(host, role):
-    """From 23 on BuildKit needs the plugin. Before the distribution's command line there is one that calls itself as Docker's own of 28.5.1 does."""
+    """From 23 on BuildKit needs the plugin. A command line that reports version 28.5.1 precedes the distribution's on the PATH."""
     newer = "/usr/local/bin/docker"
     said = 'if [ "$1" = --version ]; then echo "Docker version 28.5.1, build e180ab8"; else exec /usr/bin/docker "$@"; fi'
     host.run_expect([0], f"printf '#!/bin/sh\n%s\n' '{said}' > {newer} && chmod 0755 {newer}")
@@ -75,7 +75,7 @@ def test_command_line_that_can_not_build_is_refused(host, role):
     finally:
         host.run_expect([0], f"rm {newer}")
     assert run.code != 0
-    assert "Docker's command line 28.5.1 needs its plugin buildx" in run.text
+    assert "Docker's command line 28.5.1 needs the plugin buildx" in run.text
 
 
 def test_file_that_cannot_be_parsed_is_refused_and_left_alone(host, role, config):
@@ -111,7 +111,7 @@ def test_proxies_are_the_same_text_in_every_run(host, role):
 
 @pytest.mark.acceptance
 def test_options_on_a_host_that_had_its_engine_already(host, role):
-    """No package was installed there, so nothing of ours is in its folder."""
+    """The role installed no package there, so its folder has no files of the role."""
     records, before = "/var/lib/trainyard/placed.d", host.file(CONFIG).content_string
     host.run_expect([0], f"mv {records} {records}.kept")
     assert role(docker_engine_daemon_options={"shutdown-timeout": 20}).code == 0
@@ -123,7 +123,7 @@ def test_options_on_a_host_that_had_its_engine_already(host, role):
 
 @pytest.fixture
 def container(host):
-    """A user's container, of next to nothing."""
+    """A minimal container of a user."""
     host.run_expect([0], "cd / && tar -ch usr/bin/sleep lib/x86_64-linux-gnu/libc.so.6 lib64/ld-linux-x86-64.so.2 | docker import - of-the-user "
                          "&& docker run --detach --network none --name of-the-user of-the-user /usr/bin/sleep infinity")
     yield lambda: host.check_output("docker inspect --format '{{.State.Running}} {{.State.StartedAt}}' of-the-user")
@@ -141,7 +141,7 @@ def test_users_container_outlives_what_goes_wrong_and_what_goes_well(host, role,
     assert run.code != 0
     assert "live-restore could not be reloaded" in run.text
     assert (running(), host.file(CONFIG).content_string) == (since, before)
-    # Without live-restore the restart that the options need would stop it.
+    # Without live-restore, the restart for the options would stop it.
     refused = role(docker_engine_daemon_options={"log-opts": {"max-size": "10m"}}, docker_engine_daemon_override=["log-opts"])
     assert refused.code != 0
     assert "would stop: of-the-user" in refused.text

@@ -1,4 +1,4 @@
-"""The vendor's engine from a signed repository, at one exact version; then without it, from one that another key has signed."""
+"""The vendor's engine from a signed repository at one exact version, then from a repository with another key."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_teardown_removes_every_package_that_was_absent(host, role):
 
 @pytest.mark.acceptance
 def test_repository_that_another_key_signed_is_refused(host, role):
-    # Another address, so that no list of before helps out.
+    # Another URL, so that no existing list is used.
     host.run_expect([0], "ln --symbolic --no-dereference --force docker-repository /srv/other-repository")
     other = (Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "other.asc").read_text(encoding="utf-8")
     run = role(docker_engine_repository_url="file:///srv/other-repository", docker_engine_repository_key=other)

@@ -1,4 +1,4 @@
-"""A host with an InfiniBand card and a RoCE card: what the role brings, what it keeps, and what teardown leaves."""
+"""A host with an InfiniBand card and a RoCE card: what the role installs and keeps, and what teardown leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = "/etc/udev/rules.d/60-rdma-persistent-naming.rules"
 
 
 def limits(host):
-    """Of a person's login, of root's, and of a service, in KiB."""
+    """Limits of a user's login, of root's login and of a service, in KiB."""
     return [host.check_output(command) for command in (
         "su - ops -c 'ulimit -l'", "su - -c 'ulimit -l'", "systemd-run --quiet --wait --pipe sh -c 'ulimit -l'")]
 
@@ -65,7 +65,7 @@ def test_names_stay_as_the_kernel_gives_them_unless_asked_otherwise(host, role):
 
 
 def test_teardown_leaves_what_the_user_had(host, role):
-    """A file of the user's in the place of rdma-core's rule, too."""
+    """Including a user's file that replaces rdma-core's rule."""
     host.run_expect([0], f"echo '# mine' > {NAMES}")
     assert role("remove").code == 0
     assert host.check_output("dpkg --list") == host.check_output("cat /srv/packages")

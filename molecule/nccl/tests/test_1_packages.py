@@ -1,4 +1,4 @@
-"""Both packages at one version, whatever newer ones there are; another version, one that doesn't exist, and the way back."""
+"""Both packages at one version in spite of newer ones; another version, one that does not exist, and removal."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_both_are_at_the_version_of_that_cuda_and_held(host):
 def test_no_repository_for_another_system_is_left(host):
     assert not host.file(SOURCE).exists and not host.file(OLD_LIST).exists
     assert "ubuntu" not in host.check_output("apt-cache policy")
-    # Nothing stands in apt's way.
+    # apt reports no conflict.
     assert host.run("apt-get update").rc == 0
 
 
-def test_nothing_moves_them(host):
-    """Also where somebody brings the repository back and lifts the holds: the pin is left."""
+def test_no_upgrade_changes_the_packages(host):
+    """Even if somebody adds the repository again and removes the holds, because of the pin."""
     ring = "/etc/apt/keyrings/trainyard-nvidia-cuda-ubuntu.gpg"
     host.check_output(f"echo 'deb [signed-by={ring}] file:///srv/vendor/compute/cuda/repos/ubuntu2204/x86_64/ /' > {OLD_LIST}")
     try:
@@ -53,7 +53,7 @@ def test_another_version_in_one_go(role, host):
 def test_a_version_that_does_not_exist(role, host):
     done = role(nccl_version="2.21.4-1+cuda12.4", nccl_cuda="")
     assert done.code == 2 and "of libnccl2 there is 2.21.5-1+cuda12.4" in done.text
-    assert "nobody has noted libnccl2 2.21.4-1+cuda12.4 in ubuntu2204" in done.text
+    assert "libnccl2 2.21.4-1+cuda12.4 in ubuntu2204 is not in the compatibility data" in done.text
     assert versions(host) == ["2.18.5-1+cuda12.2 hold"] * 2 and not host.file(SOURCE).exists
 
 

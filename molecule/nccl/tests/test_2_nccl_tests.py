@@ -1,4 +1,4 @@
-"""nccl-tests of NCCL's build: with the NCCL that is there, with MPI when that is asked, not built a second time, and removed by the record."""
+"""nccl-tests with the installed NCCL, with MPI if requested: built once, and removed by the record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ln -s libmpi.so.40 lib/libmpi.so
 
 def test_built_with_the_nccl_that_is_there_and_once(role, host):
     assert role(of="nccl_tests").code == 0
-    # By its name alone, as module nccl_all_reduce calls it.
+    # Called by its name only, as in module nccl_all_reduce.
     assert host.check_output("all_reduce_perf") == "headers=22105 library=22105 ranks=0"
     record = json.loads(host.file(RECORD).content_string)
     assert set(record["files"]) == {"/usr/local/bin/all_reduce_perf", "/usr/local/bin/sendrecv_perf"}
@@ -33,7 +33,7 @@ def test_mpi_is_built_in_when_asked(role, host):
     assert done.code == 2 and "There is no mpi.h in /srv/mpi/include" in done.text
     host.check_output(MPI)
     assert role(of="nccl_tests", nccl_tests_mpi=True, nccl_tests_mpi_home="/srv/mpi").code == 0
-    # Found without a variable of a login shell.
+    # Found without the variables of a login shell.
     assert host.check_output("env --ignore-environment /usr/local/bin/all_reduce_perf") == "headers=22105 library=22105 ranks=2"
 
 
@@ -54,6 +54,6 @@ def test_all_of_it_is_taken_back(role, host):
     assert role("remove", of="nccl_tests").code == 0
     left = "find /usr/local /var/lib/trainyard /var/log/trainyard -name '*_perf' -o -name '*nccl_tests*'"
     assert host.check_output(left) == ""
-    # NCCL's own build is another role's.
+    # The build of NCCL belongs to another role.
     assert host.file("/usr/local/lib/libnccl.so.2").exists and host.file("/var/lib/trainyard/placed.d/nccl.json").exists
     assert role("remove", of="nccl_tests").changed == 0

@@ -1,4 +1,4 @@
-"""The driver from NVIDIA's repository: at one version in all its parts, kept there, moved only when that is asked for, and gone again."""
+"""The driver from NVIDIA's repository: all parts at one version, held, changed only on request, and removed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 
 HOST = "nvidia-driver-a"
 testinfra_hosts = ["ansible://" + HOST]
-# For unattended-upgrades, whose own list takes security updates of Debian's alone.
+# For unattended-upgrades, whose default list has only Debian's security updates.
 EAGER = 'Unattended-Upgrade::Origins-Pattern { "origin=NVIDIA"; };'
 NAMES = "dpkg-query --show --showformat '${Package}\n' | sort"
 
 
 def driver(host):
     """Version and state of all packages of the driver, by version."""
-    # Without patterns: dpkg-query fails where one matches nothing.
+    # Without patterns: dpkg-query fails if one matches nothing.
     words = host.check_output("dpkg-query --show --showformat '${Package} ${Version} ${db:Status-Abbrev}\n' | grep -E '^[^ ]*nvidia|^cuda|^libcuda'")
     found = {}
     for name, version, state in (line.split() for line in words.splitlines() if len(line.split()) == 3 and line.split()[2][1] == "i"):
@@ -22,7 +22,7 @@ def driver(host):
 
 
 def test_repository_is_that_of_the_release(host):
-    """Debian 13 has a folder of its own, and a keyring package, whose checksum is the one that was given."""
+    """Debian 13 has its own folder and a keyring package with the configured checksum."""
     assert host.system_info.codename == "trixie"
     source = host.file("/etc/apt/sources.list.d/trainyard-nvidia-cuda.sources").content_string
     assert "URIs: file:///srv/vendor/compute/cuda/repos/debian13/x86_64/\n" in source
@@ -31,11 +31,11 @@ def test_repository_is_that_of_the_release(host):
 
 
 def test_all_parts_are_of_the_version_that_is_asked_for_and_held(host):
-    """There are newer ones of the branch, and of others, that apt takes of what it isn't told about."""
+    """The repository has newer versions, which apt would install without a requested version."""
     found = driver(host)
     assert set(found) == {"550.54.15-1"}
     assert set(found["550.54.15-1"].values()) == {"hi"}
-    # An H100 takes either kernel module, and before branch 560 that is the proprietary one.
+    # An H100 works with either kernel module. Before branch 560 the role selects the proprietary one.
     assert {"cuda-drivers-550", "nvidia-kernel-dkms", "nvidia-smi", "nvidia-persistenced", "libnvidia-ml1"} <= set(found["550.54.15-1"])
     assert "nvidia" not in host.check_output("apt-get --simulate dist-upgrade | grep ^Inst || true")
 
@@ -46,8 +46,8 @@ def test_nouveau_is_out_and_the_daemon_is_enabled_and_not_started(host):
 
 
 def test_unattended_upgrades_leave_it_alone(host):
-    """What the role holds moves for nobody. What comes later and isn't held, as Fabric Manager that somebody installs by hand, the list keeps that
-    the role has placed: without it the newer one of the branch comes."""
+    """Held packages do not change. Packages that were installed later and are not held, such as Fabric Manager, are excluded by the role's list:
+    without it the newer version of the branch would be installed."""
     host.run_expect([0], f"{NAMES} > /srv/before")
     host.run_expect([0], "DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends unattended-upgrades "
                          "nvidia-fabricmanager-550=550.54.15-1")
@@ -62,7 +62,7 @@ def test_unattended_upgrades_leave_it_alone(host):
     finally:
         host.run("mv /srv/52trainyard-nvidia-driver /etc/apt/apt.conf.d; rm /etc/apt/apt.conf.d/99eager")
         host.run_expect([0], f"apt-get purge --quiet=2 --yes $({NAMES} | comm -13 /srv/before -)")
-        # unattended-upgrade leaves an empty one on a host that has none.
+        # unattended-upgrade creates an empty file if there is none.
         host.run_expect([0], "grep --quiet --line-regexp /etc/apt/sources.list /srv/files || rm --force /etc/apt/sources.list")
 
 
@@ -88,7 +88,7 @@ def test_what_can_not_be_is_refused_and_changes_nothing(host, role, variables, s
 
 @pytest.mark.acceptance
 def test_gpus_that_need_the_other_kernel_module(host, role):
-    """A B200, then a V100, in the H100's place."""
+    """A B200, then a V100, instead of the H100."""
     device = "/sys/bus/pci/devices/0000:01:00.0/device"
     try:
         host.run_expect([0], f"echo 0x2901 > {device}")
@@ -100,7 +100,7 @@ def test_gpus_that_need_the_other_kernel_module(host, role):
 
 
 def test_another_branch_replaces_the_whole_driver(host, role):
-    """With Fabric Manager, as if there were an NVSwitch; and the open kernel module, which is taken from 560 on."""
+    """With Fabric Manager, as on a host with an NVSwitch, and with the open kernel module, which is selected from 560 on."""
     assert role(nvidia_driver_version="570", nvidia_driver_fabric_manager="always").code == 0
     found = driver(host)
     assert set(found) == {"570.172.08-1"} and set(found["570.172.08-1"].values()) == {"hi"}
@@ -110,7 +110,7 @@ def test_another_branch_replaces_the_whole_driver(host, role):
 
 
 def test_way_back_leaves_nothing_of_the_newer_driver(host, role):
-    """Not of Fabric Manager either, in whose place nothing comes."""
+    """Including Fabric Manager, which has no replacement."""
     assert role().code == 0
     assert set(driver(host)) == {"550.54.15-1"} and "nvidia-kernel-dkms" in driver(host)["550.54.15-1"]
 
@@ -119,15 +119,15 @@ def test_reboot_that_was_skipped_is_told_by_a_run_that_changes_nothing(host, rol
     host.run_expect([0], "mount -t tmpfs driver /proc/driver && mkdir /proc/driver/nvidia")
     try:
         host.run_expect([0], "echo 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Tue Mar  5 22:23:56 UTC 2024' > /proc/driver/nvidia/version")
-        # The daemon has something to talk to now, as after a boot.
+        # The daemon has a module to connect to now, as after a boot.
         host.run_expect([0], "systemctl start nvidia-persistenced")
         run = role()
         assert run.changed == 0
         assert "a reboot is needed: the loaded kernel module is 535.183.01, the libraries are 550.54.15" in run.text
         assert "kernel 6.1.0-18-amd64 boots next, and has no NVIDIA module" in run.text
-        # What would come back is worse.
+        # The next boot would break the driver.
         refused = role(nvidia_driver_allow_reboot=True)
-        assert refused.code != 0 and "not rebooted, as the driver would not work afterwards" in refused.text
+        assert refused.code != 0 and "not rebooted, because the driver would not work afterwards" in refused.text
     finally:
         host.run_expect([0], "systemctl stop nvidia-persistenced; umount /proc/driver")
 

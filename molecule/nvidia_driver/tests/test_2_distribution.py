@@ -1,4 +1,4 @@
-"""Debian's real driver, as its own tool recommends it for the GPU, on a host that has no kernel and no silicon to go with it."""
+"""Debian's real driver, as recommended by its own tool for the GPU, on a host without a kernel and a real GPU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def test_recommended_driver_is_debians_and_held(host):
     assert host.check_output("apt-mark showhold").split().count("nvidia-smi") == 1
     assert "libnvidia-ml1" in host.check_output("apt-mark showhold")
     assert host.package("libnvidia-ml1").version == version
-    # A container has its host's kernel.
+    # A container uses its host's kernel.
     assert not host.package("nvidia-kernel-dkms").is_installed
     assert '"recommended": "nvidia-driver"' in host.file("/var/lib/trainyard/placed.d/nvidia_driver.json").content_string
 
 
 def test_a_ppa_is_reported_and_never_used(host):
-    """Its driver is 999.10, newer than Debian's: without the role's preference apt would take it, and what the driver depends on, too."""
+    """Its driver is 999.10, newer than Debian's: without the role's preference apt would install it and its dependencies."""
     assert host.run("dpkg-query --show | grep -F 999.10").stdout == ""
     told = host.ansible("trainyard.gpu.gpu_stack_info", check=False)
     assert [(source["path"], source["origin"], source["kept_out"]) for source in told["foreign_sources"]] == [
@@ -51,7 +51,7 @@ def test_real_tool_says_why_it_can_not_work(host):
 
 
 def test_daemon_is_left_out_where_there_is_no_module(host):
-    """Enabled, and not failed, as it is without the role's drop-in."""
+    """Enabled and not failed. Without the role's drop-in it fails."""
     folder = "/etc/systemd/system/nvidia-persistenced.service.d"
     assert host.service("nvidia-persistenced").is_enabled
     assert host.check_output("systemctl is-failed nvidia-persistenced || true") == "inactive"

@@ -1,4 +1,4 @@
-"""The driver by NVIDIA's installer: unattended, with its log kept, once, and gone again by its own means."""
+"""The driver from NVIDIA's installer: unattended, with a log, installed once, and removed by its uninstaller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_installer_has_done_it_and_kept_its_log(host):
     assert host.file(LIBRARY).linked_to.endswith("libnvidia-ml.so.550.54.15")
     log = host.file("/var/log/trainyard/nvidia_driver.log").content_string
     assert "installer version: 550.54.15" in log and "--silent" in log
-    # A container has its host's kernel.
+    # A container uses its host's kernel.
     assert "--no-kernel-modules" in log
     assert host.service("nvidia-persistenced").is_enabled and not host.service("nvidia-persistenced").is_running
 

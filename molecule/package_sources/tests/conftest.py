@@ -1,4 +1,4 @@
-"""The role once more, with other variables than the scenario's."""
+"""Runs the role again with other variables than the scenario's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def scenario():
 @pytest.fixture(scope="module")
 def role(scenario):
     def run(tasks="main", **variables):
-        include = {"name": "Apply the role", "ansible.builtin.include_role": {"name": "trainyard.gpu.package_sources", "tasks_from": tasks}}
+        include = {"name": "Run the role", "ansible.builtin.include_role": {"name": "trainyard.gpu.package_sources", "tasks_from": tasks}}
         playbook = scenario / "role.yml"
         playbook.write_text(json.dumps([{"name": "Again", "hosts": "cluster", "gather_facts": False, "become": True, "tasks": [include]}]),
                             encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every host, with what it was given, reaches what the site has."""
+"""Every host reaches the site's servers with its configuration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import configparser
 testinfra_hosts = ["ansible://cluster"]
 SITE = "/etc/trainyard/site"
 ASK = "import ssl, urllib.request; print(urllib.request.urlopen('https://172.30.83.24:8443/simple/index.html', context=ssl.create_default_context({})).read())"
-# Our source alone, and lists of its own.
+# Only the role's source, with separate lists.
 ONLY = "-o Dir::State::Lists=/tmp/lists -o Dir::Etc::SourceParts=/dev/null -o Dir::Etc::SourceList="
 
 
@@ -57,7 +57,7 @@ def test_mirror_that_another_key_signed_is_refused(host):
 def test_apt_goes_through_the_proxy_otherwise(host):
     host.run("echo 'deb http://packages.example.com/ ./' > /tmp/far.list; mkdir -p /tmp/far")
     asked = host.run("apt-get update -o Dir::State::Lists=/tmp/far -o Dir::Etc::SourceParts=/dev/null -o Dir::Etc::SourceList=/tmp/far.list")
-    # The site's proxy has nothing to give; what matters is who answers.
+    # The site's proxy has no content. The test checks who answers.
     assert "404  File not found [IP: 172.30.83.24 3128]" in asked.stdout + asked.stderr
 
 

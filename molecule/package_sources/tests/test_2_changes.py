@@ -1,4 +1,4 @@
-"""What is asked changes, or what is there does; the last test takes it all away. In this order."""
+"""The variables or the host change; the last test removes everything. The order matters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_authority_is_withdrawn_by_itself(host, role, scenario):
 
 @pytest.mark.acceptance
 def test_run_that_was_cut_short_is_made_up_for(host, role, scenario):
-    # As after the test before, but: the certificate lies in its folder, but the system's bundle does not have it yet.
+    # As after the test before, but the certificate is in its folder and not yet in the system's bundle.
     host.run_expect([0], "mv /usr/local/share/ca-certificates /tmp/kept && update-ca-certificates --fresh && mv /tmp/kept /usr/local/share/ca-certificates")
     host.run_expect([2], "openssl verify /srv/site/index.pem")
     assert role(package_sources_ca_certificates=[str(scenario / "site-ca.pem")]).code == 0

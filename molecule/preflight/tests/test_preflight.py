@@ -1,4 +1,4 @@
-"""One thing is broken on a host, and the playbook names it, the host and no other; whole again, nothing stops it. Nothing on a host changes."""
+"""Break one thing on a host: the playbook reports the problem and the host, nothing else, and passes after the repair. It changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def preflight(*arguments, **variables):
     command = ["ansible-playbook", "playbooks/preflight.yml", "-i", os.environ["MOLECULE_INVENTORY_FILE"], *arguments, "-e", json.dumps(variables)]
     done = subprocess.run(command, cwd=ROOT, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     print(done.stdout)
-    # Hosts with the same finding share its line.
+    # Hosts with the same finding share one line.
     findings = {(severity, check, host) for severity, check, hosts in FINDING.findall(done.stdout) for host in hosts.split(", ")}
     return SimpleNamespace(code=done.returncode, text=done.stdout, findings=findings)
 
@@ -46,7 +46,7 @@ def test_whole_hosts_pass_and_nothing_on_them_changes():
     run = preflight()
     assert (run.code, run.findings) == (0, set())
     for host in HOSTS:
-        # What Ansible itself needs to be there, and what the host does by itself.
+        # Except for files of Ansible itself and of the running host.
         assert on(host, "find / -xdev -newercm /run/before -not -path '/proc/*' -not -path '/home/ops*' -not -path '/tmp*' -not -path '/var/tmp*' "
                         "-not -path '/var/log/*' -not -path '/var/lib/systemd/*' -not -path '/var/cache/ldconfig*'") == ""
 
@@ -72,7 +72,7 @@ def test_a_network_that_no_host_is_in():
 
 
 def test_a_fabric_network():
-    """A second network that both hosts have, on the same wire: which is faster can't be told, so it has to be named."""
+    """A second network of both hosts on the same wire: it is not known to be faster, so it must be configured."""
     addresses = [broken(host, "ip address add 10.77.0.%d/24 dev eth0" % number, "ip address delete 10.77.0.%d/24 dev eth0" % number)
                  for number, host in ((101, A), (102, B))]
     with addresses[0], addresses[1]:
@@ -81,7 +81,7 @@ def test_a_fabric_network():
         assert re.search(r"Fabric network: 172\.30\.90\.0/24: which network is the fastest can't be told \(.*10\.77\.0\.0/24", run.text)
         run = preflight(cluster_fabric_network="10.77.0.0/24")
         assert (run.code, run.findings) == (0, set()) and "Fabric network" not in run.text
-        # A firewall that lets the cluster network pass.
+        # A firewall that allows the cluster network.
         with broken(B, "iptables -I INPUT -p tcp --syn -s 10.77.0.101 -j DROP", "iptables -D INPUT -p tcp --syn -s 10.77.0.101 -j DROP"):
             run = preflight(cluster_fabric_network="10.77.0.0/24")
         assert (run.code, run.findings) == (2, {("BLOCK", "fabric-peer-unreachable", A)})
@@ -107,7 +107,7 @@ def test_port_that_someone_else_holds():
 
 
 def test_daemon_json_that_docker_can_not_read():
-    """Nobody asks for an option there, and the engine runs on. It is the installed dockerd that says what is wrong."""
+    """No option is requested, and the engine keeps running. The installed dockerd reports the error."""
     config = "/etc/docker/daemon.json"
     pid = on(B, "pidof dockerd")
     for content, found in (('{"log-leve": "warn"}', "don't match any configuration option: log-leve"),
@@ -127,14 +127,14 @@ def test_daemon_json_that_docker_can_not_read():
 
 
 def test_own_name_on_the_loopback_is_a_warning_that_can_be_made_to_stop_it():
-    # Docker has mounted the file: it is written, not replaced.
+    # Docker mounts the file, so it is written, not replaced.
     with broken(A, "cp /etc/hosts /root/hosts; { echo 127.0.1.1 preflight-a; cat /root/hosts; } > /etc/hosts", "cat /root/hosts > /etc/hosts; rm /root/hosts"):
         run = preflight(preflight_fail_on="warn")
     assert (run.code, run.findings) == (2, {("WARN", "own-name-loopback", A)})
 
 
 def test_one_host_alone():
-    """With --limit, and the head left out."""
+    """With --limit, which excludes the head."""
     run = preflight("--limit", B)
     assert (run.code, run.findings) == (0, set())
 

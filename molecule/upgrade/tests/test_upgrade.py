@@ -1,4 +1,4 @@
-"""The fleet's upgrade, that stops at the host which does not work then, and the way back; and what playbook drift says all along."""
+"""The upgrade stops at the first host that fails; the rollback; and the output of playbook drift in between."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_nothing_has_drifted_and_nothing_is_to_be_done(before):
     assert [line.split() for line in run.lines if re.match(r"upgrade-\w +-", line)] == [[name, "-", "6", "packages", "as", "asked"] for name in NAMES]
     run = play("upgrade")
     assert (run.code, set(run.changed.values()), hooks(), listed()) == (0, {0}, [], before)
-    assert "upgrade-c: as asked already" in run.text
+    assert "upgrade-c: already at the requested versions" in run.text
 
 
 def test_drift_names_what_differs_and_changes_nothing(before):
@@ -85,7 +85,7 @@ def test_upgrade_stops_at_the_first_host_that_does_not_work(before):
     assert states() == [NEWER_STATES, NEWER_STATES, FORMER_STATES]
     assert listed()[2] == before[2]
     assert run.changed["upgrade-c"] == 0
-    # The second one stays out of use.
+    # The second host stays drained.
     assert hooks() == ["drain upgrade-a", "resume upgrade-a", "drain upgrade-b"]
     assert "upgrade_back=true" in run.text
 
@@ -103,7 +103,7 @@ def test_one_command_returns_the_hosts_of_the_upgrade(before):
     assert run.code == 0
     assert listed() == before
     assert hooks() == ["drain upgrade-a", "resume upgrade-a", "drain upgrade-b", "resume upgrade-b"]
-    assert "upgrade-c: nothing of an upgrade is noted" in run.text
+    assert "upgrade-c: no upgrade is recorded in" in run.text
     assert play("drift").code == 0
 
 

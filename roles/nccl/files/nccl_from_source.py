@@ -7,7 +7,7 @@
 
     TRAINYARD_NCCL='{"version": …}' nccl_from_source.py RECORD
 
-source_build.py lies beside this file.
+source_build.py is in the same folder.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import tempfile
 import source_build as source
 
 ROLE = "nccl"
-# Where the loader looks anyway.
+# Prefixes that the loader searches by default.
 LOADED = ("/usr/local", "/usr")
 LOADER = "/etc/ld.so.conf.d/trainyard-nccl.conf"
 
 
 def build(asked, work):
-    """Install into a folder of its own, and return that."""
+    """Build, install into a staging folder and return that folder."""
     archive, staging = os.path.join(work, "nccl.tar.gz"), os.path.join(work, "staging")
     source.fetch(ROLE, asked["url"], asked["checksum"], archive)
     os.mkdir(os.path.join(work, "source"))
@@ -35,20 +35,20 @@ def build(asked, work):
     variables = ["CUDA_HOME=" + asked["cuda_home"]]
     if asked["compute_capabilities"]:
         variables.append("NVCC_GENCODE=" + " ".join("-gencode=arch=compute_%s,code=sm_%s" % (each, each) for each in asked["compute_capabilities"]))
-    # The prefix of the build goes into nccl.pc; what is built by then isn't made again for the other one.
+    # nccl.pc gets the prefix of the build. The second make does not build it again.
     source.run("make", "-C", folder, "-j%d" % len(os.sched_getaffinity(0)), "src.build", "PREFIX=" + asked["prefix"], *variables)
     source.run("make", "-C", folder, "src.install", "PREFIX=" + staging, *variables)
     header = os.path.join(staging, "include", "nccl.h")
     if not os.path.exists(header):
-        raise source.StepError("the build has left no include/nccl.h")
+        raise source.StepError("the build produced no include/nccl.h; see the lines above")
     version = source.header_version(header)
     if version != asked["version"]:
-        raise source.StepError("nccl_url: the archive is of NCCL %s, and nccl_version is %s" % (version, asked["version"]))
+        raise source.StepError("nccl_url: the archive contains NCCL %s, but nccl_version is %s" % (version, asked["version"]))
     return staging
 
 
 def listing(staging):
-    """What was installed there, relative: files and links, and folders from the outside in."""
+    """Relative paths in the folder: files and links, and folders, parents first."""
     files, folders = [], []
     for folder, below, names in os.walk(staging):
         links = [name for name in below if os.path.islink(os.path.join(folder, name))]

@@ -3,10 +3,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What builds on hosts have in common: sources that are what they should be, and files that are installed with a record and removed by it.
+"""Shared code of builds on hosts: verified sources, and files that are installed with a record and removed by it.
 
-Roles nccl and nccl_tests lay it beside their own programs on the host, role training_image in its build. Python 3.6: old images have nothing newer.
-By itself it removes what a record tells of, and then runs a command if there was one:
+Roles nccl and nccl_tests copy it next to their own programs on the host, role training_image into its build. Python 3.6, because old images have nothing
+newer. As a program it removes the files of a record, and then runs a command if there was a record:
 
     source_build.py remove RECORD [COMMAND ...]
 """
@@ -24,15 +24,15 @@ import urllib.request
 
 
 class StepError(Exception):
-    """What the operator has to know; nothing of the host has been changed, unless it says so."""
+    """An error for the operator. The host has not been changed unless the message says so."""
 
 
 def run(*command, **variables):
-    """Run it with these environment variables besides, its output among ours."""
+    """Run it with additional environment variables. Its output is part of the log."""
     print("+ " + " ".join(command), flush=True)
     code = subprocess.call(command, env=dict(os.environ, **variables))
     if code:
-        raise StepError("%s: exit code %d; the lines above say why" % (" ".join(command[:2]), code))
+        raise StepError("%s: exit code %d; see the lines above" % (" ".join(command[:2]), code))
 
 
 def digest(path):
@@ -45,7 +45,7 @@ def digest(path):
     return total.hexdigest()
 
 
-# --- sources. C(role) is the name that its variables begin with -------------------------------------------------------------
+# --- sources. C(role) is the prefix of the role's variables -----------------------------------------------------------------
 
 
 def fetch(role, url, checksum, path):
@@ -54,39 +54,39 @@ def fetch(role, url, checksum, path):
         with urllib.request.urlopen(url, timeout=60) as answer, open(path, "wb") as stream:
             shutil.copyfileobj(answer, stream)
     except (urllib.error.URLError, OSError) as error:
-        raise StepError("%s_url: %s can't be fetched: %s" % (role, url, error)) from error
+        raise StepError("%s_url: %s can't be downloaded: %s" % (role, url, error)) from error
     if digest(path) != checksum:
-        raise StepError("%s_checksum: %s has the SHA-256 checksum %s, not %s" % (role, url, digest(path), checksum))
+        raise StepError("%s_checksum: %s has the SHA-256 checksum %s, expected %s" % (role, url, digest(path), checksum))
 
 
 def clone(role, url, tag, commit, folder):
-    """The sources as they are at a tag. A tag can be moved, a commit can't."""
+    """Clone the sources at a tag. A tag can be moved, a commit can't."""
     run("git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--config", "advice.detachedHead=false", url, folder, GIT_TERMINAL_PROMPT="0")
     found = subprocess.check_output(["git", "-C", folder, "rev-parse", "HEAD"], universal_newlines=True).strip()
     if found != commit:
-        raise StepError("%s_commit: tag %s of %s is commit %s, not %s" % (role, tag, url, found, commit))
+        raise StepError("%s_commit: tag %s of %s is commit %s, expected %s" % (role, tag, url, found, commit))
 
 
 def leaves(folder, member):
-    """Whether a member of an archive is to land outside of the folder, or is a link that leads there."""
+    """Whether a member of an archive is outside of the folder, or is a link to a place outside."""
     places = [member.name] + ([os.path.join(os.path.dirname(member.name), member.linkname)] if member.issym() else [])
     return any(os.path.commonpath([folder, os.path.normpath(os.path.join(folder, place))]) != folder for place in places)
 
 
 def unpack(role, archive, folder, what):
-    """The folder of the sources, which have a src/Makefile. Nothing of an archive may land outside of it."""
+    """Unpack and return the folder of the sources, which has a src/Makefile. No member may be outside of C(folder)."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar.getmembers():
                 if not (member.isfile() or member.isdir() or member.issym()) or leaves(folder, member):
-                    raise StepError("%s_url: the archive holds %s, which is none of a source's" % (role, member.name))
+                    raise StepError("%s_url: the archive contains %s, which does not belong to source code" % (role, member.name))
             tar.extractall(folder)
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise StepError("%s_url: this is no archive: %s" % (role, error)) from error
+        raise StepError("%s_url: the file is not an archive: %s" % (role, error)) from error
     for name in sorted(os.listdir(folder)):
         if os.path.isfile(os.path.join(folder, name, "src", "Makefile")):
             return os.path.join(folder, name)
-    raise StepError("%s_url: the archive holds no %s: there is no src/Makefile in it" % (role, what))
+    raise StepError("%s_url: the archive does not contain %s: it has no src/Makefile" % (role, what))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def read_record(path):
 
 
 def write_record(path, record):
-    """On the disk before a file is."""
+    """Write the record to the disk before any file."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path + ".new", "w", encoding="utf-8") as stream:
         stream.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
@@ -119,14 +119,14 @@ def missing_folders(path):
 
 
 def place(path, build, files, folders, hint):
-    """Install C(files), from where each is by where it goes, in place of what the record at C(path) tells of.
+    """Install C(files), a dictionary of sources by target, instead of the files in the record at C(path).
 
-    C(folders) are made where they are missing, from the outside in. C(hint) is what to do about a file that is somebody else's.
+    Missing C(folders) are created, parents first. C(hint) tells what to do about a file that is not in the record.
     """
     former = read_record(path)
     clashes = [target for target in files if os.path.lexists(target) and target not in former.get("files", {})]
     if clashes:
-        raise StepError("%s is there already, and is nothing that was placed from here: %s" % (", ".join(clashes[:5]), hint))
+        raise StepError("%s already exists and was not installed by this role: %s" % (", ".join(clashes[:5]), hint))
     remove(path)
     made = list(dict.fromkeys(each for folder in folders for each in missing_folders(folder)))
     write_record(path, {"build": build, "folders": made, "files": {target: digest(source) for target, source in files.items()}})
@@ -138,7 +138,7 @@ def place(path, build, files, folders, hint):
 
 
 def remove(path):
-    """Whether there was a record. A file that is another one by now stays."""
+    """Remove the files of a record. Return whether there was one. A file that was changed is kept."""
     record = read_record(path)
     for target, total in sorted(record.get("files", {}).items()):
         if not os.path.lexists(target):
@@ -146,7 +146,7 @@ def remove(path):
         if digest(target) == total:
             os.unlink(target)
         else:
-            print("%s stays: it was changed since" % target)
+            print("%s is kept: it was changed since" % target)
     for folder in reversed(record.get("folders", [])):
         if os.path.isdir(folder) and not os.listdir(folder):
             os.rmdir(folder)
@@ -155,7 +155,7 @@ def remove(path):
     return bool(record)
 
 
-# --- what was built ---------------------------------------------------------------------------------------------------------
+# --- build results ----------------------------------------------------------------------------------------------------------
 
 
 def header_version(path):
@@ -166,7 +166,7 @@ def header_version(path):
 
 
 def parse_libraries(text):
-    """Of C(ldd), by the name of a shared library where the loader finds it; empty where it doesn't."""
+    """Paths by library name in the output of C(ldd). Empty if the loader does not find the library."""
     found = {}
     for line in text.splitlines():
         match = re.match(r"\s+(\S+) => (?:(/.*) \(0x[0-9a-f]+\)|not found)\s*$", line)

@@ -3,11 +3,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Builds nccl-tests at a tag and installs its programs, with a record of every file, if they are what was asked for.
+"""Builds nccl-tests at a tag, checks the programs and installs them, with a record of every file.
 
     TRAINYARD_NCCL_TESTS='{"tag": …}' nccl_tests_from_source.py RECORD
 
-source_build.py, of role nccl, lies beside this file. Python 3.6, as role training_image takes it into its build.
+source_build.py of role nccl is in the same folder. Python 3.6, because role training_image uses it in its build.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ import tempfile
 import source_build as source
 
 ROLE = "nccl_tests"
-# The driver brings it, which the host may get later.
+# Part of the driver, which may be installed later.
 LATER = ("libcuda.so.1",)
 
 
@@ -37,13 +37,13 @@ def get(asked, work):
         os.mkdir(os.path.join(work, "source"))
         folder = source.unpack(ROLE, archive, os.path.join(work, "source"), "nccl-tests")
     if not os.path.isfile(os.path.join(folder, "src", "all_reduce.cu")):
-        raise source.StepError("nccl_tests_url: these are no sources of nccl-tests: there is no src/all_reduce.cu in them")
-    # Only since 2.17 do they say their version.
+        raise source.StepError("nccl_tests_url: the sources are not those of nccl-tests: they have no src/all_reduce.cu")
+    # The sources contain their version since 2.17.
     for header in glob.glob(os.path.join(folder, "src", "*.h")):
         with open(header, encoding="utf-8", errors="replace") as stream:
             for version in re.findall(r'^#define NCCL_TESTS_VERSION "([^"]+)"', stream.read(), re.MULTILINE):
                 if version != asked["tag"].lstrip("v"):
-                    raise source.StepError("nccl_tests_url: the sources are of nccl-tests %s, and nccl_tests_tag is %s" % (version, asked["tag"]))
+                    raise source.StepError("nccl_tests_url: the sources are those of nccl-tests %s, but nccl_tests_tag is %s" % (version, asked["tag"]))
     return folder
 
 
@@ -56,7 +56,7 @@ def make_variables(asked):
 
 
 def run_path(asked):
-    """Where the programs find their libraries, whoever starts them: mpirun's ranks on other hosts have no login shell's LD_LIBRARY_PATH."""
+    """Library path for the programs: mpirun's ranks on other hosts do not have the LD_LIBRARY_PATH of a login shell."""
     folders = [os.path.join(asked["nccl_home"], "lib")] if asked["nccl_home"] != "/usr" else []
     folders += [os.path.join(asked["mpi_home"], name) for name in ("lib", "lib64") if asked["mpi_home"]]
     folders.append(os.path.join(asked["cuda_home"], "lib64"))
@@ -64,18 +64,18 @@ def run_path(asked):
 
 
 def build(asked, work):
-    """The programs that were built."""
+    """Build and return the programs."""
     folder = get(asked, work)
-    # The linker takes a path from there into the programs, as nccl-tests gives it none.
+    # The linker stores LD_RUN_PATH in the programs, because nccl-tests sets no path.
     source.run("make", "-C", folder, "-j%d" % len(os.sched_getaffinity(0)), *make_variables(asked), LD_RUN_PATH=run_path(asked))
     programs = sorted(glob.glob(os.path.join(folder, "build", "*_perf")))
     if os.path.join(folder, "build", "all_reduce_perf") not in programs:
-        raise source.StepError("the build has left no build/all_reduce_perf")
+        raise source.StepError("the build produced no build/all_reduce_perf; see the lines above")
     return programs
 
 
 def nccl_version(path):
-    """Version of the library, as it says itself. Until 2.8 it had fewer digits."""
+    """Version that the library reports. It had fewer digits until 2.8."""
     code = ctypes.c_int()
     ctypes.CDLL(path).ncclGetVersion(ctypes.byref(code))
     digits = (10000, 100) if code.value >= 10000 else (1000, 100)
@@ -83,22 +83,22 @@ def nccl_version(path):
 
 
 def prove(program, asked):
-    """Without a GPU nothing can be measured; but what it will run with can be seen."""
+    """Check the libraries of the program, because it can't measure without a GPU."""
     found = source.libraries(program)
     lost = sorted(name for name, path in found.items() if not path and name not in LATER)
     if lost:
-        raise source.StepError("all_reduce_perf was built, and the loader doesn't find %s: add the library's folder to /etc/ld.so.conf.d" % ", ".join(lost))
+        raise source.StepError("the loader does not find %s for all_reduce_perf: add the library's folder to /etc/ld.so.conf.d" % ", ".join(lost))
     with_mpi = any(name.startswith("libmpi.so") for name in found)
     if with_mpi != bool(asked["mpi_home"]):
-        # Without it, mpirun starts ranks that know nothing of each other, and each measures itself.
-        raise source.StepError("all_reduce_perf was built %s MPI, and nccl_tests_mpi asks for the contrary: see nccl_tests_make_variables" % (
+        # Without MPI, mpirun starts independent ranks, and each measures itself.
+        raise source.StepError("all_reduce_perf was built %s MPI, contrary to nccl_tests_mpi: check nccl_tests_make_variables" % (
             "with" if with_mpi else "without"))
     if "libnccl.so.2" not in found:
-        raise source.StepError("all_reduce_perf was built without the shared library of NCCL: see nccl_tests_make_variables")
+        raise source.StepError("all_reduce_perf was built without the shared library of NCCL: check nccl_tests_make_variables")
     version = nccl_version(found["libnccl.so.2"])
     if version != asked["nccl"]:
-        raise source.StepError("all_reduce_perf was built with NCCL %s, and the loader finds %s in %s: remove one of them, or name its folder in "
-                               "nccl_tests_nccl_home" % (asked["nccl"], version, found["libnccl.so.2"]))
+        raise source.StepError("all_reduce_perf was built with NCCL %s, but the loader finds %s in %s: remove one of them, or set "
+                               "nccl_tests_nccl_home to its folder" % (asked["nccl"], version, found["libnccl.so.2"]))
 
 
 def main():

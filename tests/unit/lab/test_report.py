@@ -40,12 +40,12 @@ def test_failures_name_host_and_step():
 
 def test_a_finding_names_the_host_it_is_about():
     log = LOG.partition("PLAY RECAP")[0] + """
-TASK [trainyard.gpu.preflight : Judge what all hosts have said] ****************
+TASK [trainyard.gpu.preflight : Check all hosts against the rules] ****************
 [ERROR]: Task failed: Action failed: Preflight found what stops this; nothing has been changed.
 BLOCK image-disk: lab-b, lab-c
 fatal: [lab-a]: FAILED! => {"changed": false}
 """
-    step = "trainyard.gpu.preflight : Judge what all hosts have said"
+    step = "trainyard.gpu.preflight : Check all hosts against the rules"
     assert report.failures(log)[3:] == [("lab-b", step), ("lab-c", step)]
 
 

@@ -118,12 +118,12 @@ def test_nothing_to_do():
         assert decided("is_as_asked", **dict(whole, **changes)) is False, changes
 
 
-def test_ports_that_are_told():
+def test_ports_that_are_reported():
     port = {"port": 1, "transport": "roce", "state": "active", "rate_gb_s": 100.0, "netdev": "eth0", "nccl_gid_index": 3, "gids": []}
     devices = [{"name": "mlx5_0", "ports": [port, dict(port, port=2, transport=None, state=None, rate_gb_s=None, netdev=None, nccl_gid_index=None)]}]
     ports = decided("ports", devices=devices)
     assert ports[0] == {"device": "mlx5_0", "port": 1, "transport": "roce", "state": "active", "rate_gb_s": 100.0, "netdev": "eth0", "gid_index": 3}
     summary = decided("summary", missing=["ib_ipoib"], ofed="", **{"infiniband_ports": ports})
     assert " ".join(summary.split()) == (
-        "mlx5_0 port 1: roce, active, 100.0 Gb/s, eth0. mlx5_0 port 2: of unknown kind, of unknown state, ? Gb/s, no interface. "
+        "mlx5_0 port 1: roce, active, 100.0 Gb/s, eth0. mlx5_0 port 2: unknown transport, unknown state, ? Gb/s, no interface. "
         "The running kernel has no module ib_ipoib; on Ubuntu, linux-modules-extra may have it.")

@@ -106,13 +106,13 @@ def test_the_record_tells_whose_a_file_is(host):
     (host.folder / "prefix/bin").mkdir()
     theirs = host.folder / "prefix/bin/sendrecv_perf"
     theirs.write_text("theirs", encoding="utf-8")
-    with pytest.raises(host.error, match="sendrecv_perf is there already.* set nccl_tests_prefix"):
+    with pytest.raises(host.error, match="sendrecv_perf already exists.* set nccl_tests_prefix"):
         host.run()
     assert installed(host) == ["bin/sendrecv_perf"] and not host.record.exists()
     theirs.unlink()
     host.run()
     theirs.write_text("changed", encoding="utf-8")
-    assert "sendrecv_perf stays" in host.remove()
+    assert "sendrecv_perf is kept" in host.remove()
     assert installed(host) == ["bin/sendrecv_perf"]
 
 
@@ -127,12 +127,12 @@ def test_another_build_takes_the_place_of_the_former(host):
 
 
 @pytest.mark.parametrize("linked, version, changed, message", [
-    ({"libmpi.so.40": "/usr/lib/libmpi.so.40"}, "2.21.5", {}, "built with MPI, and nccl_tests_mpi asks for the contrary"),
+    ({"libmpi.so.40": "/usr/lib/libmpi.so.40"}, "2.21.5", {}, "built with MPI, contrary to nccl_tests_mpi"),
     # As it happens where MPI=1 didn't reach the compiler: each rank would measure itself.
-    ({}, "2.21.5", {"mpi_home": "/mpi"}, "built without MPI, and nccl_tests_mpi asks"),
-    ({"libmpi.so.40": ""}, "2.21.5", {"mpi_home": "/mpi"}, "the loader doesn't find libmpi.so.40"),
-    ({"libnccl.so.2": ""}, "2.21.5", {}, "the loader doesn't find libnccl.so.2"),
-    ({}, "2.20.3", {}, "built with NCCL 2.21.5, and the loader finds 2.20.3 in /usr/lib/libnccl.so.2"),
+    ({}, "2.21.5", {"mpi_home": "/mpi"}, "built without MPI, contrary to nccl_tests_mpi"),
+    ({"libmpi.so.40": ""}, "2.21.5", {"mpi_home": "/mpi"}, "the loader does not find libmpi.so.40"),
+    ({"libnccl.so.2": ""}, "2.21.5", {}, "the loader does not find libnccl.so.2"),
+    ({}, "2.20.3", {}, "built with NCCL 2.21.5, but the loader finds 2.20.3 in /usr/lib/libnccl.so.2"),
 ])
 def test_a_build_that_is_not_what_was_asked_for_is_not_installed(host, linked, version, changed, message):
     host.linked.update(linked)
@@ -144,11 +144,11 @@ def test_a_build_that_is_not_what_was_asked_for_is_not_installed(host, linked, v
 
 @pytest.mark.parametrize("also, makefile, changed, message", [
     ((), MAKEFILE, {"checksum": "0" * 64}, "nccl_tests_checksum: .* has the SHA-256 checksum"),
-    ((), MAKEFILE, {"tag": "v2.17.9"}, "the sources are of nccl-tests 2.17.10, and nccl_tests_tag is v2.17.9"),
+    ((), MAKEFILE, {"tag": "v2.17.9"}, "the sources are those of nccl-tests 2.17.10, but nccl_tests_tag is v2.17.9"),
     ((), "default:\n\tfalse\n", {}, "exit code 2"),
     ((), "default:\n", {}, "no build/all_reduce_perf"),
-    ([("../../outside", "x")], MAKEFILE, {}, "none of a source's"),
-    ((), MAKEFILE, {"url": "file:///nowhere.tar.gz"}, "can't be fetched"),
+    ([("../../outside", "x")], MAKEFILE, {}, "does not belong to source code"),
+    ((), MAKEFILE, {"url": "file:///nowhere.tar.gz"}, "can't be downloaded"),
 ])
 def test_builds_that_fail_leave_what_was_there(host, also, makefile, changed, message):
     host.run()
@@ -167,7 +167,7 @@ def test_sources_of_something_else(host):
     with pytest.raises(host.error, match="no src/all_reduce.cu"):
         host.run(checksum=hashlib.sha256(path.read_bytes()).hexdigest())
     path.write_bytes(b"<html>")
-    with pytest.raises(host.error, match="no archive"):
+    with pytest.raises(host.error, match="is not an archive"):
         host.run(checksum=hashlib.sha256(b"<html>").hexdigest())
 
 
@@ -195,7 +195,7 @@ def test_by_git_at_the_tags_commit(host, monkeypatch):
     (repository / "Makefile").write_text("default:\n\tfalse\n", encoding="utf-8")
     git("commit", "--quiet", "--all", "--message", "second")
     git("tag", "--force", "--annotate", "--message", "tag", "v2.17.10")
-    with pytest.raises(host.error, match="nccl_tests_commit: tag v2.17.10 of .* is commit %s, not %s" % (git("rev-parse", "HEAD"), first)):
+    with pytest.raises(host.error, match="nccl_tests_commit: tag v2.17.10 of .* is commit %s, expected %s" % (git("rev-parse", "HEAD"), first)):
         host.run(**asked)
     with pytest.raises(host.error, match="git clone: exit code 128"):
         host.run(**dict(asked, tag="v9.9.9"))

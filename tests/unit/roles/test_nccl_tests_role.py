@@ -100,17 +100,17 @@ def test_the_nccl_that_is_there():
     source = {"nccl_header": {"/usr/local/nccl-2.21/include/nccl.h": "2.21.5"}}
     assert decided("nccl_home", "nccl", "nccl_package", "problem", **source) == ["/usr/local/nccl-2.21", "2.21.5", "", ""]
     both = {"nccl_header": {"/usr/include/nccl.h": "2.21.5", "/usr/local/include/nccl.h": "2.19.3"}}
-    assert "more than one NCCL, in /usr, /usr/local. Name one in nccl_tests_nccl_home" in decided("problem", **both)
+    assert "more than one NCCL, in /usr, /usr/local. Set nccl_tests_nccl_home to one of them" in decided("problem", **both)
     assert decided("nccl", "problem", nccl_tests_nccl_home="/usr/local", **both) == ["2.19.3", ""]
 
 
 @pytest.mark.parametrize("given, problem", [
-    ({"nvcc": {}}, "there is no /usr/local/cuda/bin/nvcc. Set cuda_toolkit_versions"),
+    ({"nvcc": {}}, "/usr/local/cuda/bin/nvcc does not exist, and nccl-tests need nvcc. Set cuda_toolkit_versions"),
     # That of the PATH, which wasn't asked for.
-    ({"nvcc": dict(NVCC, path="/usr/bin/nvcc")}, "there is no /usr/local/cuda/bin/nvcc"),
+    ({"nvcc": dict(NVCC, path="/usr/bin/nvcc")}, "/usr/local/cuda/bin/nvcc does not exist"),
     ({"nccl_header": {}}, "There is no nccl.h on this host. Set nccl_version"),
     ({"nccl_tests_nccl_home": "/usr/local"}, "There is no nccl.h in /usr/local/include"),
-    ({"nccl_version": "2.22.3-1+cuda12.5"}, "NCCL is 2.21.5 in /usr, and nccl_version asks for 2.22.3"),
+    ({"nccl_version": "2.22.3-1+cuda12.5"}, "NCCL is 2.21.5 in /usr, but nccl_version requests 2.22.3"),
     ({"nccl_version": "2.21.5-1+cuda12.4"}, ""),
     ({"nccl_version": "2.21.5"}, ""),
     ({"open_mpi": [OFED, "/usr/mpi/gcc/openmpi-4.1.7"]}, ""),

@@ -125,7 +125,7 @@ def test_a_compiler_is_installed_where_it_is_missing(step, monkeypatch):
 
 def test_nothing_is_installed_that_is_not_proved(step, tmp_path):
     step.linked["libnccl.so.2"] = ""
-    with pytest.raises(step.source.StepError, match="the loader doesn't find libnccl.so.2"):
+    with pytest.raises(step.source.StepError, match="the loader does not find libnccl.so.2"):
         step.main()
     assert not list((tmp_path / "library/bin").iterdir())
 

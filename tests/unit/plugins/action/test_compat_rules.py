@@ -79,16 +79,16 @@ FIRING = {
     "drv-below-toolkit": [(host(driver="580.95.05", base="nvcr.io/nvidia/pytorch:26.03-py3"), "driver 580.95.05 (found)")],
     "cuda10-no-minor": [(host((VOLTA,), model="NVIDIA TITAN V", is_open=False, driver="", base="nvcr.io/nvidia/tensorflow:19.03-py3",
                               asks={"nvidia_driver_version": "410.48"}), "driver 410.48 (asked)")],
-    "arch-open-module": [(host((VOLTA,), model="Tesla V100-SXM2-16GB"), "the open one")],
-    "blackwell-open": [(host((BLACKWELL,), is_open=False, base="nvcr.io/nvidia/pytorch:25.02-py3"), "the proprietary one")],
+    "arch-open-module": [(host((VOLTA,), model="Tesla V100-SXM2-16GB"), "the open kernel module")],
+    "blackwell-open": [(host((BLACKWELL,), is_open=False, base="nvcr.io/nvidia/pytorch:25.02-py3"), "the proprietary kernel module")],
     "arch-dropped-driver": [(host((PASCAL,), is_open=False, driver="595.91.07", model="NVIDIA P100"), "driver 595.91.07 (found)")],
     "arch-dropped-cuda": [(host((VOLTA,), is_open=False, base="nvcr.io/nvidia/pytorch:25.08-py3"), "CUDA 13.0.0.044 in")],
     "arch-too-new": [(host((BLACKWELL,)), "CUDA 12.6.0.022 in")],
-    "drv-branch-eol": [(host(driver="570.124.06"), "570.124.06 (found), whose branch has ended")],
+    "drv-branch-eol": [(host(driver="570.124.06"), "570.124.06 (found), whose branch reached its end of life")],
     "drv-mixed-source": [(host(driver_sources=["distribution", "runfile"]), "distribution, runfile"),
                          (host(driver="580.95.05", asks={"nvidia_driver_version": "580", "nvidia_driver_source": "distribution"}), "nvidia_repository")],
     "drv-lockstep": [(host(packages={"nvidia-fabricmanager-580": package("580.82.07-1")}), "nvidia-fabricmanager-580 580.82.07-1")],
-    "drv-unpinned": [(host(driver_pinned=""), "neither a hold")],
+    "drv-unpinned": [(host(driver_pinned=""), "no hold, no apt preference")],
     "drv-server-transitional": [(host(facts={"os": {"id": "ubuntu", "version_id": "22.04"}}, packages={"nvidia-driver-535-server": package("535.309.01-0ubuntu1")}),
                                  "nvidia-driver-535-server")],
     "keyring-missing": [(host(facts={"os": {"id": "ubuntu", "version_id": "16.04"}}, asks={"cuda_toolkit_versions": ["11.8"]}), "that directory has none")],
@@ -114,8 +114,8 @@ FIRING = {
     "ctk-cve": [(host(container_toolkit="1.17.7"), "container toolkit 1.17.7")],
     "ctk-compat-lost": [(host(driver="470.82.01", is_open=False, container_toolkit="1.17.4", base="own:1", asks={"preflight_image_facts": {"cuda": "12.4"}}),
                          "1.17.4")],
-    "cdi-stale": [(host(asks=OWN_TOOLKIT, cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "570.124.06"}]), "of driver 570.124.06"),
-                  (host(asks=OWN_TOOLKIT, cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "580.95.05"}, {"path": "/var/run/cdi/nvidia.yaml", "library": ""}]), "of driver ?")],
+    "cdi-stale": [(host(asks=OWN_TOOLKIT, cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "570.124.06"}]), "for driver 570.124.06"),
+                  (host(asks=OWN_TOOLKIT, cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "580.95.05"}, {"path": "/var/run/cdi/nvidia.yaml", "library": ""}]), "for driver ?")],
     "hvd-tf-keras3": [(host((), base="own:1", asks={"preflight_image_facts": {"tensorflow": "2.16.1"}, "training_image_requires": TENSORFLOW}), "TensorFlow 2.16.1")],
     "hvd-tf-untested": [(host((), base="own:1", asks={"preflight_image_facts": {"tensorflow": "2.14.0"}, "training_image_requires": TENSORFLOW}), "TensorFlow 2.14.0")],
     "hvd-buildchain": [(host((), base="own:1", asks={"preflight_image_facts": {"python": "3.12"}, "training_image_horovod_build_packages": ["cmake==3.31.6"],
@@ -125,7 +125,7 @@ FIRING = {
                         (host((), base=CLARA, asks={"training_image_requires": TENSORFLOW, "training_image_horovod_dependencies": ["cffi==1.17.1"]}), "cffi==1.17.1"),
                         (host((), base="own:1", asks={"preflight_image_facts": {"python": "3.7"}, "training_image_requires": TENSORFLOW,
                                                       "training_image_horovod_dependencies": ["pyyaml==6.0.2; python_version < '3.8'"]}), "pyyaml==6.0.2")],
-    "image-nvcc": [(host((), base="pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime", asks={"training_image_requires": PYTORCH}), "by its name has CUDA's libraries alone")],
+    "image-nvcc": [(host((), base="pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime", asks={"training_image_requires": PYTORCH}), "by its name has only CUDA's libraries")],
     "image-nccl-cuda": [(host((), base=CLARA, asks={"training_image_nccl_version": "2.8.4-1+cuda10.2"}), "NCCL 2.8.4-1+cuda10.2")],
     "image-nccl-pair": [(host((), base=CLARA, asks={"preflight_image_facts": {"cuda": "8.0"}, "training_image_requires": TENSORFLOW}), "none, so the build")],
     "hvd-nccl-static": [(host((), base="own:1", asks={"training_image_horovod_version": "0.27.0", "training_image_requires": TENSORFLOW,
@@ -215,11 +215,11 @@ def test_no_advice_ends_in_a_driver_that_drops_the_gpu():
     assert "580 (until 2028-06) or 595" in fix("drv-branch-eol", host(driver="570.124.06"))
     assert fix("drv-branch-eol", host((PASCAL,), is_open=False, driver="570.124.06")).endswith("the last branch for Pascal")
     kepler = host((KEPLER,), is_open=False, driver="470.82.01", model="Tesla K80")
-    assert fix("drv-branch-eol", kepler) == "stay on branch 470, as no newer one drives Kepler"
-    assert fix("drv-below-cuda-floor", kepler) == "take an older tag of the image, as no newer driver drives Kepler"
-    assert fix("arch-dropped-cuda", kepler) == "take an image with CUDA 11.8 or older"
+    assert fix("drv-branch-eol", kepler) == "stay on branch 470, because no newer one supports Kepler"
+    assert fix("drv-below-cuda-floor", kepler) == "use an older tag of the image, because no newer driver supports Kepler"
+    assert fix("arch-dropped-cuda", kepler) == "use an image with CUDA 11.8 or older"
     assert fix("drv-below-cuda-floor", host(driver="", asks={"nvidia_driver_version": "515"}, base="nvcr.io/nvidia/pytorch:25.08-py3")) == (
-        "set nvidia_driver_version to 580 or a newer branch, or take an older tag of the image")
+        "set nvidia_driver_version to 580 or a newer branch, or use an older tag of the image")
 
 
 def test_the_silent_cases():
@@ -251,17 +251,17 @@ def test_the_silent_cases():
 
 def test_what_is_not_known_is_not_evaluated_and_never_passed():
     findings, result = verdicts(host((UNKNOWN,), base="own:1", asks={"training_image_requires": PYTORCH}))
-    for check_id, reason in (("drv-below-cuda-floor", "preflight_image_facts.cuda"), ("arch-dropped-driver", "the facts don't have GPUs 0001"),
+    for check_id, reason in (("drv-below-cuda-floor", "preflight_image_facts.cuda"), ("arch-dropped-driver", "GPUs 0001 are not in the compatibility data"),
                              ("hvd-torch-cxx", "preflight_image_facts.torch"), ("arch-too-new", "0001")):
         assert findings[check_id]["verdict"] == "not_evaluated" and reason in findings[check_id]["found"], findings[check_id]
     assert "Not evaluated:" in result["msg"] and "hvd-torch-cxx" in result["msg"]
     # Before the first driver nothing tells whether a GPU is for data centers.
     findings, dummy = verdicts(host(driver="", asks={"nvidia_driver_version": "470.82.01"}, base="nvcr.io/nvidia/tensorflow:24.03-tf2-py3"))
-    assert findings["drv-below-cuda-floor"]["verdict"] == "not_evaluated" and "for data centers" in findings["drv-below-cuda-floor"]["found"]
+    assert findings["drv-below-cuda-floor"]["verdict"] == "not_evaluated" and "data center GPUs" in findings["drv-below-cuda-floor"]["found"]
     assert verdicts(host(driver=""))[0]["drv-branch-eol"]["verdict"] == "not_evaluated"
     # The distribution's own build.
     nccl = verdicts(host(packages={"libnccl2": package("2.18.3-1build1")}))[0]["nccl-cuda-major"]
-    assert nccl["verdict"] == "not_evaluated" and "libnccl2 2.18.3-1build1 doesn't say for which CUDA" in nccl["found"]
+    assert nccl["verdict"] == "not_evaluated" and "libnccl2 2.18.3-1build1 does not name the CUDA" in nccl["found"]
 
 
 def test_hosts_without_a_gpu_are_skipped_with_the_reason():

@@ -67,7 +67,7 @@ BAD = [
     ({"answer_disk_free_mib": {"/var/lib/docker": 40959}}, "image-disk", "40959 MiB free"),
     ({"answer_docker_config_error": "/etc/docker/daemon.json: line 3, column 3: Expecting value"}, "docker-config", "daemon.json: line 3, column 3"),
     ({"answer_listeners": [listener()]}, "ssh-port-taken", "0.0.0.0:12345 is held by nc (pid 7)"),
-    ({"answer_listeners": [listener(address="::", pid=0, process="")]}, "ssh-port-taken", "could not be told"),
+    ({"answer_listeners": [listener(address="::", pid=0, process="")]}, "ssh-port-taken", "is held by an unknown process"),
     ({"answer_listeners": [listener(address="10.0.0.11", container_id="e" * 64, container_name="other")]}, "ssh-port-taken", "in container other"),
     ({"answer_connections": [connection(state="timeout", error="no answer within 3 s")]},
      "peer-unreachable", "10.0.0.12 port 12345: no answer within 3 s"),
