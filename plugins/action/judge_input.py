@@ -39,7 +39,7 @@ HIDDEN = "(not shown)"
 FILES = {
     "preflight_rules_files": ("a YAML file with a list host_rules, in the form of roles/preflight/meta/compat_rules.yml",
                               "correct the file, or take it out of preflight_rules_files"),
-    "preflight_compat_facts": ("a YAML file with keys and rows of roles/preflight/meta/compat_facts.yml",
+    "preflight_compat_facts": ("a YAML file with keys and rows of the files in plugins/plugin_utils/compat",
                                "correct the file, or leave preflight_compat_facts empty"),
 }
 # What is judged about how Ansible itself gets to a host, and its default.

@@ -30,7 +30,7 @@ options:
     type: str
     default: x86_64
   facts_file:
-    description: Path on the controller of more facts, in the form of C(roles/preflight/meta/compat_facts.yml), that come before the collection's.
+    description: Path on the controller of more facts, in the form of the files in C(plugins/plugin_utils/compat), that come before the collection's.
     type: str
     default: ""
 """

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which driver, CUDA, NCCL and image fit: questions to the facts in roles/preflight/meta/compat_facts.yml, which a maintainer updates without touching code.
+"""Which driver, CUDA, NCCL and image fit: questions to the data in folder compat, which a maintainer updates without touching code.
 
 Every answer that the facts don't have is None or empty, never a guess: the caller says that it could not judge.
 """
@@ -19,16 +19,18 @@ from ansible.module_utils.common.yaml import yaml_load
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import said_by_name
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES
 
-PATH = os.path.join(ROLES, "preflight", "meta", "compat_facts.yml")
+FOLDER = os.path.join(os.path.dirname(__file__), "compat")
 RECOMMENDED = "recommended"
 
 
 @functools.lru_cache(maxsize=4)
 def load_facts(more=""):
     """The facts, as plain data: nothing in them is a template. What C(more), a file of the site's, has comes first."""
-    facts = _load(PATH)
+    facts = {}
+    for name in sorted(os.listdir(FOLDER)):
+        if name.endswith(".yml"):
+            facts.update(_load(os.path.join(FOLDER, name)))
     return with_more(facts, _load(more) or {}) if more else facts
 
 

@@ -141,7 +141,7 @@ def test_every_driver_is_whole(folder, apt, name):
 
 
 def test_the_toolkit_s_four_can_be_mixed(apt):
-    """As compat_facts.yml says of what is older than 1.18: two of them at a version leave the others at the newest."""
+    """As the compatibility data say of what is older than 1.18: two of them at a version leave the others at the newest."""
     toolkit = apt("container_toolkit")
     assert "nvidia-container-toolkit-base (= 1.17.7-1)" in toolkit.plan("nvidia-container-toolkit=1.17.7-1")
     assert toolkit.plan("nvidia-container-toolkit=1.17.7-1", "nvidia-container-toolkit-base=1.17.7-1") == {
@@ -458,7 +458,7 @@ def test_programs_are_whole():
 
 
 def test_nccl_only_where_the_facts_have_it(folder):
-    facts = yaml.safe_load((Path(vendor.__file__).parents[2] / "roles/preflight/meta/compat_facts.yml").read_text(encoding="utf-8"))
+    facts = yaml.safe_load((Path(vendor.__file__).parents[2] / "plugins/plugin_utils/compat/nccl.yml").read_text(encoding="utf-8"))
     known = {row["deb_version"]: set(row["dirs"]) for row in facts["nccl"]["debs"]}
     found = {}
     for entry in vendor.load()["directories"]:

@@ -124,7 +124,7 @@ ONCE = {
     "training_image_registry_login": {"registry": "nvcr.io", "username": "u", "password": "hunter2"}, "training_image_apt_repositories": [REPOSITORY],
     "training_image_horovod_url": "https://m.example/h.tar.gz", "preflight_overrule": {"drv-branch-eol": "skip"},
     "preflight_rules_files": [FOLDER.partition("/tests/")[0] + "/roles/preflight/meta/host_rules.yml"], "preflight_image_facts": {"cuda": "12.6"},
-    "preflight_compat_facts": FOLDER.partition("/tests/")[0] + "/roles/preflight/meta/compat_facts.yml", "package_sources_wheels_dir": FOLDER,
+    "preflight_compat_facts": FOLDER.partition("/tests/")[0] + "/plugins/plugin_utils/compat/cuda.yml", "package_sources_wheels_dir": FOLDER,
 }
 
 # What harms a host if it passes.

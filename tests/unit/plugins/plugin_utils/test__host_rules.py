@@ -61,7 +61,7 @@ def test_good_facts(more):
 
 @pytest.mark.parametrize("more, said", [
     ([], "no dictionary"), ("x", "no dictionary"), ({"cudda": {}}, "unknown key cudda (did you mean cuda?)"),
-    ({"kubernetes": {}}, "unknown key kubernetes; known are ascend, "), ({"cuda": []}, "cuda is no dictionary"),
+    ({"kubernetes": {}}, "unknown key kubernetes; known are container_toolkit, "), ({"cuda": []}, "cuda is no dictionary"),
     ({"cuda": {"driver_branchs": []}}, "unknown key cuda.driver_branchs (did you mean cuda.driver_branches?)"),
     ({"cuda": {"driver_branches": {"branch": 1}}}, "cuda.driver_branches is no list"), ({"cuda": {"driver_branches": ["570"]}}, "cuda.driver_branches[0] is no dictionary"),
 ])
