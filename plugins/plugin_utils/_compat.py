@@ -19,6 +19,7 @@ from ansible.module_utils.common.yaml import yaml_load
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import said_by_name
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES
 
 FOLDER = os.path.join(os.path.dirname(__file__), "compat")
 RECOMMENDED = "recommended"
