@@ -55,7 +55,7 @@ def test_login(host, role, password):
     assert (run.code == 0) is (password == PASSWORD)
     assert (host.run("docker image inspect " + BASE).rc == 0) is (password == PASSWORD)
     if password == WRONG:
-        assert BASE + " can't be had on training-image-a" in run.text and "unauthorized" in run.text and "training_image_registry_login" in run.text
+        assert "'" + BASE + "' is not available on training-image-a" in run.text and "unauthorized" in run.text and "training_image_registry_login" in run.text
     assert password not in run.text and kept(host, password) == ""
     # Neither does the base64 of it stay.
     assert host.run("ls /var/lib/trainyard/image/login").rc != 0
