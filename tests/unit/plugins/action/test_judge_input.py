@@ -82,7 +82,7 @@ def test_checks_of_verify_by_their_ids(judge):
     (one, two) = judge(cluster(first={"verify_required": ["free-space", "typo", "host-unreachable"]}))["findings"]
     assert [(entry["id"], entry["host"], entry["found"], entry["source"]) for entry in (one, two)] == [
         ("input-rule", "server-a", "typo", "verify_required[1]"), ("input-rule", "server-a", "host-unreachable", "verify_required[2]")]
-    assert one["expected"] == "the id of a check" and "README of role verify" in one["fix"]
+    assert one["expected"] == "the ID of a check" and "README of role verify" in one["fix"]
 
 
 @pytest.mark.parametrize("name, value, check_id, allowed", [
