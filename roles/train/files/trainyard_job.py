@@ -427,7 +427,7 @@ class Watcher(threading.Thread):
             if self.process:
                 self.process.stdin.close()
         except OSError:
-            # It has ended already.
+            # The process has already ended.
             return
 
     def end(self, deadline):
