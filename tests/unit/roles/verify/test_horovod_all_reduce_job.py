@@ -241,7 +241,7 @@ def test_one_host(measure):
 
 
 def test_fewer_ranks_than_planned(measure):
-    with pytest.raises(SystemExit, match="has started 3 ranks, and the plan has 4"):
+    with pytest.raises(SystemExit, match="has started 3 ranks, but the plan has 4"):
         measure(started=3)
 
 
