@@ -100,4 +100,4 @@ def test_the_build_s_output_says_what_it_did(host):
     assert "pip 9.0.1 of the base is older than 20.3" in log
     assert "NCCL %s: requested by training_image_nccl_version" % VERSION in log
     assert "Removed https://developer.download.nvidia.com/compute/cuda/repos/ubuntu1804/x86_64 from /etc/apt/sources.list.d/cuda.list" in log
-    assert "of /etc/apt/sources.list.d/mirror.list aside for this step" in log
+    assert "in /etc/apt/sources.list.d/mirror.list for this step" in log

@@ -109,7 +109,7 @@ def test_disk_of_the_share_full(cluster):
     assert full.code != 0 and "No space left on device" in full.text
     run = cluster.shared_storage()
     assert run.code == 2
-    assert "its storage or quota is full" in run.text and "Make space on it" in run.text
+    assert "its storage or quota is full" in run.text and "Free space on it" in run.text
     assert {host: cluster.on(host, units).out for host in cluster.hosts} == before
     cluster.on(cluster.server, "rm -f /data1/filler /data1/filler2 %s/more" % SHARE)
 
