@@ -64,7 +64,7 @@ def test_link_cut_for_a_minute(cluster):
 
 
 def test_control_a_soft_mount_loses_lines_in_the_same_cut(cluster):
-    # Of another minor version, which gives it a connection of its own: on the hard mount's it would wait as long as that does.
+    # Another minor version gives it a separate connection. On the hard mount's connection it would wait as long as that one.
     cluster.on(cluster.client, "mkdir -p /mnt/soft && mount -t nfs -o vers=4.1,soft,timeo=20,retrans=1 %s:%s /mnt/soft" % (cluster.address[cluster.server], SHARE))
     # The writer ignores errors, as many jobs do when they write a checkpoint.
     cluster.on(cluster.client, "systemd-run --quiet --collect --unit=soft sh -c 'for n in $(seq 0 199); do echo $n >> /mnt/soft/soft-lines; sleep 0.2; done; touch /var/tmp/soft-end'")
