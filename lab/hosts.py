@@ -1,4 +1,4 @@
-"""The lab's hosts: systemd containers with addresses and names on a private bridge, one volume that all mount, ssh by key."""
+"""The lab's hosts: systemd containers with addresses and names on a private bridge, a shared volume, and ssh with keys."""
 
 import hashlib
 import ipaddress
@@ -14,17 +14,17 @@ from process import LabError, run, say
 
 LABEL = "trainyard.lab"
 SHARE = "/data1/share"
-# A Docker engine inside a host needs a real file system below its layers (overlay does not lie on overlay).
+# A Docker engine inside a host needs a real file system for its layers (overlay does not work on overlay).
 VOLUMES = {"docker": "/var/lib/docker", "containerd": "/var/lib/containerd"}
 
-# Before systemd: ssh keys of its own; with a private cgroup namespace (cgroup v2) the mount is read-only until told otherwise.
+# Before systemd: create ssh keys. With a private cgroup namespace (cgroup v2) the mount is read-only until it is remounted.
 START = """
 if command -v ssh-keygen > /dev/null; then ssh-keygen -A > /dev/null; fi
 {remount}
 exec /sbin/init
 """
 
-# The user is not root, so that a missing `become` is seen. Nothing is written that is there already: a second run changes nothing.
+# The user is not root, so that a missing `become` is noticed. Existing files are not written again, so a second run changes nothing.
 PROVISION = """
 missing=""
 command -v python3 > /dev/null || missing="$missing python3"
@@ -45,7 +45,7 @@ systemctl is-active --quiet ssh || systemctl enable --now --quiet ssh
 cat /etc/ssh/ssh_host_*_key.pub
 """
 
-# A host's own containers go first: their cgroups would outlive a host that is removed over their heads.
+# The containers inside a host are removed first, because their cgroups would outlive the host.
 EMPTY = """
 command -v docker > /dev/null || exit 0
 systemctl stop trainyard-training.service 2> /dev/null
@@ -55,7 +55,7 @@ systemctl stop docker.socket docker.service containerd.service
 
 
 class Lab:
-    """One lab: `name` prefixes its Docker objects, `state` is the folder of its keys and logs."""
+    """A lab. `name` is the prefix of its Docker objects, `state` is the folder of its keys and logs."""
 
     def __init__(self, engine, name, subnet, state, count=2):
         self.engine = engine
@@ -68,7 +68,7 @@ class Lab:
         self.key = state / "ssh" / "id_ed25519"
         self.known_hosts = state / "ssh" / "known_hosts"
 
-    # What Docker has of this lab
+    # Docker objects of this lab
 
     def _objects(self, kind, template):
         arguments = [kind, "ls", "--filter", f"label={LABEL}={self.name}", "--format", template]
@@ -82,12 +82,12 @@ class Lab:
         return json.loads(found.stdout)[0] if found.returncode == 0 else None
 
     def check_owner(self):
-        """Refuse to touch a lab of the same name that another checkout has brought up and still has."""
+        """Fail if another checkout has a lab of the same name."""
         network = self._inspect("network", self.network)
         owner = (network or {}).get("Labels", {}).get(f"{LABEL}.state")
         if network and owner != str(self.state) and (owner is None or pathlib.Path(owner).exists()):
-            whose = f"that {owner} holds: run make lab-down there" if owner else "that the lab has not made: remove or rename it"
-            raise LabError(f"this machine has a Docker network {self.network} already, {whose}")
+            whose = f"created by {owner}: run make lab-down there" if owner else "which the lab did not create: remove or rename it"
+            raise LabError(f"this machine already has a Docker network {self.network}, {whose}")
 
     # Up
 
@@ -99,7 +99,7 @@ class Lab:
             self.remove_host(host)
         found = self._inspect("image", image)
         if not found:
-            raise LabError(f"LAB_IMAGE={image} is not on this machine: docker pull or docker load it first")
+            raise LabError(f"LAB_IMAGE={image} is not on this machine: run docker pull or docker load first")
         image_id = found["Id"]
         machine.check_inotify(len(set(self.hosts) - set(self.containers())))
         for host, address in self.hosts.items():
@@ -135,7 +135,8 @@ class Lab:
             self.engine.docker("network", "rm", self.network)
         made = self.engine.docker("network", "create", "--driver", "bridge", "--subnet", str(self.subnet), *self._labels(), self.network, check=False)
         if made.returncode != 0:
-            raise LabError(f"step: network {self.network} with addresses {self.subnet}: {made.stderr.strip()}\nDoes another network (docker network ls) use them?")
+            raise LabError(f"step: network {self.network} with addresses {self.subnet}: {made.stderr.strip()}\n"
+                           "Check whether another network (docker network ls) uses these addresses")
 
     def _make_volume(self, name):
         if self._inspect("volume", name) is None:
@@ -157,7 +158,7 @@ class Lab:
         made_as = hashlib.sha256(repr((options, command)).encode()).hexdigest()[:12]
         found = self._inspect("container", host)
         if found and found["Config"]["Labels"].get(LABEL) != self.name:
-            raise LabError(f"this machine has a container {host} that is not of this lab: remove or rename it")
+            raise LabError(f"this machine has a container {host} that does not belong to this lab: remove or rename it")
         if found and found["Config"]["Labels"].get(f"{LABEL}.made-as") == made_as:
             if not found["State"]["Running"]:
                 say(f"starting {host}")
@@ -165,13 +166,13 @@ class Lab:
             return
         if found:
             self.remove_host(host)
-        say(f"making {host} {address}")
+        say(f"creating {host} {address}")
         for volume in VOLUMES:
             self._make_volume(f"{self.network}-{host}-{volume}")
         self.engine.docker("run", "--detach", "--name", host, *self._labels(**{"made-as": made_as}), *options, *command)
 
     def _wait_for(self, host):
-        # A host is ready when systemd has finished its start: before, systemd-tmpfiles may empty /tmp under a running module.
+        # A host is ready when systemd has finished its start. Before that, systemd-tmpfiles may empty /tmp while a module runs.
         deadline = time.monotonic() + 180
         state = ""
         while time.monotonic() < deadline:
@@ -188,7 +189,7 @@ class Lab:
         elif state != "running":
             output = self.engine.docker("logs", "--tail", "20", host, check=False)
             raise LabError(
-                f"host: {host}\nstep: start of systemd, state '{state}'. The image must have systemd as /sbin/init. The host's last lines:\n"
+                f"host: {host}\nstep: start of systemd, state '{state}'. The image must have systemd as /sbin/init. Last lines of the host:\n"
                 f"{output.stdout}{output.stderr}"
             )
 
@@ -204,7 +205,7 @@ class Lab:
         return self.engine.docker("exec", host, *argv, check=check, timeout=timeout)
 
     def login(self, host):
-        """The command that opens a shell on a host."""
+        """Return the command that opens a shell on a host."""
         return [self.engine.client, "exec", "--interactive", "--tty", "--user", "ops", "--workdir", "/home/ops", host, "bash", "--login"]
 
     # Down
@@ -229,13 +230,13 @@ class Lab:
 
 
 def other_labs(engine, name):
-    """Names of labs that are still up; those of virtual hosts have a network on this engine, but no container."""
+    """Return the names of other running labs. Labs of virtual hosts have a network on this engine, but no container."""
     arguments = ["network", "ls", "--filter", f"label={LABEL}", "--format", '{{.Label "%s"}}' % LABEL]
     return sorted(set(engine.docker(*arguments).stdout.split()) - {name})
 
 
 def labs_of(engine, checkout):
-    """(name, state folder) of every lab whose state lies in a checkout."""
+    """Return (name, state folder) of every lab whose state is in a checkout."""
     template = '{{.Label "%s"}} {{.Label "%s.state"}}' % (LABEL, LABEL)
     listed = engine.docker("network", "ls", "--filter", f"label={LABEL}", "--format", template).stdout.splitlines()
     labs = [(name, pathlib.Path(state)) for name, state in (line.split(" ", 1) for line in listed)]
@@ -243,13 +244,13 @@ def labs_of(engine, checkout):
 
 
 def remove_cgroups(container):
-    """Remove the empty cgroups that a host on cgroup v1 leaves: it makes them in the machine's own tree."""
+    """Remove the empty cgroups that a host on cgroup v1 leaves in the machine's own tree."""
     for controller in pathlib.Path("/sys/fs/cgroup").glob(f"*/docker/{container}"):
         for folder, _, _ in os.walk(controller, topdown=False):
             try:
                 os.rmdir(folder)
             except OSError as error:
-                say(f"the cgroup {folder} stays: {error.strerror}")
+                say(f"the cgroup {folder} was not removed: {error.strerror}")
 
 
 def _write(path, text):

@@ -1,4 +1,4 @@
-"""What is slow to make and is made once: the hosts' image, the base archive of the training image, the folder of wheels."""
+"""Files that are slow to create and created once: the hosts' image, the base archive of the training image, the folder of wheels."""
 
 import hashlib
 import pathlib
@@ -15,18 +15,18 @@ HOST_PACKAGES = (
 BASE_PACKAGES = (
     "ca-certificates g++ iproute2 make openssh-client openssh-server procps python3 python3-dev python3-pip sudo"
 ).split()
-# Every host makes its own ssh keys and machine id at its first start; apt's proxy belongs to this machine, not to a training image.
+# Every host creates its own ssh keys and machine ID at its first start. apt's proxy belongs to this machine and not to a training image.
 HOST_HOOKS = ['rm -f "$1"/etc/ssh/ssh_host_*', ': > "$1"/etc/machine-id']
-# The Python of a training image is the job's own: pip may install into it.
+# The job owns the Python of a training image, so pip may install into it.
 BASE_HOOKS = [*HOST_HOOKS, 'rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED "$1"/etc/apt/apt.conf.d/99mmdebstrap']
-# A server with a kernel of its own. Docker's engine needs apparmor's tools where the kernel has it.
+# A server with its own kernel. The Docker engine needs the AppArmor tools if the kernel has AppArmor.
 VIRTUAL_PACKAGES = [*HOST_PACKAGES, "apparmor", "e2fsprogs", "initramfs-tools", "linux-image-cloud-amd64", "acl"]
-# As on a server that was installed a minute ago, apt knows what there is.
+# apt has package lists, as on a newly installed server.
 VIRTUAL_OPTIONS = ["--skip=cleanup/apt/lists"]
 VIRTUAL_DISK = "14G"
-# Where Debian's package user-mode-linux has them.
+# The modules of Debian's package user-mode-linux.
 UML_MODULES = pathlib.Path("/usr/lib/uml/modules")
-# Before anything that needs a name, an address or a key: each host's own come on a small disk.
+# Runs before anything that needs a name, an address or a key. Each host has these on a small disk.
 IDENTITY_SERVICE = """[Unit]
 Description=Identity of a host of the lab
 DefaultDependencies=no
@@ -65,18 +65,18 @@ PYTHON_OF = {"bookworm": "3.11", "trixie": "3.13", "jammy": "3.10", "noble": "3.
 
 
 def release():
-    """The codename of the distribution that images are made of: the machine's own, whose package sources are at hand."""
+    """Return the codename of the distribution of the images. It is that of this machine, because its package sources are known."""
     codename = machine.os_release().get("VERSION_CODENAME", "")
     if codename not in PYTHON_OF:
         raise LabError(
-            f"the lab makes its images from this machine's package sources, and knows Debian and Ubuntu releases {', '.join(PYTHON_OF)}; "
-            f"this machine is {machine.os_release().get('PRETTY_NAME')}"
+            f"this machine is '{machine.os_release().get('PRETTY_NAME')}'. The lab builds its images from this machine's package sources and supports the "
+            f"Debian and Ubuntu releases {', '.join(PYTHON_OF)}. Run it on one of these"
         )
     return codename
 
 
 class Recipe:
-    """A file system made by mmdebstrap, named by a hash of all that goes into it."""
+    """A file system built by mmdebstrap, named after a hash of its inputs."""
 
     def __init__(self, name, packages, hooks, options=()):
         self.name = name
@@ -95,7 +95,7 @@ class Recipe:
         self.image = f"{REPOSITORY}/{name}:{digest[:12]}"
 
     def make(self, target, log):
-        """Write the file system to target, a tar file; target exists only when it is complete."""
+        """Write the file system to target, a tar file. target exists only if it is complete."""
         if target.exists():
             return
         machine.install("mmdebstrap")
@@ -117,9 +117,9 @@ class Recipe:
 
 
 def remove_scratch(scratch):
-    """Remove what a killed mmdebstrap has left; it may take some seconds to end, and writes until then."""
+    """Remove the files of a killed mmdebstrap. It may take some seconds to end and writes until then."""
     for _ in range(30):
-        # Mounts first: nothing is removed through a mounted /proc or /dev.
+        # Mounts first, so that nothing is removed through a mounted /proc or /dev.
         mounts = [line.split()[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
         for mount in sorted((mount for mount in mounts if mount.startswith(f"{scratch.resolve()}/")), reverse=True):
             run("umount", "--lazy", mount)
@@ -127,7 +127,7 @@ def remove_scratch(scratch):
         if not scratch.exists():
             return
         time.sleep(1)
-    raise LabError(f"{scratch} can't be removed: is a mmdebstrap still at work on it?")
+    raise LabError(f"{scratch} could not be removed: check whether mmdebstrap still runs, and stop it")
 
 
 def exists(engine, image):
@@ -135,7 +135,7 @@ def exists(engine, image):
 
 
 def host_image(engine, cache, log):
-    """The image of the lab's hosts: a bare distribution with systemd, sshd and Python, as a server is after its installation."""
+    """Build the image of the lab's hosts: a minimal distribution with systemd, sshd and Python, like a newly installed server."""
     recipe = Recipe("host", HOST_PACKAGES, HOST_HOOKS)
     if not exists(engine, recipe.image):
         archive = cache / "host.tar"
@@ -147,8 +147,8 @@ def host_image(engine, cache, log):
 
 
 def virtual_system(cache, log):
-    """Kernel, initrd and disk of the virtual hosts, {kernel, initrd, disk, uml}: the same bare distribution, with a kernel. uml is User-mode Linux, whose
-    modules are on the disk, too; None where the distribution of this machine has none."""
+    """Build kernel, initrd and disk of the virtual hosts, {kernel, initrd, disk, uml}: the same minimal distribution with a kernel. uml is User-mode Linux,
+    whose modules are also on the disk, or None if the distribution of this machine does not have it."""
     recipe = Recipe("virtual", VIRTUAL_PACKAGES, HOST_HOOKS, VIRTUAL_OPTIONS)
     machine.install("qemu-system-x86", "qemu-utils", "iproute2", "e2fsprogs")
     machine.install_if_known("user-mode-linux")
@@ -180,7 +180,7 @@ def virtual_system(cache, log):
 
 
 def make_virtual(root, disk):
-    """Make a disk of a root file system: of a host that gets its name, address and keys when it boots."""
+    """Create a disk from a root file system, for hosts that get their name, address and keys when they boot."""
     (root / "usr/local/sbin/lab-identity").write_text(IDENTITY_SCRIPT)
     (root / "usr/local/sbin/lab-identity").chmod(0o755)
     (root / "etc/systemd/system/lab-identity.service").write_text(IDENTITY_SERVICE)
@@ -195,7 +195,7 @@ def make_virtual(root, disk):
 
 
 def training_base(engine, cache, log):
-    """The base of the training image as a Docker archive, (image name, path): a site without a registry has such a file."""
+    """Build the base of the training image as a Docker archive, (image name, path), as used by a site without a registry."""
     recipe = Recipe("training-base", BASE_PACKAGES, BASE_HOOKS)
     target = cache / f"training-base-{recipe.image.rpartition(':')[2]}.tar"
     if not target.exists():
@@ -213,7 +213,7 @@ def training_base(engine, cache, log):
 
 
 def wheels(root, cache, log):
-    """The folder of wheels named in lab/wheels.txt, got with this machine's own pip settings."""
+    """Download the wheels of lab/wheels.txt into a folder, with this machine's pip settings."""
     requirements = root / "lab" / "wheels.txt"
     target = cache / f"wheels-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
     if target.exists():
@@ -221,21 +221,21 @@ def wheels(root, cache, log):
     unfinished = cache / "wheels.unfinished"
     for stale in (unfinished, *cache.glob("wheels-*")):
         shutil.rmtree(stale, ignore_errors=True)
-    say(f"getting the wheels of {requirements.relative_to(root)}")
+    say(f"downloading the wheels of {requirements.relative_to(root)}")
     pip = [str(root / ".venv/bin/pip"), "download", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
     pip += ["--python-version", PYTHON_OF[release()], "--dest", str(unfinished), "--requirement", str(requirements)]
     if stream(pip, log) != 0:
         raise LabError(
-            f"step: a wheel of {requirements} can't be had: the package index of this machine has no CPU build of that version. "
+            f"step: a wheel of {requirements} could not be downloaded: the package index of this machine has no CPU build of that version. "
             "Set PIP_EXTRA_INDEX_URL to an index of CPU wheels (PyTorch's own, or your site's mirror of it), "
-            f"or PIP_FIND_LINKS to a folder that holds the wheel for Python {PYTHON_OF[release()]}, and run make lab again.\nlog: {log}"
+            f"or PIP_FIND_LINKS to a folder with the wheel for Python {PYTHON_OF[release()]}, and run make lab again.\nlog: {log}"
         )
     unfinished.rename(target)
     return target
 
 
 def recipe_digest(root):
-    """What the training image of the lab comes from: its role, the inventory's variables, base and wheels."""
+    """Return a hash of the sources of the lab's training image: its role, the inventory's variables, base and wheels."""
     digest = hashlib.sha256()
     files = [path for folder in ("roles/training_image", "inventories/lab/group_vars") for path in (root / folder).rglob("*") if path.is_file()]
     for path in sorted([*files, root / "lab/wheels.txt", root / "plugins/module_utils/_recipe.py", root / "plugins/filter/image_recipe.py"]):
@@ -245,7 +245,7 @@ def recipe_digest(root):
 
 
 def remove_images(engine, repository=REPOSITORY):
-    """Remove the images that the lab has made, or the scenarios."""
+    """Remove the images of the lab or of the scenarios."""
     names = engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}", f"{repository}/*").stdout.split()
     if names:
         say(f"removing images {' '.join(names)}")

@@ -1,4 +1,4 @@
-"""What Ansible is told about this machine and this lab: the files of an inventory that are not committed."""
+"""The uncommitted inventory files with the settings of this machine and this lab."""
 
 import json
 import os
@@ -14,7 +14,7 @@ def to_yaml(variables):
 
 
 def parse_pip_config(text):
-    """`pip config list` as a dictionary; the environment's settings win over the files'."""
+    """Return `pip config list` as a dictionary. Settings of the environment override those of the files."""
     settings = {}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
@@ -26,7 +26,7 @@ def parse_pip_config(text):
 
 
 def package_sources(environment, pip):
-    """Variables of role package_sources that hand this machine's own settings to the hosts."""
+    """Return the variables of role package_sources that pass this machine's settings to the hosts."""
     variables = {}
     bundle = pip.get("cert") or environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE")
     if bundle and os.path.isfile(bundle):
@@ -35,7 +35,7 @@ def package_sources(environment, pip):
         value = environment.get(name) or environment.get(name.upper())
         if value:
             variables[f"package_sources_{name}"] = value.split(",") if name == "no_proxy" else value
-    # A file:// index lies on this machine only: what the hosts need of it is in the folder of wheels.
+    # A file:// index exists on this machine only. The hosts get its packages from the folder of wheels.
     remote = [url for url in pip.get("extra-index-url", "").replace("\\n", " ").split() if url.startswith("http")]
     if pip.get("index-url", "").startswith("http"):
         variables["package_sources_pip_index_url"] = pip["index-url"]
@@ -67,7 +67,7 @@ def hosts_file(lab):
 
 
 def write(path, text):
-    """Write a file that others may be reading, if its content differs."""
+    """Write a file that another process may be reading, if its content differs."""
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,15 +77,15 @@ def write(path, text):
 
 
 def machine_files(root):
-    """The file about this machine, in each of the committed inventories."""
+    """Return the path of the file about this machine in each committed inventory."""
     return [root / "inventories" / name / "group_vars/cluster/machine.yml" for name in ("lab", "lab_virtual")]
 
 
 def write_inventory(root, folder, lab, committed):
-    """An inventory of this lab's hosts with the variables of a committed one."""
+    """Write an inventory of this lab's hosts with the variables of a committed one."""
     write(folder / "hosts.yml", hosts_file(lab))
     link, target = folder / "group_vars", os.path.relpath(committed / "group_vars", pathlib.Path(os.path.realpath(folder)))
-    # Of a lab with the other kind of hosts, which was here before.
+    # A link of an earlier lab with the other kind of hosts.
     if link.is_symlink() and os.readlink(link) != target:
         link.unlink()
     if not link.is_symlink():

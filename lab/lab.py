@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Brings the lab's hosts up and down on this machine, and runs the whole way on them: see lab/README.md."""
+"""Creates and removes the lab's hosts on this machine, and runs the playbooks on them: see lab/README.md."""
 
 import argparse
 import contextlib
@@ -32,7 +32,7 @@ BUILDER_SUBNET = "172.30.75.0/24"
 
 @contextlib.contextmanager
 def only_one(state, wait=False):
-    """Hold a folder's lock; what is left of a run whose make was killed is ended first, a living run is waited for or respected."""
+    """Hold the lock of a folder. Stops a leftover run whose make was killed. Waits for another running one, or fails."""
     state.mkdir(parents=True, exist_ok=True)
     with open(state / "lock", "a+") as lock:
         while True:
@@ -42,12 +42,12 @@ def only_one(state, wait=False):
             except BlockingIOError:
                 lock.seek(0)
                 holder, parent = ([int(word) for word in lock.read().split()] + [0, 0])[:2]
-                # Without a number the holder has just begun: it is asked again.
+                # Without a number the holder has just started, so the file is read again.
                 if holder and parent != _parent_of(holder):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(holder, signal.SIGTERM)
                 elif holder and not wait:
-                    raise LabError(f"another run is at work on {state} (process {holder}): wait for it, or end it")
+                    raise LabError(f"another run is using {state} (process {holder}): wait for it, or stop it")
                 time.sleep(0.5)
         lock.seek(0)
         lock.truncate()
@@ -70,14 +70,14 @@ def log_file(state, stage):
 
 
 def prepare(options):
-    """Have all that every lab on this machine shares: engine, images, wheels, the inventory's file about this machine. Returns engine and what hosts
-    are made of: an image's name, or the system of virtual machines."""
+    """Prepare what all labs on this machine share: engine, images, wheels and the inventory's file about this machine. Returns the engine and the base of the
+    hosts: an image name, or the system of the virtual machines."""
     if options.virtual and not machine.is_root():
         raise LabError("virtual hosts need root on this machine, for their network and disks: run make lab-vm as root")
     engine = Engine(CACHE)
     with only_one(CACHE, wait=True):
         log = log_file(ROOT / ".lab", "prepare")
-        wheels = images.wheels(ROOT, CACHE, log)  # first: what may have to be set by hand is said before the slow parts
+        wheels = images.wheels(ROOT, CACHE, log)  # first, because it may fail on a missing setting, before the slow parts
         engine.ensure()
         host = images.host_image(engine, CACHE, log)
         base, archive = images.training_base(engine, CACHE, log)
@@ -92,7 +92,7 @@ def bring_up(options):
     lab = Lab(engine, options.name, options.subnet, options.state, options.hosts)
     lab.check_owner()
     if in_use(options.state):
-        raise LabError(f"the lab {lab.name} is up with virtual hosts, at the same addresses: run make lab-down first")
+        raise LabError(f"the lab {lab.name} already runs virtual hosts with the same addresses: run make lab-down first")
     lab.up(image)
     return lab, inventory_of(options, lab, COMMITTED)
 
@@ -116,14 +116,14 @@ def inventory_of(options, lab, committed):
 
 
 def training_storage(engine, options):
-    """A disk with the training image, built where compilers are fast: on a container host that is there for this only."""
+    """Build a disk with the training image, on a temporary container host, where compilers are fast."""
     target = CACHE / f"docker-{images.recipe_digest(ROOT)}.ext4"
     if target.exists():
         return target
     if not machine.runs_virtual_machines():
         for stale in CACHE.glob("docker-*.ext4"):
             stale.unlink()
-    say("building the training image on a host that is a container")
+    say("building the training image on a container host")
     state = options.state / "builder"
     builder = Lab(engine, f"{options.name}-builder", BUILDER_SUBNET, state, 1)
     try:
@@ -132,7 +132,7 @@ def training_storage(engine, options):
         inventory.write_inventory(ROOT, folder, builder, COMMITTED)
         playbook("playbooks/gpu_stack.yml", folder, options.state)
         playbook("playbooks/training_environment.yml", folder, options.state, "--tags", "training_image")
-        say("making a disk of the training image")
+        say("creating a disk with the training image")
         build_storage(builder, next(iter(builder.hosts)), target)
     finally:
         builder.down()
@@ -146,7 +146,7 @@ def up(options):
 
 
 def playbook(name, folder, state, *arguments):
-    """Run a playbook as a user would; its output goes to the terminal and to a log."""
+    """Run a playbook as a user would. Its output goes to the terminal and to a log."""
     log = log_file(state, pathlib.Path(name).stem)
     say(f"ansible-playbook {' '.join([name, '-i', str(folder.relative_to(ROOT)), *arguments])}  (log {log})")
     binaries = ROOT / ".venv" / "bin"
@@ -160,12 +160,12 @@ def playbook(name, folder, state, *arguments):
 
 
 def read_result(lab, since):
-    """result.json of the newest job on the share that has ended since a time."""
+    """Return result.json of the newest job on the share that ended since the given time."""
     head = next(iter(lab.hosts))
     newest = f"find {SHARE}/.trainyard/jobs -name result.json -newermt @{since:.0f} -printf '%T@ %p\\n' | sort -n | tail -n 1 | cut -d' ' -f2- | xargs --no-run-if-empty cat"
     text = lab.on(head, "sh", "-c", newest).stdout
     if not text:
-        raise LabError(f"host: {head}\nstep: summary: train.yml has left no result.json under {SHARE}/.trainyard/jobs")
+        raise LabError(f"host: {head}\nstep: summary: train.yml wrote no result.json below {SHARE}/.trainyard/jobs")
     return json.loads(text)
 
 
@@ -201,20 +201,20 @@ def down(options):
             lab = (VirtualLab if in_use(options.state) else Lab)(engine, options.name, options.subnet, options.state)
             lab.check_owner()
             lab.down()
-            # Of a run that was killed while the training image was built for virtual hosts.
+            # The builder of a run that was killed while it built the training image for virtual hosts.
             Lab(engine, f"{options.name}-builder", BUILDER_SUBNET, options.state / "builder", 1).down()
             others = other_labs(engine, options.name)
         else:
             VirtualLab(engine, options.name, options.subnet, options.state).remove_machines()
-            say("no Docker engine answers: there is nothing of the lab in one")
-        # As many hosts as HOSTS= has asked for; a user's own inventories lie beside them.
+            say("no Docker engine answers, so there are no containers to remove")
+        # The inventories that HOSTS= created. A user's own inventories are in the same folder.
         for folder in (ROOT / "inventories").glob(f"{options.name}_*"):
             if folder.name.rpartition("_")[2].isdigit():
                 shutil.rmtree(folder)
         if others:
-            say(f"images, wheels and keys of labs that are up stay: {', '.join(others)}")
+            say(f"images, wheels and keys are kept for running labs: {', '.join(others)}")
         elif options.keep:
-            say(f"images, wheels and {CACHE} stay (--keep)")
+            say(f"images, wheels and {CACHE} are kept (--keep)")
         else:
             if engine.reachable():
                 images.remove_images(engine)
@@ -234,12 +234,12 @@ def down(options):
 
 
 def down_all(options):
-    """Remove every lab that this checkout has brought up (the tests have one too), then all that they shared."""
+    """Remove every lab of this checkout, including those of the tests, and then what they shared."""
     engine = Engine(CACHE)
     if engine.reachable():
         for name, state in labs_of(engine, ROOT):
             down(argparse.Namespace(name=name, subnet=options.subnet, state=state, keep=True))
-        # Of scenarios, unless one is running.
+        # The images of scenarios, unless one is running.
         if not engine.docker("ps", "--all", "--quiet", "--filter", "label=trainyard.molecule").stdout.strip():
             images.remove_images(engine, "trainyard-molecule")
     down(options)
@@ -256,20 +256,20 @@ def shell(options):
     else:
         hosts = []
     if options.host not in hosts:
-        raise LabError(f"there is no host {options.host}" + (f"; there are {', '.join(sorted(hosts))}" if hosts else ": run make lab"))
+        raise LabError(f"there is no host '{options.host}'" + (f". The hosts are {', '.join(sorted(hosts))}" if hosts else ": run make lab"))
     command = lab.login(options.host)
     os.execvp(command[0], command)
 
 
 def power(options):
-    """Switch a virtual host on, or off without a shutdown. It isn't waited for."""
+    """Switch a virtual host on, or off without a shutdown. Does not wait for it."""
     engine = Engine(CACHE)
     if not in_use(options.state):
-        raise LabError(f"no virtual hosts lie in {options.state}: run make lab-vm")
+        raise LabError(f"{options.state} has no virtual hosts: run make lab-vm")
     engine.ensure()
     lab = VirtualLab(engine, options.name, options.subnet, options.state, len(list((options.state / "hosts").iterdir())))
     if options.host not in lab.hosts:
-        raise LabError(f"there is no host {options.host}; there are {', '.join(lab.hosts)}")
+        raise LabError(f"there is no host '{options.host}'. The hosts are {', '.join(lab.hosts)}")
     if options.switch == "off":
         lab.cut_power(options.host)
     else:
@@ -289,19 +289,19 @@ def main():
         return added
 
     for name, action, text in (
-        ("prepare", prepare, "Have a Docker engine, the hosts' image, the base archive of the training image and the wheels."),
-        ("up", up, "Bring the hosts up."),
-        ("run", whole_way, "Bring the hosts up, run site.yml and train.yml on them, print a summary."),
+        ("prepare", prepare, "Prepare a Docker engine, the hosts' image, the base archive of the training image and the wheels."),
+        ("up", up, "Create and start the hosts."),
+        ("run", whole_way, "Create the hosts, run site.yml and train.yml on them, and print a summary."),
     ):
         added = command(name, action, text)
-        added.add_argument("--hosts", type=int, choices=range(2, 10), default=2, metavar="N", help="how many hosts, 2 to 9")
-        added.add_argument("--image", default="", help="an image with systemd for the hosts, instead of the one that is built here")
-        added.add_argument("--virtual", action="store_true", help="virtual machines for hosts, with kernels of their own")
-        added.add_argument("--qemu", action="store_true", help="with --virtual: QEMU also where User-mode Linux boots, whose kernel has no nftables")
-        added.add_argument("--trains", action="store_true", help="with --virtual: hosts that have the training image already")
+        added.add_argument("--hosts", type=int, choices=range(2, 10), default=2, metavar="N", help="number of hosts, 2 to 9")
+        added.add_argument("--image", default="", help="image with systemd for the hosts, instead of the one built by the lab")
+        added.add_argument("--virtual", action="store_true", help="use virtual machines with their own kernels as hosts")
+        added.add_argument("--qemu", action="store_true", help="with --virtual: use QEMU instead of User-mode Linux, which has no nftables")
+        added.add_argument("--trains", action="store_true", help="with --virtual: create hosts that already have the training image")
         added.add_argument("--inventory", type=lambda path: pathlib.Path(path).resolve(), help="folder for an inventory of these hosts")
-    added = command("down", down, "Remove the hosts and all that belongs to them.")
-    added.add_argument("--keep", action="store_true", help="keep what is slow to make: images, base archive, wheels, a started engine")
+    added = command("down", down, "Remove the hosts and everything that belongs to them.")
+    added.add_argument("--keep", action="store_true", help="keep what is slow to create: images, base archive, wheels, a started engine")
     command("down-all", down_all, "Remove all labs of this checkout.").set_defaults(keep=False)
     added = command("shell", shell, "Open a shell on a host.")
     added.add_argument("host", nargs="?", default="lab-a")
@@ -317,7 +317,7 @@ def main():
         print(f"\nlab: failed\n{problem}", file=sys.stderr, flush=True)
         return 1
     except KeyboardInterrupt:
-        print("\nlab: interrupted. make lab goes on from here, make lab-down removes it.", file=sys.stderr, flush=True)
+        print("\nlab: interrupted. make lab continues from here, make lab-down removes the lab.", file=sys.stderr, flush=True)
         return 130
     return 0
 

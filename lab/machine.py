@@ -1,4 +1,4 @@
-"""The machine that the lab runs on: its packages, its Docker engine, what its kernel permits, where it gets packages from."""
+"""The machine of the lab: its packages, Docker engine, capabilities and package sources."""
 
 import contextlib
 import json
@@ -12,8 +12,8 @@ import time
 
 from process import LabError, run, say
 
-# What systemd and a nested Docker engine need. Named one by one because a machine may lack some of them, and then
-# --privileged and --cap-add ALL are refused. The numbers are the kernel's (linux/capability.h).
+# Capabilities that systemd and a nested Docker engine need. They are listed because --privileged and --cap-add ALL fail on a machine that lacks some.
+# The numbers are those of the kernel (linux/capability.h).
 CAPABILITIES = {
     "AUDIT_CONTROL": 30,
     "AUDIT_WRITE": 29,
@@ -30,11 +30,11 @@ CAPABILITIES = {
     "SYS_PTRACE": 19,
     "SYS_RESOURCE": 24,
 }
-# The training image is about 2 GB and lies in three places: head, registry and the other host; the build's cache comes on top.
+# The training image is about 2 GB and stored three times: on the head, in the registry and on the other host. The build cache needs space, too.
 FREE_GIB = 12
-# systemd, dbus, logind and containerd of one host watch files by inotify, of which a user (all hosts are root) has few.
+# systemd, dbus, logind and containerd of each host use inotify instances, and a user (all hosts are root) has few of them.
 INOTIFY_PER_HOST = 10
-# What the processes of virtual hosts are called.
+# Names of the processes of virtual hosts.
 VIRTUAL = ("qemu-system", "linux.uml")
 
 
@@ -51,12 +51,12 @@ def runs_systemd():
 
 
 def runs_virtual_machines():
-    """Whether any runs, of whichever lab: disks that they are based on must stay."""
+    """Return whether a virtual machine of any lab runs, whose base disks must be kept."""
     return any((command_of(path.name) or "").startswith(VIRTUAL) for path in pathlib.Path("/proc").glob("[0-9]*"))
 
 
 def granted(bounding_set):
-    """Names of CAPABILITIES that a bounding set (hexadecimal, as in /proc/self/status) holds."""
+    """Return the names of CAPABILITIES in a bounding set (hexadecimal, as in /proc/self/status)."""
     bits = int(bounding_set, 16)
     return sorted(name for name, bit in CAPABILITIES.items() if bits >> bit & 1)
 
@@ -83,17 +83,17 @@ def install(*packages):
 
 
 def install_if_known(package):
-    """Install a package that not every distribution has."""
+    """Install a package if the distribution has it."""
     if run("apt-cache", "show", "--quiet=0", package, check=False).stdout:
         install(package)
 
 
 def check_inotify(hosts):
-    """Say beforehand what systemd in a host would only say to nobody: it ends at once when it gets no inotify instance."""
+    """Fail if there are too few inotify instances, because systemd in a host would then exit without a visible message."""
     limit = int(pathlib.Path("/proc/sys/fs/inotify/max_user_instances").read_text())
     used = 0
     for descriptors in pathlib.Path("/proc").glob("[0-9]*/fd"):
-        # Processes come and go while they are counted, and those of others can't be read.
+        # Processes may end while they are counted, and those of other users cannot be read.
         with contextlib.suppress(OSError):
             if descriptors.stat().st_uid == 0:
                 used += sum(os.readlink(descriptor) == "anon_inode:inotify" for descriptor in descriptors.iterdir())
@@ -105,7 +105,7 @@ def check_inotify(hosts):
 
 
 def apt_sources(texts, codename):
-    """The entries for one release among the machine's apt sources, (text, is_deb822) each; third parties' suites are left out."""
+    """Return the entries for one release in the machine's apt sources as (text, is_deb822), without suites of third parties."""
 
     def belongs(suite):
         return suite == codename or suite.startswith((codename + "-", codename + "/"))
@@ -132,13 +132,13 @@ def read_apt_sources(codename):
 
 
 def apt_proxies():
-    """apt's own proxy settings, as options: they are not in the environment."""
+    """Return apt's own proxy settings as options, because they are not in the environment."""
     dump = run("apt-config", "dump", "Acquire").stdout
     return [line.rstrip(";") + ";" for line in dump.splitlines() if re.match(r'Acquire::https?::Proxy "[^"]+"', line)]
 
 
 class Engine:
-    """The machine's Docker engine: the running one, or one that the lab installs and starts (and then stops again)."""
+    """The machine's Docker engine: the running one, or one that the lab installs, starts and stops."""
 
     def __init__(self, cache):
         self.record = cache / "engine.json"
@@ -146,7 +146,7 @@ class Engine:
         self.client = None
 
     def _find_client(self):
-        """The first docker on PATH that can talk to the engine: a client may be too new for it, or too old."""
+        """Return the first docker in PATH that works with the engine, because a client may be too new or too old for it."""
         for folder in os.get_exec_path():
             candidate = os.path.join(folder, "docker")
             if os.access(candidate, os.X_OK) and run(candidate, "info", "--format", "{{.ServerVersion}}", check=False).stdout.strip():
@@ -164,22 +164,22 @@ class Engine:
         return self.docker("info", "--format", "{{%s}}" % field).stdout.strip()
 
     def ensure(self):
-        """Have a running engine that can carry the lab's hosts."""
+        """Start an engine unless one runs, and check that it can run the lab's hosts."""
         if not self.reachable():
             self._start()
         if "rootless" in self.info(".SecurityOptions"):
-            raise LabError("the Docker engine runs rootless: the lab's hosts need one that runs as root (DOCKER_HOST says which one is used)")
+            raise LabError("the Docker engine runs rootless, but the lab's hosts need one that runs as root: check DOCKER_HOST")
         root = self.info(".DockerRootDir")
         if os.path.isdir(root):
             free = shutil.disk_usage(root).free / 2**30
             if free < FREE_GIB:
-                raise LabError(f"{root} has {free:.1f} GiB free, the lab needs {FREE_GIB}: make room, or give the Docker engine another data-root")
+                raise LabError(f"{root} has {free:.1f} GiB free, but the lab needs {FREE_GIB} GiB: free space, or set another data-root for the Docker engine")
 
     def _start(self):
         if os.environ.get("DOCKER_HOST"):
-            raise LabError(f"no Docker engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}: unset it, or start that engine")
+            raise LabError(f"no Docker engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}: start that engine, or unset DOCKER_HOST")
         if not is_root():
-            raise LabError("no Docker engine answers. Start one that this user may use, or run make lab as root: it installs and starts one.")
+            raise LabError("no Docker engine answers. Start one that this user may use, or run make lab as root, which installs and starts one.")
         if not shutil.which("dockerd"):
             install("docker.io", "iptables")
             if self.reachable():
@@ -209,11 +209,11 @@ class Engine:
         return self.record.exists()
 
     def stop(self):
-        """Stop the engine if the lab has started it; the packages stay."""
+        """Stop the engine if the lab started it. The packages are kept."""
         if not self.started_by_lab():
             return
         how = json.loads(self.record.read_text())
-        say("stopping the Docker engine that the lab started (its packages stay: apt-get purge docker.io removes them)")
+        say("stopping the Docker engine that the lab started (to remove its packages: apt-get purge docker.io)")
         if how.get("systemd"):
             run("systemctl", "stop", "docker.socket", "docker.service", "containerd.service", check=False)
         elif command_of(how["pid"]) == "dockerd":
@@ -227,7 +227,7 @@ class Engine:
 
 
 def command_of(pid):
-    """The name of a living process; a zombie is none."""
+    """Return the name of a running process. A zombie is not running."""
     try:
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
     except OSError:

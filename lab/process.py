@@ -1,4 +1,4 @@
-"""Commands: run quietly, or stream to the terminal and a log at once."""
+"""Run commands quietly, or stream their output to the terminal and a log."""
 
 import ctypes
 import os
@@ -13,16 +13,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LabError(Exception):
-    """What went wrong, in words for the person at the terminal."""
+    """An error with a message for the user."""
 
 
 def _die_with_parent():
-    # After a SIGKILL of this program no build goes on behind the back of the next run.
+    # After a SIGKILL of this program, no build continues beside the next run.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def run(*argv, check=True, timeout=None):
-    """Run a command and return its completed process with text output; `check` turns a failure into a LabError."""
+    """Run a command and return its completed process with text output. `check` turns a failure into a LabError."""
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, preexec_fn=_die_with_parent)
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def run(*argv, check=True, timeout=None):
 
 
 def stream(argv, log, env=None):
-    """Run a command with its output on the terminal as it comes and, without colours, in the log; return its exit code."""
+    """Run a command, show its output on the terminal and write it without colours to the log. Return its exit code."""
     with open(log, "ab", buffering=0) as record:
         child = subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}, preexec_fn=_die_with_parent
@@ -49,7 +49,7 @@ def stream(argv, log, env=None):
                 sys.stdout.buffer.flush()
                 record.write(_COLOUR.sub(b"", chunk))
         except KeyboardInterrupt:
-            # Ctrl-C has reached the child too: let it finish what it does about it, then pass the interrupt on.
+            # Ctrl-C has also reached the child. Wait until it ends, then pass the interrupt on.
             child.wait()
             raise
         return child.wait()

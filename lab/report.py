@@ -1,20 +1,20 @@
-"""What a run says at its end: the summary, or where it failed."""
+"""The final output of a run: the summary, or the place of the failure."""
 
 import re
 
 from process import LabError
 
-# What two ranks reach on the digits, with a margin: 0.97.
+# Two ranks reach 0.97 on the digits. The limit has a margin.
 LEAST_ACCURACY = 0.95
 
 _TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(.*?)\] \**$")
-# A finding names its hosts itself: the task that fails with it has run once, for all.
+# A finding names its hosts, because the failed task ran once for all.
 _BLOCKED = re.compile(r"^BLOCK [\w-]+: (.+)$")
 _FAILED = re.compile(r"^(?:fatal|failed): \[([^\]]+?)(?: -> [^\]]*)?\](?:: (UNREACHABLE!))?")
 
 
 def failures(log):
-    """(host, step) of every failure in ansible-playbook's output that was not rescued later; each once, in order."""
+    """Return (host, step) of every failure in ansible-playbook's output that was not rescued later, each once and in order."""
     found, task, blamed = [], "start of the playbook", []
     for line in log.splitlines():
         begun = _TASK.match(line)
@@ -34,18 +34,17 @@ def failures(log):
 
 def failure_text(stage, status, log_text, log):
     places = failures(log_text)
-    lines = [f"host: {host}\nstep: {step}" for host, step in places] or [f"step: {stage}: no host failed; see the last lines above"]
+    lines = [f"host: {host}\nstep: {step}" for host, step in places] or [f"step: {stage}: no host failed. See the last lines above"]
     return "\n".join([*lines, f"{stage} ended with exit code {status}", f"log: {log}"])
 
 
 def summary(hosts, image, build_table, result, seconds):
-    """The summary's lines, and the last line, of a finished run."""
+    """Return the summary of a finished run."""
     metrics = result["metrics"]
     if not {"loss", "accuracy"} <= metrics.keys():
         raise LabError(f"step: summary: job {result['job_id']} reports no loss and accuracy, only: {', '.join(metrics) or 'nothing'}")
     if metrics["accuracy"] < LEAST_ACCURACY:
-        raise LabError(f"step: summary: job {result['job_id']} ended, and has learned too little: accuracy {metrics['accuracy']:.4f}, "
-                       f"at least {LEAST_ACCURACY} is expected")
+        raise LabError(f"step: summary: job {result['job_id']} ended with a low accuracy: {metrics['accuracy']:.4f}, expected at least {LEAST_ACCURACY}")
     lines = ["", f"image   {image}", "", build_table.strip(), "", "rank  host      slot  exit code  parameters"]
     for rank in sorted(result["ranks"], key=lambda rank: rank["rank"]):
         lines.append(f"{rank['rank']:>4}  {rank['host']:<8}  {rank['slot']:>4}  {rank['exit_code']:>9}  {rank['checksum']}")

@@ -1,7 +1,7 @@
-"""Hosts with a kernel of their own, on the bridge of a Docker network, whose way out they use too.
+"""Hosts with their own kernels, on the bridge of a Docker network, which is also their gateway.
 
-QEMU runs them where KVM works. Elsewhere each runs as processes of User-mode Linux, which takes a tenth of the time that QEMU takes to emulate Python, and
-QEMU emulates what User-mode Linux is not made for: a boot loader, and Docker's disk.
+QEMU runs them if KVM works. Otherwise each host is a group of User-mode Linux processes, which run Python ten times as fast as QEMU's emulation. QEMU emulates
+what User-mode Linux does not support: a boot loader, and Docker's disk.
 """
 
 import contextlib
@@ -18,17 +18,17 @@ from hosts import Lab
 from process import LabError, run, say
 
 MEMORY_MIB = 3072
-# How long an emulated machine may take from power on to an sshd that answers and a systemd that has started everything.
+# Time limit for an emulated machine from power on until sshd answers and systemd has started everything.
 BOOT_SECONDS = 420
-# Of the consoles by which User-mode Linux is administered. A path of a socket has at most 107 characters.
+# Sockets for the administration of User-mode Linux. The path of a socket has at most 107 characters.
 SOCKETS = "/run/trainyard-uml"
 IDENTITY_LABEL = "lab-identity"
-# A disk of its own for what the storage host serves, small enough to be filled by a test.
+# Size of the disk with the exports of the storage host, small enough that a test can fill it.
 DATA_MIB = 2048
-# mitigations: an emulated processor has no speculation to guard, and pays for each guard. norandmaps: QEMU keeps translated code by its address, so
-# programs at random addresses are translated anew each time they start (17 ms in place of 37 for a /bin/true).
+# mitigations: an emulated processor does not speculate, and the mitigations cost time. norandmaps: QEMU caches translated code by address, so programs at
+# random addresses are translated again at each start (37 ms instead of 17 for a /bin/true).
 KERNEL_ARGUMENTS = "root=LABEL=lab-root rw console=ttyS0 net.ifnames=0 mitigations=off nokaslr norandmaps quiet systemd.show_status=1"
-# How long a kernel without a root file system may take until it gives up.
+# Time limit for a kernel without a root file system until it panics.
 PROBE_SECONDS = 60
 # A guest's reboot executes this anew, with what it has open. A network device that is still open cannot be opened again.
 UML_PROGRAM = """#!/bin/bash
@@ -37,7 +37,7 @@ for descriptor in /proc/self/fd/*; do
 done
 exec -a "$0" {kernel} "$@"
 """
-# User-mode Linux: what the first console says goes to its own standard output, and the others lead nowhere.
+# User-mode Linux: the first console writes to standard output, the others are disabled.
 CONSOLE = ("con=null", "con0=null,fd:1")
 
 NETWORK = """[Match]
@@ -51,14 +51,14 @@ Gateway={gateway}
 
 
 def accelerator(system, cache):
-    """kvm or uml where it really boots a kernel (a /dev/kvm that exists may not), tcg elsewhere."""
+    """Return kvm or uml if it boots a kernel (an existing /dev/kvm may not work), otherwise tcg."""
     if os.access("/dev/kvm", os.R_OK | os.W_OK) and _boots_by_kvm(system, cache):
         return "kvm"
     return "uml" if system.get("uml") and _boots_as_process(system["uml"]) else "tcg"
 
 
 def _boots_as_process(kernel):
-    # Without a root file system: it ends in a panic.
+    # Without a root file system, so it ends in a panic.
     with subprocess.Popen([str(kernel), "mem=64M", *CONSOLE, "panic=1"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           start_new_session=True) as booted:
         try:
@@ -81,7 +81,7 @@ def _boots_by_kvm(system, cache):
 
 
 class VirtualLab(Lab):
-    """As Lab, with virtual machines for hosts. Each lives in a folder of the lab's state: disks, identity, console, pid."""
+    """A Lab with virtual machines as hosts. Each has a folder in the lab's state: disks, identity, console, pid."""
 
     def __init__(self, engine, name, subnet, state, count=2):
         super().__init__(engine, name, subnet, state, count)
@@ -93,16 +93,16 @@ class VirtualLab(Lab):
     # Up
 
     def up(self, system, docker_storage=None):
-        """Bring the machines up. `system` is what images.virtual_system has made, `docker_storage` a disk for /var/lib/docker."""
+        """Create and start the machines. `system` is the result of images.virtual_system, `docker_storage` a disk for /var/lib/docker."""
         self.check_free()
         self._make_key()
         self._make_network()
         self.system, self.docker_storage = system, docker_storage
         self.accelerator = self.choose_accelerator()
         if self.accelerator == "uml":
-            say("KVM does not boot a kernel here: the hosts are User-mode Linux, in which starting a program takes about ten times as long")
+            say("KVM does not work on this machine: the hosts run User-mode Linux, in which starting a program takes about ten times as long")
         elif self.accelerator == "tcg":
-            say("KVM does not boot a kernel here: the hosts are emulated, and everything in them takes about ten times as long")
+            say("KVM does not work on this machine: the hosts are emulated, and everything in them takes about ten times as long")
         for host in self.hosts:
             self.make(host)
             self.start(host)
@@ -112,20 +112,20 @@ class VirtualLab(Lab):
         say(f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}")
 
     def choose_accelerator(self):
-        # Docker's disk is a copy on write of one that QEMU made.
+        # Docker's disk is a copy-on-write disk of QEMU.
         return accelerator({**self.system, "uml": None} if self.docker_storage else self.system, self.state)
 
     def check_free(self):
         if self.containers():
-            raise LabError(f"the lab {self.name} is up with containers for hosts, at the same addresses: run make lab-down first")
+            raise LabError(f"the lab {self.name} already runs containers with the same addresses: run make lab-down first")
 
     def make(self, host):
-        """The disks and the identity of a host, unless it has them."""
+        """Create the disks and the identity of a host unless they exist."""
         folder = self.folder(host)
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / "complete").exists():
             return
-        say(f"making {host} {self.hosts[host]}")
+        say(f"creating {host} {self.hosts[host]}")
         identity = folder / "identity"
         shutil.rmtree(identity, ignore_errors=True)
         identity.mkdir()
@@ -156,7 +156,7 @@ class VirtualLab(Lab):
         folder = self.folder(host)
         for path, kind in ((folder / "root.qcow2", "qcow2"), (folder / "identity.ext4", "raw"), (folder / "data.ext4", "raw"), (folder / "docker.qcow2", "qcow2")):
             if path.exists():
-                # unsafe: a guest's flush is not passed on to this machine's disk. What the guest has written outlives its QEMU, not this machine.
+                # unsafe: a guest's flush is not passed to this machine's disk. Written data survives the end of QEMU, but not of this machine.
                 yield f"file={path},if=virtio,cache=unsafe,format={kind},discard=unmap"
 
     def tap(self, host):
@@ -166,14 +166,14 @@ class VirtualLab(Lab):
         return "br-" + self._inspect("network", self.network)["Id"][:12]
 
     def boot_options(self):
-        """No boot loader: QEMU has the kernel."""
+        """Return the options for a boot without a boot loader."""
         return ["-kernel", str(self.system["kernel"]), "-initrd", str(self.system["initrd"]), "-append", KERNEL_ARGUMENTS]
 
     def _mac(self, host):
         return f"52:54:00:{self.subnet.network_address.packed[2]:02x}:00:{list(self.hosts).index(host) + 11:02x}"
 
     def start(self, host):
-        """Switch a host on, unless it is."""
+        """Switch a host on unless it runs."""
         if self.runs(host):
             return
         tap = self.tap(host)
@@ -197,7 +197,7 @@ class VirtualLab(Lab):
         )
 
     def _start_process(self, host):
-        """User-mode Linux: the leader of a group of processes, which all end with the host."""
+        """Start User-mode Linux as the leader of a process group, which ends with the host."""
         folder = self.folder(host)
         data = [f"ubdc={folder / 'data.ext4'}"] if (folder / "data.ext4").exists() else []
         program = folder / "linux.uml"
@@ -208,7 +208,7 @@ class VirtualLab(Lab):
             f"ubda={folder / 'root.cow'},{self.system['disk']}", f"ubdb={folder / 'identity.ext4'}", *data, "root=/dev/ubda", "rw",
             f"vec0:transport=tap,ifname={self.tap(host)},depth=128,gro=1,mac={self._mac(host)}", *CONSOLE, "quiet", "systemd.show_status=1",
         ]
-        # The host's memory is a file without a name, in memory where there is room for that of all hosts.
+        # The host's memory is an unnamed file, in /dev/shm if it has room for all hosts.
         shared = pathlib.Path("/dev/shm")
         roomy = shared.is_dir() and shutil.disk_usage(shared).free > MEMORY_MIB * 2**20 * len(self.hosts)
         with open(folder / "console.log", "wb") as console:
@@ -230,7 +230,7 @@ class VirtualLab(Lab):
         return self.pid(host) is not None
 
     def write_known_hosts(self):
-        """Known before the hosts are asked, as their keys were made here."""
+        """Write known_hosts before the hosts start, because their keys were created here."""
         lines = []
         for host, address in self.hosts.items():
             for path in sorted((self.folder(host) / "identity").glob("ssh_host_*_key.pub")):
@@ -255,7 +255,7 @@ class VirtualLab(Lab):
         state = ""
         while time.monotonic() - begun < seconds:
             if not self.runs(host):
-                raise LabError(f"host: {host}\nstep: boot: it has ended\nlog: {console}")
+                raise LabError(f"host: {host}\nstep: boot: the machine has stopped\nlog: {console}")
             asked = run(*self.ssh(host), "systemctl is-system-running --wait", check=False, timeout=seconds)
             state = asked.stdout.strip()
             if state in ("running", "degraded"):
@@ -271,21 +271,21 @@ class VirtualLab(Lab):
         elif state != "running":
             raise LabError(f"host: {host}\nstep: boot: no answer at {self.hosts[host]} port 22 within {seconds} s, systemd is '{state}'\nlog: {console}")
 
-    # What tests do to hosts
+    # Used by tests
 
     def cut_power(self, host):
-        """Without a shutdown: what the guest had not written to its disks is lost."""
+        """Stop a host without a shutdown. Data that the guest had not written to its disks is lost."""
         pid = self.pid(host)
         if pid:
-            # Both are leaders of a group of their own: QEMU of one, User-mode Linux of the guest's processes.
+            # Both are leaders of their own process group. User-mode Linux has one process per guest process.
             os.killpg(os.getpgid(pid), signal.SIGKILL)
             while self.pid(host):
                 time.sleep(0.05)
 
     def attach(self, system):
-        """For those who come to a lab that is up."""
+        """Use a lab that already runs."""
         self.system = system
-        # As the hosts were made.
+        # The accelerator with which the hosts were created.
         self.accelerator = "uml" if any(self.state.glob("hosts/*/root.cow")) else accelerator({**system, "uml": None}, self.state)
         return self
 
@@ -306,12 +306,12 @@ class VirtualLab(Lab):
 
 
 def in_use(state):
-    """Whether a lab of virtual hosts lies in a state folder."""
+    """Return whether a state folder contains a lab of virtual hosts."""
     return (state / "hosts").is_dir() and any((state / "hosts").iterdir())
 
 
 def build_storage(lab, host, target):
-    """Make a disk for /var/lib/docker out of what the engine of a container host has, its training images only."""
+    """Create a disk for /var/lib/docker from the engine of a container host, with its training images only."""
     script = "docker builder prune --all --force > /dev/null; docker ps --all --quiet | xargs --no-run-if-empty docker rm --force; " \
              "docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -v '^trainyard/training:' | xargs --no-run-if-empty docker rmi --force; " \
              "systemctl stop docker.socket docker.service containerd.service"

@@ -1,5 +1,5 @@
-"""The state of a host as JSON: packages, /etc, units, Docker objects, packet filter. Two snapshots are compared to verify that
-teardown.yml removed what the roles installed and nothing else."""
+"""Prints a snapshot of a host as JSON: packages, /etc, units, Docker objects, packet filter. The tests compare two snapshots to check that
+teardown.yml removes only what the collection installed."""
 
 import hashlib
 import json
@@ -8,11 +8,11 @@ import re
 import stat
 import subprocess
 
-# Written by the system itself: caches, backups of account files, the list of mounts, logs of installations.
+# Rewritten by the system itself: caches, backups of account files, the list of mounts, logs of installations.
 VOLATILE = {"/etc/ld.so.cache", "/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-", "/etc/subuid-", "/etc/subgid-", "/etc/mtab",
             "/var/log/dpkg.log", "/var/log/alternatives.log"}
 # Ansible's temporary folder of the ssh user, which Ansible cleans. The name server of the lab's network has rules in each host, with ports that
-# change when the host is restarted.
+# change at a restart of the host.
 NOT_THE_HOST = re.compile(r"^/home/ops/\.ansible|127\.0\.0\.11")
 
 
@@ -68,7 +68,7 @@ print(json.dumps({
     "running": lines("running", [line.split()[0] for line in output(
         "systemctl", "list-units", "--type=service,socket,timer", "--state=active", "--no-legend", "--no-pager", "--plain")]),
     "docker": docker(),
-    # A table whose chains accept everything equals no table.
+    # A table whose chains accept everything counts as no table.
     "iptables": lines("rule", [re.sub(r"\[\d+:\d+\]", "", line).strip() for line in output("iptables-save") + output("ip6tables-save")
                                if not re.match(r"#|\*|COMMIT$|:[A-Z]+ ACCEPT", line) and not NOT_THE_HOST.search(line)]),
     "network": lines("network", [name for name in os.listdir("/sys/class/net") if not name.startswith("veth")]

@@ -1,5 +1,5 @@
 #!/bin/sh
-# gpu_host.sh DRIVER COUNT [without-libraries]: makes a host look as one with GPUs does, to whoever asks the PCI bus, the kernel's driver, the loader and nvidia-smi.
+# gpu_host.sh DRIVER COUNT [without-libraries]: makes a host look like one with GPUs: on the PCI bus, in the kernel's driver, the loader and nvidia-smi.
 # DRIVER is a version of the test's repository below /srv/vendor. A second run is a new driver, loaded already. Libraries and nvidia-smi are left out where
 # packages bring them.
 set -eu
@@ -28,7 +28,7 @@ if [ -z "$libraries" ]; then
     done
     ldconfig
 fi
-# The answer to «nvidia-smi -q -x», from which the test's nvidia-smi works out the others.
+# The answer to "nvidia-smi -q -x", from which the test's nvidia-smi derives the others.
 mkdir -p /etc/vendor-fixtures/nvidia-smi
 {
     echo '<?xml version="1.0" ?>'

@@ -1,4 +1,4 @@
-"""What a stranger gets from the head's registry: notes each new answer, until it is stopped."""
+"""Records each new answer of the head's registry to a client without a login, until it is stopped."""
 
 import http.client
 import socket
@@ -34,7 +34,7 @@ def ask():
         except ssl.SSLCertVerificationError as error:
             answers.append("%s: %s" % (name, error.verify_message))
         except OSError as error:
-            # It was stopped between two questions.
+            # The registry was stopped between two requests.
             answers.append("%s: %s" % (name, type(error).__name__))
     return answers
 

@@ -126,7 +126,7 @@ def test_on_virtual_machines(clone, tmp_path):
     # That verify looks is seen where it has to fail.
     cluster.on(peer, "mount -t tmpfs none /data1/share")
     run = cluster.playbook("playbooks/verify.yml", cwd=clone)
-    assert run.code == 2 and "it is none (tmpfs), not 172.30.77.11:/data1/share by nfs4" in run.text
+    assert run.code == 2 and "it is none (tmpfs), not 172.30.77.11:/data1/share with nfs4" in run.text
 
     log = tmp_path / "down.log"
     assert start(clone, log, "lab-down").wait() == 0, log

@@ -1,4 +1,4 @@
-"""The finished cluster, seen from outside of Ansible."""
+"""The finished cluster, checked without Ansible."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_same_image_everywhere(cluster):
 
 
 def test_no_site_secret_or_setting_in_the_image(cluster):
-    """CA, proxies and indexes are available to the build, but not in its layers and history."""
+    """The build uses CA, proxies and indexes, but its layers and history do not contain them."""
     image = cluster.inspect(cluster.head)["Config"]["Image"]
     history = cluster.on(cluster.head, "docker history --no-trunc %s" % image).out
     assert "BEGIN CERTIFICATE" not in history
@@ -76,7 +76,7 @@ def test_sshd_listens_on_the_cluster_network_only(cluster, host_name):
 
 
 def test_password_login_is_refused(cluster, host_name):
-    """Run on the host itself, which has no key: the test checks the methods that the server offers."""
+    """From the host itself, which has no key: the methods offered by the server matter."""
     other = cluster.peer if host_name == cluster.head else cluster.head
     refused = cluster.on(other, "ssh -p 12345 -o StrictHostKeyChecking=yes -o UserKnownHostsFile=/etc/trainyard/ssh/known_hosts "
                          "-o PubkeyAuthentication=no -o PreferredAuthentications=password,keyboard-interactive -o NumberOfPasswordPrompts=1 root@%s true" % cluster.address[host_name],
@@ -107,7 +107,7 @@ def test_every_container_logs_in_to_every_container(cluster, host_name, by):
 
 
 def test_a_job_has_the_limits_and_paths_of_the_container(cluster, host_name):
-    """Sessions of sshd and of docker exec must both have the container's settings."""
+    """Sessions of sshd and of docker exec get their environment in different ways, and both must be the container's."""
     wanted = {line.split("=", 1)[0]: line.split("=", 1)[1] for line in cluster.inspect(host_name)["Config"]["Env"]}
     source = cluster.head
     got = cluster.inside(source, "ssh %s -p 12345 'ulimit -l; ulimit -s; echo $PATH; echo ${LD_LIBRARY_PATH-}'" % host_name).out.splitlines()
@@ -124,7 +124,7 @@ def test_a_file_crosses_both_ways(cluster):
 
 
 def test_a_container_reaches_the_site_s_package_index(cluster, host_name):
-    """With the authority, index and proxies of package_sources, in a session like that of a job."""
+    """With the authority, index and proxies from package_sources, in the same kind of session as a job."""
     got = cluster.inside(cluster.head, "ssh -p 12345 %s 'cd $(mktemp -d) && python3 -m pip download --quiet --no-deps --no-cache-dir six==1.17.0 && ls'" % host_name)
     assert got.out.split() == ["six-1.17.0-py2.py3-none-any.whl"], got.text
 
@@ -132,7 +132,7 @@ def test_a_container_reaches_the_site_s_package_index(cluster, host_name):
 def test_the_user_s_own_things_are_as_they_were(cluster):
     settings = json.loads(cluster.on(cluster.peer, "cat /etc/docker/daemon.json").out)
     assert settings == {"labels": ["site=molecule"], "live-restore": True, "log-opts": {"max-size": "11m", "max-file": "3"}}
-    # The engine was restarted for that, but the user's container was not.
+    # The engine was restarted for this, but the user's container was not.
     monitor = cluster.inspect(cluster.peer, "site-monitor")
     assert monitor["State"]["Running"] and monitor["RestartCount"] == 0
     assert monitor["State"]["StartedAt"] < cluster.on(

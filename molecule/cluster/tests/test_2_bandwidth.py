@@ -1,4 +1,4 @@
-"""The bandwidth job between four hosts of which one has a slow card: real ranks, real sums, in four containers of the training image on one network.
+"""The bandwidth job on four hosts, one with a slow card: real ranks and sums, in four containers of the training image on one network.
 
 Whole, by the role and between hosts of their own, in tests/scenarios/test_bandwidth.py. This one is fast enough for `make test`.
 """
@@ -14,11 +14,11 @@ import pytest
 NAMES = ["four-a", "four-b", "four-c", "four-d"]
 NETWORK, SUBNET = "four-hosts", "172.30.77"
 FOLDER = "/var/lib/four-hosts"
-# Healthy hosts reach some tenths of a GB/s together, or 0.003 on two cores shared by forty processes. At this rate they reach 0.0005.
+# Without a fault they reach some tenths of a GB/s together, 0.003 on two cores shared by forty processes. With this rate they reach 0.0005.
 RATE = "4mbit burst 32kb latency 400ms"
 ASKED = {"fraction": 0.7, "min_busbw_gb_s": 0.0012, "peer_fraction": 0.02, "drop_percent": 100}
 PLAN = {"hosts": [{"name": name, "slots": 2} for name in NAMES], "at_once": 1, "largest": {"gloo": 1 << 18, "nccl": 1 << 18}, "history": {}, "asked": ASKED}
-# Both ranks of a host share one import of torch.
+# Both ranks of a host, with one import of torch between them.
 RANKS = """
 import os, runpy, sys
 import torch
@@ -45,7 +45,7 @@ def fixture_four(cluster):
     clear = "docker rm --force %s; docker network rm %s; rm -rf %s" % (" ".join(NAMES), NETWORK, FOLDER)
     cluster.on(cluster.head, clear, check=False)
     cluster.on(cluster.head, "mkdir -p %s/programs && docker network create --subnet %s.0/24 %s" % (FOLDER, SUBNET, NETWORK))
-    # Files that the role copies next to the program.
+    # The files that the role copies with the program.
     parts = re.findall(r"__verify_collection ~ '/(\S+\.py)'", (cluster.root / "roles/verify/vars/main.yml").read_text(encoding="utf-8"))
     files = {part.rpartition("/")[2]: (cluster.root / part).read_bytes() for part in parts}
     assert "all_reduce.py" in files
@@ -64,7 +64,7 @@ def fixture_four(cluster):
 
 
 def measured(cluster):
-    """Start all ranks and wait for them. Return the findings of the job."""
+    """Start all ranks and wait for them. Return the result of the job."""
     command = " & ".join("docker exec %s python3 -B /programs/ranks.py > %s/%s.log 2>&1" % (name, FOLDER, name) for name in NAMES)
     cluster.on(cluster.head, command + " & wait; cat %s/four-a.log" % FOLDER)
     return json.loads(cluster.on(cluster.head, "cat %s/bandwidth.json" % FOLDER).out)

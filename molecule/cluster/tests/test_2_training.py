@@ -1,4 +1,4 @@
-"""Real training runs on both hosts, and runs that only look like it."""
+"""Real training runs on both hosts, and runs that only seem to be correct."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def train(cluster, **variables):
 
 
 EXAMPLES = "/data1/share/.trainyard/examples"
-# The work of two ranks in two epochs, in one process without a launcher: with the batch and the learning rate of both ranks together.
+# The training of two ranks in two epochs, in one process without a launcher, with the batch size and learning rate of both ranks together.
 ALONE = "python3 %s/digits_torchrun.py --data generated --epochs 2 --batch-size 64 --learning-rate 0.1" % EXAMPLES
 COMPARE = """import torch
 one, two = (torch.load(path)["model"] for path in ("/tmp/alone/checkpoint.pt", "%s/checkpoint.pt"))
@@ -26,13 +26,13 @@ print(max((one[name] - two[name]).abs().max().item() for name in one))"""
 
 
 def difference_from_one_process(cluster, result):
-    """The largest difference between the final parameters of a job with two ranks and those of one process."""
+    """Return the largest difference between the parameters of a job with two ranks and those of one process."""
     cluster.inside(cluster.head, "mkdir -p /tmp/alone && cd /tmp/alone && { test -f checkpoint.pt || %s; }" % ALONE)
     return float(cluster.inside(cluster.head, "python3 -c '%s'" % (COMPARE % ("/data1/share/.trainyard/jobs/%s" % result["job_id"]))).out)
 
 
 def left_alive(cluster, job_id):
-    """Processes of a job on any host, identified by their mark."""
+    """Return the processes of a job on all hosts, found by the job ID in their environment."""
     script = "grep --files-with-matches --null-data '^TRAINYARD_JOB_ID=%s$' /proc/[0-9]*/environ 2>/dev/null || true" % job_id
     return {host: cluster.on(host, script).out.split() for host in cluster.hosts}
 
@@ -44,7 +44,7 @@ def test_two_hosts_train_together(cluster, launcher):
     result = cluster.last_job()
     assert result["launcher"] == launcher and result["world_size"] == 2
     assert [(rank["rank"], rank["host"], rank["slot"], rank["exit_code"]) for rank in result["ranks"]] == [(0, cluster.head, 0, 0), (1, cluster.peer, 0, 0)]
-    # Two real machines and containers, with the same parameters.
+    # The ranks ran on two machines and in two containers, with the same parameters.
     assert [rank["hostname"] for rank in result["ranks"]] == list(cluster.hosts)
     assert [rank["container_id"][:12] for rank in result["ranks"]] == [cluster.inspect(host)["Id"][:12] for host in cluster.hosts]
     assert len({rank["checksum"] for rank in result["ranks"]}) == 1 and re.fullmatch("[0-9a-f]{64}", result["ranks"][0]["checksum"])
@@ -52,14 +52,14 @@ def test_two_hosts_train_together(cluster, launcher):
     folder = "/data1/share/.trainyard/jobs/%s" % result["job_id"]
     written = cluster.on(cluster.peer, "ls %s" % folder).out.split()
     assert {"spec.json", "result.json", "rank.0.log", "rank.1.log", "checkpoint.pt"} <= set(written)
-    # The operator saw the output of the ranks while they ran.
+    # The operator saw the output of the ranks while they worked.
     assert "test accuracy" in run.text
     assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
 
 
 @pytest.fixture(name="one_idle_gpu", scope="module")
 def fixture_one_idle_gpu(cluster):
-    """A simulated nvidia-smi of two GPUs in all containers, because the hosts have none: the first GPU is busy, the second always idle."""
+    """Install a fake nvidia-smi with two GPUs in all containers, because the hosts have none. The first GPU works, the second stays idle."""
     replay = "#!/bin/sh\ntest \"$*\" = \"--query-gpu=utilization.gpu --format=csv,noheader,nounits\" || exit 9\necho 97\necho 0\n"
     for host in cluster.hosts:
         subprocess.run(["docker", "exec", "-i", host, "docker", "exec", "-i", cluster.container, "sh", "-c",
@@ -72,7 +72,7 @@ def fixture_one_idle_gpu(cluster):
 @pytest.mark.usefixtures("one_idle_gpu")
 @pytest.mark.parametrize("launcher", ["horovodrun", "torchrun"])
 def test_two_ranks_a_host_on_chosen_gpus(cluster, launcher):
-    """Two slots on each of two hosts, the devices that every rank sees, and the measurements meanwhile."""
+    """Two slots on each of two hosts: the devices of every rank, and the observations during the job."""
     before = cluster.moved_bytes()
     example = "/data1/share/.trainyard/examples/digits_%s.py" % ("torchrun" if launcher == "torchrun" else "horovod")
     run = train(cluster, train_launcher=launcher, cluster_slots=2, train_environment={"CUDA_VISIBLE_DEVICES": "0,1"}, train_master_port=29517,
@@ -94,7 +94,7 @@ def test_two_ranks_a_host_on_chosen_gpus(cluster, launcher):
         gpus, fabric = result["gpus"][host], result["fabric"][host]
         assert (gpus["requested"], gpus["busy"], gpus["idle"], gpus["peak_utilization"]) == (2, 1, [1], [97, 0])
         assert "host %s: GPU 1 (0 %% at most) stayed idle" % host in run.text
-        # Counters of the cards for the whole play, which includes more than the job.
+        # The counters of the cards over the complete play, which sends more than the job.
         assert fabric["interface"] == "eth0" and fabric["rdma"] is False
         for way in ("sent", "received"):
             assert 100000 < fabric[way + "_bytes"] < moved[host, way] - before[host, way]
@@ -122,11 +122,11 @@ def test_ranks_that_do_not_average_are_found_out(cluster, launcher, example):
 def test_gradients_are_averaged_as_one_process_with_the_whole_batch_would(cluster, launcher, example):
     run = train(cluster, train_launcher=launcher, train_command="python3 %s/%s --data generated --epochs 2" % (EXAMPLES, example))
     assert run.code == 0
-    # Only the order of sums differs. This difference would grow with more epochs.
+    # Only the order of sums differs. With more epochs this difference would grow.
     assert difference_from_one_process(cluster, cluster.last_job()) < 1e-4
 
 
-# Like the files of cifar-10-python.tar.gz, with 16 images each.
+# As the files of cifar-10-python.tar.gz, with 16 images each.
 CIFAR10 = """import numpy, os, pickle
 os.makedirs("/data1/share/cifar10/cifar-10-batches-py")
 for number, name in enumerate(["test_batch"] + ["data_batch_%d" % part for part in range(1, 6)]):
@@ -161,7 +161,7 @@ def test_unet3d_reports_its_dice(cluster):
 
 
 def test_horovod_s_own_examples_come_from_the_archive_of_their_tag(cluster):
-    """An archive with the layout of the tag's, from a server on the head: only its examples are on the share, and they are downloaded once."""
+    """An archive with the layout of the tag's, from a server on the head: only its examples are installed on the share, once."""
     tree = "/tmp/served/horovod-0.28.1"
     cluster.on(cluster.head, "mkdir -p {0}/examples/pytorch {0}/docs/examples && echo 'print(\"its own\")' > {0}/examples/pytorch/hello.py"
                              " && touch {0}/docs/examples/other.py && tar -czf /tmp/served/v0.28.1.tar.gz -C /tmp/served horovod-0.28.1".format(tree))
@@ -175,12 +175,12 @@ def test_horovod_s_own_examples_come_from_the_archive_of_their_tag(cluster):
     assert wrong.code == 2 and "checksum" in wrong.text
     assert run.code == 0 and run.text.count("its own") >= 2
     assert cluster.on(cluster.peer, "cd %s/horovod-0.28.1 && find . -type f | sort" % EXAMPLES).out.split() == ["./.trainyard-examples", "./pytorch/hello.py"]
-    # The server is stopped: existing files are not downloaded again.
+    # The server no longer runs, so installed examples are not downloaded again.
     assert train(cluster, **dict(given, train_horovod_examples_checksum="sha256:" + digest)).code == 0
 
 
 def test_both_ranks_on_one_host_are_found_out(cluster):
-    """The head's ssh uses its own address instead of the peer's. Everything runs, but nothing crosses the network."""
+    """The head's ssh connects to itself for the peer's address. The job runs, but no data crosses the network."""
     config = "/etc/trainyard/ssh/ssh_config"
     astray = "Host %s\\n  HostName %s\\n" % (cluster.address[cluster.peer], cluster.address[cluster.head])
     cluster.on(cluster.head, "cp -p %s /root/ssh_config.kept && printf '%s' | cat - /root/ssh_config.kept > %s" % (config, astray, config))
@@ -196,7 +196,7 @@ def test_both_ranks_on_one_host_are_found_out(cluster):
 
 @pytest.mark.parametrize("launcher", ["horovodrun", pytest.param("torchrun", marks=pytest.mark.acceptance)])
 def test_a_failed_rank_fails_the_job_and_leaves_none_alive(cluster, launcher):
-    """Rank 1 exits with its own exit code while rank 0 would sleep forever."""
+    """Rank 1 fails with its own exit code while rank 0 sleeps."""
     command = "sh -c \"test $FAILS_ON != $(hostname) || exit 7; sleep 1000\""
     run = train(cluster, train_launcher=launcher, train_command=command, train_environment={"FAILS_ON": cluster.peer})
     assert run.code == 2
@@ -223,7 +223,7 @@ def press_ctrl_c(cluster, job_id, operator):
 
 
 def kill_rank(cluster, job_id, operator):
-    # One of them may have ended since it was listed.
+    # A process may have ended since it was listed.
     cluster.on(cluster.peer, "kill -KILL %s" % " ".join(path.split("/")[2] for path in left_alive(cluster, job_id)[cluster.peer]), check=False)
 
 
@@ -231,7 +231,7 @@ def kill_runner(cluster, job_id, operator):
     cluster.on(cluster.head, "systemctl kill --signal=KILL --kill-whom=main trainyard-job-%s" % job_id)
 
 
-# Those with torchrun are excluded from CI, because they take minutes.
+# torchrun only in `make acceptance`, to save time in CI.
 @pytest.mark.parametrize("launcher", ["horovodrun", pytest.param("torchrun", marks=pytest.mark.acceptance)])
 @pytest.mark.parametrize("kill, exit_code", [(press_ctrl_c, 143), pytest.param(kill_operator, 143, marks=pytest.mark.acceptance), (kill_rank, None),
                                              pytest.param(kill_runner, 143, marks=pytest.mark.acceptance)])
@@ -244,7 +244,7 @@ def test_no_rank_outlives_its_job(cluster, kill, exit_code, launcher):
     assert all(left_alive(cluster, job_id).values())
     kill(cluster, job_id, operator)
     result = "/data1/share/.trainyard/jobs/%s/result.json" % job_id
-    # 15 s of lease, then 2 s after SIGTERM. Other scenarios use the cores meanwhile.
+    # 15 s of lease, then a SIGTERM with a limit of 2 s. Other scenarios use the cores meanwhile.
     cluster.wait("result.json", 60, lambda: cluster.on(cluster.peer, "cat %s" % result, check=False).code == 0)
     alive = left_alive(cluster, job_id)
     told = json.loads(cluster.on(cluster.head, "cat %s" % result).out)

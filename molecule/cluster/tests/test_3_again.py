@@ -1,4 +1,4 @@
-"""Later runs: rejected ones, and those that change nothing."""
+"""Later runs: rejected ones, and runs without changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.parametrize("asked, refused", [
     ({"training_image_base": "example/nowhere:1"}, "training_image_base_archive: .* has no image named example/nowhere:1"),
     ({"training_image_requires": {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}}, "tensor_operations has nccl, .* no CUDA compiler"),
-], ids=["a base that can't be had", "NCCL on a CPU base"])
+], ids=["an unavailable base", "NCCL on a CPU base"])
 def test_refused_before_the_container_is_touched(cluster, asked, refused):
     before = [(container["Id"], container["State"]["StartedAt"]) for container in map(cluster.inspect, cluster.hosts)]
     run = cluster.playbook("playbooks/training_environment.yml", "-e", asked)
@@ -28,7 +28,7 @@ def only_the_image(cluster, **asked):
 
 @pytest.mark.acceptance
 def test_a_base_that_has_what_is_required_is_not_compiled_again(cluster):
-    """The finished image as the base of another: it already has Horovod and the tools."""
+    """The finished image as the base of another. It has Horovod and the tools."""
     former, layers = cluster.inspect(cluster.head)["Config"]["Image"], cluster.layers(cluster.head)
     run = only_the_image(cluster, training_image_base=former, training_image_base_archive="")
     assert run.code == 0
@@ -37,7 +37,7 @@ def test_a_base_that_has_what_is_required_is_not_compiled_again(cluster):
     [name] = names - {former}
     for host in cluster.hosts:
         assert cluster.inspect(host, name)["RootFS"]["Layers"][:len(layers)] == layers
-    # The next run has nothing to do.
+    # A second run changes nothing.
     again = only_the_image(cluster, training_image_base=former, training_image_base_archive="")
     assert (again.code, again.changed) == (0, {})
     for host in cluster.hosts:
@@ -46,20 +46,20 @@ def test_a_base_that_has_what_is_required_is_not_compiled_again(cluster):
 
 @pytest.mark.acceptance
 def test_an_image_that_lacks_something_after_the_build_is_refused(cluster):
-    """Compiled for real, without what is required: Horovod's build ends well, its table ticks PyTorch all the same, and import horovod.torch does too."""
+    """A real compilation without a required feature. Horovod's build succeeds, its table lists PyTorch, and import horovod.torch works."""
     before = [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
     run = only_the_image(cluster, training_image_rebuild="always",
                          training_image_build_variables={"HOROVOD_WITH_PYTORCH": None, "HOROVOD_WITHOUT_PYTORCH": "1"})
     assert run.code == 2
     assert "lacks frameworks.pytorch, controllers.gloo, tensor_operations.gloo" in run.text
-    # The image is kept for inspection under a name that nothing uses.
+    # The image is kept for inspection, under an unused name.
     assert cluster.on(cluster.peer, "docker image ls --quiet trainyard/training").out == cluster.inspect(cluster.peer)["Image"].split(":")[1][:12] + "\n"
     assert before == [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
 
 
 @pytest.mark.acceptance
 def test_one_host_alone(cluster):
-    """--limit: the other host is not changed, and its facts are kept."""
+    """--limit: the other host is not changed, and its data is kept."""
     run = cluster.site("--limit", cluster.peer)
     assert run.code == 0
     assert run.changed == {}
@@ -69,7 +69,7 @@ def test_one_host_alone(cluster):
 
 
 def test_the_artifact_does_the_same_from_an_empty_folder(cluster, tmp_path):
-    """The collection after ansible-galaxy collection install, on the cluster that the checkout created: nothing to do."""
+    """The collection as installed by ansible-galaxy changes nothing on the cluster created by the checkout."""
     collections, empty = tmp_path / "collections", tmp_path / "empty"
     empty.mkdir()
     environment = {"ANSIBLE_COLLECTIONS_PATH": "%s:%s" % (collections, sysconfig.get_path("purelib"))}

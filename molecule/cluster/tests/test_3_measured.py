@@ -1,4 +1,4 @@
-"""verify.yml measures with what the image has: Horovod's own all-reduce for real, and all_reduce_perf, whose words are a real log's as no host has a GPU.
+"""verify.yml measures with the tools in the image: with Horovod's all-reduce, and with all_reduce_perf, which replays a real log because no host has a GPU.
 
 What the replay of all_reduce_perf says to have reduced, mpirun sends from host to host by ssh, so that the hosts' counters have something to count.
 """
@@ -10,12 +10,12 @@ import subprocess
 import pytest
 from whole_cluster import ROOT
 
-# As slow as two busy cores: the test checks that it measures, not the speed of the network.
+# Low limits for two busy cores. The test checks whether verify measures, not the speed of the network.
 ASKED = {"verify_bandwidth_min_gb_s": 0.001, "verify_bandwidth_peer_fraction": 0.02, "verify_bandwidth_drop_percent": 100}
 
 
 def up_to_1_mib(log):
-    """The log of a run with -e 1M. Two hosts must have moved 98 MB for it, instead of 100 GB."""
+    """The log of a run with -e 1M, for which two hosts must move 98 MB instead of 100 GB."""
     lines, busbw = [], []
     for line in log.splitlines():
         words = line.split()
@@ -32,7 +32,7 @@ def up_to_1_mib(log):
 
 LOG = up_to_1_mib((ROOT / "tests/fixtures/all_reduce_perf/polaris-2node-8gpu.txt").read_text(encoding="utf-8"))
 ENOUGH = 120_000_000
-# Four ranks a host. For one host alone it has the first four, and the bus bandwidth that four ranks have.
+# Four ranks per host. A single host has the first four, with the bus bandwidth of four ranks.
 REPLAY = """#!/usr/bin/python3
 # Built with libmpi, as far as the question to the image goes.
 import os, re, sys
@@ -64,7 +64,7 @@ for host in hosts[1:]:
 program = sys.argv.index("all_reduce_perf")
 os.execvpe("all_reduce_perf", sys.argv[program:], dict(os.environ, REPLAY_HOSTS=",".join(hosts)))
 """
-# Reports the utilization of four GPUs repeatedly. It fails for all other queries.
+# Prints the utilization of four GPUs repeatedly, and fails for all other queries.
 SMI = """#!/bin/sh
 case "$*" in
   *-lms*) while :; do printf '0, 98\\n1, 97\\n2, 99\\n3, 96\\n'; sleep 0.2; done ;;
@@ -83,7 +83,7 @@ def verdicts(report, check_id):
 
 
 def test_horovod_measures_where_it_is_asked_to(cluster):
-    """As in an image with only TensorFlow. Two hosts, two ranks each, over the port that jobs use."""
+    """As in an image with TensorFlow only: two hosts with two ranks each, through the port for jobs."""
     run = cluster.playbook("playbooks/verify.yml", "-e", {"verify_bandwidth_tool": "horovod", **ASKED})
     report = cluster.last_report()
     bandwidth = report["bandwidth"]
@@ -93,7 +93,7 @@ def test_horovod_measures_where_it_is_asked_to(cluster):
     rows = [row["in_place"] for each in bandwidth["runs"] for row in each["rows"]]
     assert len(rows) >= 9 and {row["wrong"] for row in rows} == {0} and min(row["busbw_gb_s"] for row in rows) > 0
     assert {verdict for verdict, _found in checks(report, "bandwidth-host", "bandwidth-cluster").values()} == {"pass"}
-    # Gloo's ring under Horovod, by the counters of both hosts' interfaces.
+    # Gloo's ring under Horovod, checked with the counters of both hosts' interfaces.
     assert verdicts(report, "fabric-counters") == {cluster.head: "pass", cluster.peer: "pass"}
 
 
@@ -120,7 +120,7 @@ def fixture_replayed(cluster):
 
 
 def watchers_have_ended(cluster):
-    """Whether all watchers of the hosts have ended."""
+    """Return whether no process that watched the hosts is left."""
     return [cluster.inside(host, "pgrep -f \"host_watch.py|nvidia-smi\" | grep -vx $$", check=False).out for host in cluster.hosts] == ["", ""]
 
 
@@ -139,14 +139,14 @@ def test_a_good_run_of_all_reduce_perf_is_in_the_report(cluster, replayed):
 
 @pytest.mark.acceptance
 def test_a_run_of_all_reduce_perf_whose_data_went_another_way(cluster, replayed):
-    """It is as fast as the good run, but the fabric's cards carried a tenth of the data."""
+    """The run is as fast as the good one, but the fabric's cards carried only a tenth of the data."""
     run, report = replayed(LOG, ENOUGH // 10)
     assert run.code == 2 and {verdict for verdict, _found in checks(report, "bandwidth-host", "bandwidth-cluster").values()} == {"pass"}
     assert verdicts(report, "fabric-counters") == {cluster.head: "fail", cluster.peer: "fail"}
 
 
 def test_who_is_to_blame_for_a_bad_run_of_all_reduce_perf(cluster, replayed):
-    """Its values are wrong and it is too slow. The verdict remains, and PyTorch's job, which is too slow as well, names the link."""
+    """Its values are wrong and it is too slow, which is the verdict. The PyTorch job, which is also too slow, names the link."""
     run, report = replayed(LOG.replace("# Out of bounds values : 0 OK", "# Out of bounds values : 5 FAILED"), verify_bandwidth_min_gb_s=1000)
     assert run.code == 2 and report["verdict"] == "fail" and report["bandwidth"]["tool"] == "all_reduce_perf"
     runs = {each["id"]: each for each in report["bandwidth"]["runs"]}
@@ -156,7 +156,7 @@ def test_who_is_to_blame_for_a_bad_run_of_all_reduce_perf(cluster, replayed):
     assert verdict == "fail" and "results are wrong" in found and "don't train on these GPUs" in found and "by PyTorch's all-reduce" in found
     assert [(entry["kind"], entry["names"]) for entry in report["blame"]] == [("link", list(cluster.hosts))]
     assert report["suspect"] == [cluster.peer]
-    # The reported data went over the hosts' cards, and the GPUs were in use.
+    # The hosts' cards carried the reported data, and the GPUs were in use.
     for check_id in ("gpus-busy", "fabric-counters"):
         assert verdicts(report, check_id) == {cluster.head: "pass", cluster.peer: "pass"}
     assert watchers_have_ended(cluster)

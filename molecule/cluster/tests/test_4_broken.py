@@ -1,4 +1,4 @@
-"""Broken on purpose: a run of site.yml repairs or reports each problem and ignores none."""
+"""Deliberate faults. A run of site.yml repairs or reports each of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @pytest.fixture
 def healed(cluster):
-    """After each test the cluster works again, and a second run has nothing to do."""
+    """Check after the test that the cluster is repaired and that a second run changes nothing."""
     yield
     for source in cluster.hosts:
         for target in cluster.hosts:
@@ -32,9 +32,9 @@ def test_container_deleted(cluster, healed):
 
 
 def test_sshd_killed(cluster):
-    """Its supervisor starts it again without a run."""
+    """Its supervisor restarts it without a run."""
     started = cluster.inspect(cluster.peer)["State"]["StartedAt"]
-    # The brackets keep pkill from the shell that it runs in.
+    # The brackets prevent pkill from matching its own shell.
     cluster.on(cluster.peer, "pkill --full --signal KILL '[s]shd.*-f /etc/trainyard/ssh/sshd_config'")
     assert ":12345 " not in cluster.on(cluster.peer, "ss -Htln").out
     cluster.wait("sshd on port 12345", 10, lambda: cluster.login(cluster.head, cluster.peer).code == 0)
@@ -42,7 +42,7 @@ def test_sshd_killed(cluster):
 
 
 def test_container_changed_and_sshd_frozen(cluster, healed):
-    """verify reports both problems; a run of site.yml recreates the one container and restarts only sshd in the other."""
+    """verify reports both faults. A run of site.yml recreates the one container and restarts only sshd in the other."""
     program = cluster.inside(cluster.peer, "readlink -f $(command -v horovodrun)").out.strip()
     former, started = cluster.inspect(cluster.peer)["Id"], cluster.inspect(cluster.head)["State"]["StartedAt"]
     cluster.inside(cluster.peer, "mv %s /root/" % program)
@@ -62,7 +62,7 @@ def test_container_changed_and_sshd_frozen(cluster, healed):
 
 
 def test_host_key_of_a_peer_changed(cluster):
-    """As after a break-in or a reinstallation of a host: no job runs, and site.yml names the host."""
+    """As after a break-in or a reinstallation: no job runs, and site.yml names the host."""
     key = "/etc/trainyard/ssh/ssh_host_ed25519_key"
     cluster.on(cluster.peer, "mkdir /root/kept && mv %s %s.pub /root/kept && ssh-keygen -q -t ed25519 -N '' -f %s && systemctl restart %s" % (
         key, key, key, cluster.container))
@@ -84,7 +84,7 @@ def test_host_key_of_a_peer_changed(cluster):
 
 @pytest.mark.acceptance
 def test_horovod_that_cannot_be_imported_any_more(cluster):
-    """--check-build still lists PyTorch then, but a job would fail in its first line."""
+    """--check-build still lists PyTorch, but a job would fail in its first line."""
     package = cluster.inside(cluster.peer, "cd / && python3 -c 'import packaging; print(packaging.__path__[0])'").out.strip()
     cluster.inside(cluster.peer, "mv %s /root/kept" % package)
     try:
@@ -98,7 +98,7 @@ def test_horovod_that_cannot_be_imported_any_more(cluster):
 
 
 def test_all_that_is_wrong_is_told_at_once(cluster):
-    """No problem hides another one on any host. The report has all of them, because it is written before the play fails."""
+    """No fault hides another on any host. The report has all of them, because it is written before the play fails."""
     cluster.on(cluster.peer, "systemctl stop %s" % cluster.container)
     try:
         run = cluster.playbook("playbooks/verify.yml", "-e", {"verify_free_mib": 1 << 40})
@@ -115,7 +115,7 @@ def test_all_that_is_wrong_is_told_at_once(cluster):
     cluster.wait("sshd on port 12345", 15, lambda: cluster.login(cluster.head, cluster.peer).code == 0)
 
 
-# This and the next one: scenario training_image breaks and heals the same in CI, with a small image.
+# In CI, scenario training_image tests this and the next fault with a small image.
 @pytest.mark.acceptance
 def test_image_removed_on_one_host(cluster, healed):
     image = cluster.inspect(cluster.peer)["Config"]["Image"]
@@ -128,7 +128,7 @@ def test_image_removed_on_one_host(cluster, healed):
 
 @pytest.mark.acceptance
 def test_image_edited_on_one_host(cluster, healed):
-    """docker commit to the tag: name and label match the recipe, the layers do not."""
+    """docker commit with the same tag: name and label are those of the recipe, but the layers differ."""
     image = cluster.inspect(cluster.peer)["Config"]["Image"]
     cluster.on(cluster.peer, "docker run --name edit --entrypoint sh %s -c 'echo edited > /usr/local/lib/edited' && docker commit edit %s && docker rm edit" % (
         image, image))
@@ -142,7 +142,7 @@ def test_image_edited_on_one_host(cluster, healed):
 @pytest.mark.acceptance
 @pytest.mark.parametrize("who", ["peer", "head"])
 def test_one_host_down(cluster, healed, who):
-    """Nothing changes on the others, and a host that comes back rejoins the cluster by itself."""
+    """Nothing changes on the other hosts, and a host that starts again rejoins the cluster by itself."""
     down = getattr(cluster, who)
     other = next(host for host in cluster.hosts if host != down)
     cluster.on(other, "docker rm --force %s" % cluster.container)
@@ -152,11 +152,11 @@ def test_one_host_down(cluster, healed, who):
         assert run.code == 4
         assert run.changed == {}
         assert down in run.text
-        # If excluded, it does not block the others. The run reports that it was not checked.
+        # With --limit the run continues without it and reports that it was not verified.
         limited = cluster.site("--limit", other)
         assert limited.code == 0
         assert set(limited.changed) == {other}
-        assert re.search("Not in this play, so not proved for %s" % down, limited.text)
+        assert re.search("Not verified for hosts outside this play: %s" % down, limited.text)
     finally:
         subprocess.run(["docker", "start", down], check=True, stdout=subprocess.DEVNULL)
     cluster.wait("the container of the host that came back", 90,
@@ -167,7 +167,7 @@ def test_one_host_down(cluster, healed, who):
 
 @pytest.mark.acceptance
 def test_killed_in_the_middle_of_the_compile(cluster, healed):
-    """SIGKILL ten seconds into the compile, first to the operator's ansible-playbook, then to the build itself."""
+    """SIGKILL ten seconds after the start of the compilation, first for the operator's ansible-playbook, then for the build."""
     other = {"training_image_rebuild": "always", "training_image_build_variables": {"MAKEFLAGS": "-j2"}}
     former = cluster.inspect(cluster.head)["Id"]
     log = cluster.state / "killed.log"
@@ -188,7 +188,7 @@ def test_killed_in_the_middle_of_the_compile(cluster, healed):
     orphan = cluster.on(cluster.head, builds).out
     assert "ActiveState=active" in orphan
 
-    # A second run does not start another build: it continues with the running one.
+    # A second run attaches to the running build instead of starting another.
     operator = start()
     cluster.wait("lines of the orphan's compile", 120, compiling)
     assert cluster.on(cluster.head, builds).out == orphan
@@ -200,5 +200,5 @@ def test_killed_in_the_middle_of_the_compile(cluster, healed):
 
     assert cluster.playbook("site.yml", "-e", other).code == 0
     assert cluster.inspect(cluster.head)["Id"] != former
-    # The former image exists, or is built again.
+    # Back to the former recipe: its image still exists, or is rebuilt.
     assert cluster.site().code == 0

@@ -1,4 +1,4 @@
-"""Time limits in seconds, measured with nothing else running on the machine."""
+"""Time limits, tested while nothing else runs on the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whole_cluster import MODULE_RUN_SECONDS, MOVED_BYTES
 
 MODULE_RUNS = 28
 SECONDS = 12
-# One of them reads the head's measuring tools.
+# One of them reads the tools on the head.
 VERIFY_MODULE_RUNS = 15
 VERIFY_SECONDS = 60
 
@@ -31,9 +31,9 @@ def test_second_run_is_cheap(cluster):
     assert run.changed == {}
     assert {host: count for host, count in run.runs.items() if count > MODULE_RUNS} == {}
     assert before == [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
-    # No image data, neither from the head nor from the controller.
+    # No data of an image is transferred, neither from the head nor from the controller.
     assert {key: count - moved[key] for key, count in cluster.moved_bytes().items() if count - moved[key] > MOVED_BYTES[key[1]]} == {}
-    # As they are in `make acceptance` and `make bench`, which fail on a machine that is too slow for them. In CI the limit goes with the machine.
+    # The limits of `make acceptance` and `make bench`, which fail on a slow machine. In CI the limit depends on the machine.
     if os.environ.get("TRAINYARD_ACCEPTANCE"):
         assert run.seconds <= SECONDS
     # The shortest of several, as what else the machine does makes a run longer and never shorter: after the other scenarios the first one reads what it
@@ -62,5 +62,5 @@ def test_verify_is_cheap_and_leaves_its_evidence(cluster):
     passed = {(check["id"], check["host"]) for check in report["checks"] if check["verdict"] == "pass"}
     assert passed >= {(check_id, host) for host in cluster.hosts for check_id in (
         "image-identical", "container-running", "horovod-build", "ssh-mesh", "memlock", "shared-storage", "clock-step", "free-space")}
-    # There is no GPU and no InfiniBand here, and no check reports them as good.
+    # The hosts have no GPU and no InfiniBand, and their checks must not pass.
     assert {check["verdict"] for check in report["checks"] if check["id"].startswith("gpu") or check["id"] == "ib-ports"} == {"skipped"}

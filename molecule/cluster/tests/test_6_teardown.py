@@ -1,4 +1,4 @@
-"""teardown.yml removes what the roles installed and nothing else: compares the state of each host before the first run and now."""
+"""teardown.yml removes only what the collection installed: compares snapshots of each host from before the first run and now."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_nothing_is_left(cluster):
 
 
 @pytest.mark.acceptance
-def test_again(cluster):
-    """On hosts without the collection it does nothing."""
+def test_second_teardown_changes_nothing(cluster):
+    """On hosts without the collection's files it does nothing."""
     run = cluster.playbook("playbooks/teardown.yml")
     assert (run.code, run.changed) == (0, {})
 
@@ -45,7 +45,7 @@ def test_what_jobs_left_on_the_share_goes_when_it_is_asked_for_by_name(cluster):
 
 @pytest.mark.acceptance
 def test_preflight_names_all_that_is_wrong_at_once(cluster):
-    """Four real problems on two hosts: one message reports all of them, and nothing is changed."""
+    """Four real problems on two hosts: one message lists all of them, and nothing changes."""
     cluster.on(cluster.head, "printf '127.0.0.1 localhost\\n127.0.1.1 %s\\n' > /etc/hosts" % cluster.head)
     cluster.on(cluster.head, "ip route add unreachable %s" % cluster.address[cluster.peer])
     listener = subprocess.Popen(["docker", "exec", cluster.peer, "python3", "-c", "import socket, time; s = socket.create_server(('', 12345)); time.sleep(600)"])

@@ -1,4 +1,4 @@
-"""The finished image from outside: Horovod compiled with the NCCL of exactly the packages that were asked for."""
+"""The finished image: Horovod compiled with the NCCL of exactly the requested packages."""
 
 import json
 import re
@@ -13,7 +13,7 @@ BASE = "site/pytorch:2.11.0-cuda13.0"
 
 @pytest.fixture(name="image")
 def fixture_image(host):
-    # The base is one of the role's images too: the one that came later.
+    # The base is also an image of the role. Use the newer one.
     names = host.check_output("docker images --format '{{.Repository}}:{{.Tag}}' --filter since=%s trainyard/training", BASE).split()
     assert len(names) == 1, names
     return names[0]
@@ -49,7 +49,7 @@ def test_both_packages_at_the_exact_version_pinned_and_held(in_image):
 
 
 def test_apt_with_the_repository_still_wants_that_version(host, image):
-    """The repository has a newer one: it is the preference that keeps it away, not its absence."""
+    """The repository has a newer version, so the preference prevents its installation."""
     policy = host.check_output(
         "docker run --rm --volume /srv/repository/repository.asc:/key.asc:ro --entrypoint sh %s -c %s", image,
         "echo 'deb [signed-by=/key.asc] http://172.30.86.61:8000/ /' > /etc/apt/sources.list && rm -f /etc/apt/sources.list.d/* "
@@ -73,15 +73,15 @@ def test_two_ranks_reduce_with_it(in_image):
 
 
 def test_nccl_tests_are_built_with_the_same_nccl(in_image):
-    """By their name alone, as mpirun starts them on another host. The base has no mpirun, so they have no MPI."""
+    """Started by name, as mpirun does on another host. The base has no mpirun, so they have no MPI."""
     assert in_image("all_reduce_perf") == "headers=22809 library=22809 ranks=0"
     assert in_image("command -v sendrecv_perf").startswith("/usr/local/lib/trainyard/bin/")
-    # Of what builds them nothing stays but folders in which BuildKit has mounted it.
+    # Of the build tools only the mount points of BuildKit are left.
     assert in_image("find /run/trainyard /tmp/trainyard-* ! -type d 2>/dev/null || true") == ""
 
 
 def test_compiled_once(host, image):
-    """Converge compiled; the second run of it (idempotence) did not start a build."""
+    """Converge compiled Horovod, and its second run (idempotence) did not start a build."""
     layers = json.loads(host.check_output("docker inspect --format '{{json .RootFS.Layers}}' %s", image))
     base = json.loads(host.check_output("docker inspect --format '{{json .RootFS.Layers}}' %s", BASE))
     assert layers[: len(base)] == base and len(layers) > len(base)

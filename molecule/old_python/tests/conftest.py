@@ -1,4 +1,4 @@
-"""What this scenario's tests share."""
+"""Fixtures of this scenario's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The finished image from outside: Horovod compiled under Python 3.6, and NCCL at the exact version from NVIDIA's repository for Ubuntu 18.04."""
+"""The finished image: Horovod compiled with Python 3.6, and NCCL in the exact version from NVIDIA's repository for Ubuntu 18.04."""
 
 import base64
 import io
@@ -40,7 +40,7 @@ def test_two_ranks_reduce(in_image):
 
 @pytest.fixture(scope="module", name="beside")
 def fixture_beside():
-    """A command that puts the examples and the bandwidth job beside each other and goes there. They are sent along, as nothing is mounted."""
+    """Return a command that unpacks the examples and the bandwidth job into one folder and changes to it. Nothing is mounted, so the command contains them."""
     root, packed = Path(__file__).parents[3], io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path in sorted(root.glob("roles/train/files/examples/*.py")) + sorted(root.glob("roles/verify/files/*.py")) + [
@@ -88,7 +88,7 @@ def test_nccl_is_of_the_distribution_s_repository_pinned_held_and_recorded(host,
 
 
 def test_the_list_of_before_april_2022_is_gone_and_the_other_is_as_it_was(in_image):
-    """The first would stop every apt-get update; the second was only set aside, as it stood against the build's own entry."""
+    """The first would break every apt-get update. The second was only disabled during the build, because it conflicted with the build's own entry."""
     assert in_image("ls /etc/apt/sources.list.d").split() == ["0000bionic.list", "mirror.list"]
     assert in_image("ls /etc/apt/preferences.d").split() == ["trainyard-nccl"]
     log = in_image("cat /etc/apt/sources.list.d/mirror.list")
@@ -100,4 +100,4 @@ def test_the_build_s_output_says_what_it_did(host):
     assert "pip 9.0.1 of the base is older than 20.3" in log
     assert "NCCL %s: requested by training_image_nccl_version" % VERSION in log
     assert "Removed https://developer.download.nvidia.com/compute/cuda/repos/ubuntu1804/x86_64 from /etc/apt/sources.list.d/cuda.list" in log
-    assert "of /etc/apt/sources.list.d/mirror.list aside for this step" in log
+    assert "in /etc/apt/sources.list.d/mirror.list for this step" in log

@@ -1,4 +1,4 @@
-"""People and groups with their folders: the same real accounts on every host, and no access to other people's folders."""
+"""Users and groups with their folders: the same accounts on every host, and no access to other users' folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left behind, and that the hosts of the scenario really share the folder that was accepted."""
+"""The check leaves no files, and the hosts of the scenario share the accepted folder."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def test_nothing_is_left(host, folder):
 
 
 def test_file_crosses_hosts(host):
-    """Each host adds its line; the last one sees all."""
+    """Each host adds a line, and the last one sees all lines."""
     name = host.backend.host
     host.check_output("echo %s >> /data1/share/crossing", name)
     lines = host.file("/data1/share/crossing").content_string.split()

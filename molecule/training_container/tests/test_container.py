@@ -1,4 +1,4 @@
-"""The container as Docker and systemd see it, and what becomes of it when it is disturbed."""
+"""The state of the container in Docker and systemd, and its recovery after faults."""
 
 import json
 import time

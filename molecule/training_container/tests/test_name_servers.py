@@ -1,4 +1,4 @@
-"""A name server of the site's, which alone knows a name: a build asks it, and so does the container that runs already."""
+"""A name server of the site that alone knows a name: builds and running containers use it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ HOST = "training-container-a"
 ADDRESS = "172.30.87.71"
 NAME = "trainyard-training"
 testinfra_hosts = ["ansible://" + HOST]
-# Answers for one name and refuses all others, so that the next server is asked.
+# Answers for one name and refuses all others, so that the client tries the next server.
 SERVER = """
 import socket
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -33,13 +33,13 @@ def fixture_server(host):
 @pytest.mark.usefixtures("server")
 def test_name_servers_reach_builds_and_the_running_container(host, role):
     look_up, started = "getent hosts only-here.site.example", "docker inspect --format '{{.Id}} {{.State.StartedAt}}' " + NAME
-    # The side effects may leave a container of other settings, and prepare has placed package sources and certificates that these calls do not name.
+    # The side effects may leave a container with other settings, and prepare has configured package sources and certificates that these calls do not set.
     assert role(of="package_sources").code == 0
     assert role().code == 0
     before = host.check_output(started)
     assert role(of="package_sources", package_sources_name_servers=[ADDRESS]).code == 0
     assert host.check_output(look_up).split()[0] == "10.9.8.7"
-    # Docker leaves it with the host's former ones.
+    # Docker keeps the host's former name servers in it.
     assert host.run("docker exec %s %s" % (NAME, look_up)).rc != 0
     run = role()
     assert (run.code, run.changed) == (0, 1)

@@ -1,4 +1,4 @@
-"""A registry of the site's that wants a password: Debian's docker-registry with htpasswd and TLS. The role pulls the base and forgets the password."""
+"""A registry of the site with a password: Debian's docker-registry with htpasswd and TLS. The role pulls the base and removes the password."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOST = "training-image-a"
 testinfra_hosts = ["ansible://" + HOST]
 REGISTRY, PASSWORD, WRONG = "172.30.85.51:5444", "word-in-the-login", "another-word-in-the-login"
 BASE = REGISTRY + "/site/base:1"
-# The base's layers are on the host already, so that nothing is built and little is pulled.
+# The host already has the base's layers, so nothing is built and little is pulled.
 SETTINGS = {"version": "0.1", "storage": {"filesystem": {"rootdirectory": "/srv/registry/data"}},
             "auth": {"htpasswd": {"realm": "site", "path": "/srv/registry/htpasswd"}},
             "http": {"addr": REGISTRY, "tls": {"certificate": "/srv/registry/cert.pem", "key": "/srv/registry/key.pem"}}}
@@ -43,7 +43,7 @@ def fixture_registry(host):
 
 
 def kept(host, word):
-    """Files on the host that have a word."""
+    """Return the files on the host that contain a word."""
     return host.run("grep -rl -- %s /run/trainyard /var/lib/trainyard /var/log/trainyard /root /etc /var/tmp /tmp" % word).stdout
 
 
@@ -55,7 +55,7 @@ def test_login(host, role, password):
     assert (run.code == 0) is (password == PASSWORD)
     assert (host.run("docker image inspect " + BASE).rc == 0) is (password == PASSWORD)
     if password == WRONG:
-        assert BASE + " can't be had on training-image-a" in run.text and "unauthorized" in run.text and "training_image_registry_login" in run.text
+        assert "'" + BASE + "' is not available on training-image-a" in run.text and "unauthorized" in run.text and "training_image_registry_login" in run.text
     assert password not in run.text and kept(host, password) == ""
-    # Neither does the base64 of it stay.
+    # The base64 form of the password is also removed.
     assert host.run("ls /var/lib/trainyard/image/login").rc != 0

@@ -1,4 +1,4 @@
-"""A base as NVIDIA makes them, whose Horovod has MPI and no NCCL: the role notices, installs and holds NCCL's pair, and compiles Horovod with both.
+"""A base like NVIDIA's, whose Horovod has MPI but no NCCL: the role detects this, installs and holds the NCCL packages, and compiles Horovod with both.
 
 Real are Docker's build, apt and its signatures, MPI, pip, the compiler and what it links. Stand-ins are PyTorch, nvcc, what is in NCCL's packages, and Horovod's
 source, which takes Horovod's variables. Scenario nccl_rebuild has Horovod itself.
@@ -21,7 +21,7 @@ testinfra_hosts = ["ansible://" + HOST]
 FOLDER = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
 REPOSITORY = "http://172.30.85.51:8000/compute/cuda/repos"
 VENDOR = json.loads(FOLDER.joinpath("vendor/vendor.json").read_text(encoding="utf-8"))
-# The repository has a newer one, which is for another CUDA.
+# The repository has a newer version for another CUDA.
 VERSION, RELEASE, CODE = "2.21.5-1+cuda12.4", "2.21.5", 22105
 PACKAGES = ("libnccl2", "libnccl-dev")
 SOURCE = FOLDER / "wheels/horovod-0.28.1.tar.gz"
@@ -42,7 +42,7 @@ def images(host):
 
 @pytest.fixture(name="built", scope="module")
 def fixture_built(host, role):
-    """The role's run, and the image that it has built."""
+    """The run of the role, and the built image."""
     before = images(host)
     run = role(training_image_base="site/pytorch:with_mpi", **ROLE)
     new = images(host) - before
@@ -59,7 +59,7 @@ def fixture_image(built):
     return name
 
 
-# What is asked of an image, all in one container of it.
+# Reads everything from an image in one container.
 QUESTIONS = {
     "table": "horovodrun --check-build",
     "variables": "cat /usr/local/lib/python3*/dist-packages/horovod/torch/variables.json",
@@ -117,7 +117,7 @@ def test_both_packages_are_at_the_requested_version_and_held(built, found):
 
 
 def test_apt_keeps_them_against_a_newer_version(host, image):
-    """By the preference alone, as what is held stays in any case."""
+    """With the preference only, because held packages are kept anyway."""
     policy = host.check_output(
         "docker run --rm --volume /srv/vendor/compute/cuda/repos/ubuntu2204/x86_64/3bf863cc.pub:/key.asc:ro --entrypoint sh %s -c %s", image,
         "echo 'deb [signed-by=/key.asc] %s/ubuntu2204/x86_64/ /' > /etc/apt/sources.list && apt-mark unhold %s >&2 && apt-get update >&2 "

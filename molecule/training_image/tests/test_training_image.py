@@ -1,4 +1,4 @@
-"""The same image on every host, from outside; and nothing of the site or of the hand-out is left."""
+"""Every host has the same image, and nothing of the site or of the transfer is left."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 testinfra_hosts = ["ansible://cluster"]
 
 FOLDER = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
-# A line out of the middle of the certificate, and the secrets of the inventory.
+# A line of the certificate, and the secrets of the inventory.
 SECRETS = [FOLDER.joinpath("site-ca.pem").read_text(encoding="utf-8").splitlines()[3], "word-in-the-index", "word-in-the-login", "word-in-the-proxy",
            "index.site.example", "172.30.85.51:3128"]
 
 
 def on(host, letter):
-    """Whether a test that is one host's is at that host. It knows both, so that none is left out unseen."""
+    """Return whether a test of one host runs on that host. Both names are known, so that no test is skipped unnoticed."""
     return {"training-image-a": "a", "training-image-b": "b"}[host.backend.get_hostname()] == letter
 
 
@@ -55,10 +55,10 @@ def test_what_was_asked_for_is_in_it(host, images):
     run = "docker run --rm --network none --entrypoint /bin/sh %s -ec %s"
     assert host.check_output(run, name, "command -v ssh; command -v sshd; command -v sudo; command -v tree").split() == [
         "/usr/local/lib/trainyard/bin/ssh", "/usr/sbin/sshd", "/usr/bin/sudo", "/usr/bin/tree"]
-    # No edit survived, and no host key is the same on every host.
+    # No edit remains, and the image has no host keys.
     assert host.check_output(run, name, "ls /edited /etc/ssh/ssh_host_* /etc/trainyard/* 2>/dev/null || true") == ""
     assert host.check_output(run, name, "ls /var/lib/apt/lists; ls /usr/sbin/policy-rc.d 2>/dev/null || true").split() == ["partial"]
-    # The base is the image that the hosts are made of: what it had is there still, and nothing more.
+    # The base is the image of the hosts: its sources are unchanged.
     sources = "ls /etc/apt/sources.list.d | grep -v ^trainyard"
     assert host.check_output(run, name, "ls /etc/apt/sources.list.d") == host.check_output(sources)
 

@@ -1,4 +1,4 @@
-"""Every container logs in to every other, by key and with host keys checked, and nobody else gets in."""
+"""Every container logs in to every other with a key and with host keys checked, and no other client can log in."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def test_sshd_s_own_view_of_its_settings(host):
 
 
 def test_algorithms_are_those_that_ssh_audit_finds_no_fault_with(host):
-    """The image's OpenSSH is 9.2 or newer, so it needs no key exchange without a post-quantum part either."""
+    """The image's OpenSSH is 9.2 or newer, so all key exchanges are post-quantum hybrids."""
     told = subprocess.run(["ssh-audit", "-n", "--skip-rate-test", "-p", str(PORT), address(host)], text=True, capture_output=True, check=False, timeout=60)
     assert "(gen) software: OpenSSH" in told.stdout and "(kex) sntrup761x25519-sha512@openssh.com" in told.stdout, told.stdout + told.stderr
     assert re.findall(r".*\[(?:fail|warn)\].*", told.stdout) == []
@@ -54,7 +54,7 @@ def test_listens_on_the_cluster_address_only(host):
 
 
 def test_password_is_refused(host):
-    """By a client that trusts any key it is shown here: the login is what is tried."""
+    """The client accepts any host key, because the test is about the login."""
     told = host.run("ssh -v -p %d -o StrictHostKeyChecking=accept-new -o UserKnownHostsFile=/tmp/known -o PubkeyAuthentication=no -o BatchMode=yes"
                     " root@%s true" % (PORT, address(host)))
     assert told.rc == 255
@@ -69,7 +69,7 @@ def test_key_that_nobody_knows_is_refused(host):
 
 
 def test_horovodrun_s_own_option_does_not_switch_host_keys_off(host):
-    """With another key on record, the login fails even with the option that horovodrun gives."""
+    """With another recorded key, the login fails even with horovodrun's option."""
     told = inside(host, "sed 's/ AAAA.*/ AAAAC3NzaC1lZDI1NTE5AAAAIId4kmORM7AHPZP2DH5lMTWRXs79RwkZFPGj07fRkHF6/' %s/known_hosts > /tmp/wrong;"
                         "ssh -o UserKnownHostsFile=/tmp/wrong -o StrictHostKeyChecking=off %s true" % (SSH, address(host)))
     assert told.rc == 255 and "REMOTE HOST IDENTIFICATION HAS CHANGED" in told.stderr

@@ -1,4 +1,4 @@
-"""The two hosts as nobody's Ansible sees them: what is served, to whom, what is mounted, and how."""
+"""The two hosts, checked without Ansible: the exports, their clients, and the mounts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ def test_client_has_mounted_it_by_nfs_4_from_the_server(cluster):
     assert (kind, source) == ("nfs4", "%s:%s" % (cluster.address[cluster.server], SHARE))
     assert {"hard", "vers=4.2", "rw"} <= set(options.split(","))
     assert cluster.on(cluster.client, "systemctl is-enabled data1-share.mount").out == "enabled\n"
-    # The server uses the folder itself: no mount of its own export.
+    # The server uses the folder directly and does not mount its own export.
     assert cluster.mount(cluster.server) == []
 
 
 def test_server_exports_it_to_the_other_host_alone_and_squashes_root(cluster):
-    # What exportfs -v leaves out, as it is the default, stands here too.
+    # This also lists the defaults, which exportfs -v omits.
     exports = cluster.on(cluster.server, "cat /var/lib/nfs/etab").out.splitlines()
     assert len(exports) == 1
     path, client = exports[0].split()
@@ -25,19 +25,19 @@ def test_server_exports_it_to_the_other_host_alone_and_squashes_root(cluster):
     assert cluster.on(cluster.server, "cat /proc/fs/nfsd/nfsv4leasetime /proc/fs/nfsd/nfsv4gracetime").out.split() == ["15", "15"]
     assert cluster.on(cluster.server, "cat /proc/fs/nfsd/threads").out == "4\n"
     assert {"-4.0", "+4.1", "+4.2"} <= set(cluster.on(cluster.server, "cat /proc/fs/nfsd/versions").out.split())
-    # Nothing of the site's own files was touched.
+    # The site's own files are unchanged.
     assert cluster.on(cluster.server, "grep --count '^[^#]' /etc/exports", check=False).out == "0\n"
 
 
 def test_root_of_each_host_changes_and_removes_what_root_of_the_other_made(cluster):
-    """As root in the training containers does, which has no other rights than the host's root."""
+    """Like root in the training containers, which has the same rights as the host's root."""
     for maker, other in ((cluster.server, cluster.client), (cluster.client, cluster.server)):
         cluster.on(maker, "set -e; umask 022; mkdir -p %s/made/by/root; echo one > %s/made/by/root/file" % (SHARE, SHARE))
         cluster.on(other, "set -e; cd %s/made/by/root; echo two >> file; echo three > another; rm another" % SHARE)
         assert cluster.on(maker, "cat %s/made/by/root/file" % SHARE).out == "one\ntwo\n"
         cluster.on(other, "rm -r %s/made" % SHARE)
         assert cluster.on(maker, "ls %s" % SHARE).out == ""
-    # And is nobody else's root there.
+    # Root of the clients is not root on the server.
     cluster.on(cluster.client, "touch %s/whose" % SHARE)
     assert cluster.on(cluster.server, "stat --format '%%u' %s/whose && rm %s/whose" % (SHARE, SHARE)).out == "65534\n"
 

@@ -1,4 +1,4 @@
-"""Folders and limits of people that need a kernel of their own: on a server that squashes root, and on a disk with quotas."""
+"""Folders and quotas of users that need a separate kernel: on a server that squashes root, and on a disk with quotas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ RECORD = "/var/lib/trainyard/placed.d/test.json"
 
 
 def test_a_nas_that_squashes_root(cluster):
-    """To the client the server is a NAS, with an export that no inventory knows. What its administrator has made is accepted, and people make their own."""
+    """For the client the server is a NAS with an export outside the inventory. Folders of its administrator are accepted, and users create their own."""
     export = "/data1/nas %s(rw,sync,no_subtree_check,root_squash)" % cluster.address[cluster.client]
     cluster.on(cluster.server, "mkdir --mode=0755 /data1/nas && echo '%s' > /etc/exports.d/site.exports && exportfs -ra" % export)
     cluster.on(cluster.client, "mkdir /mnt/nas && mount -t nfs4 %s:/data1/nas /mnt/nas" % cluster.address[cluster.server])
@@ -18,7 +18,7 @@ def test_a_nas_that_squashes_root(cluster):
     assert refused.code == 2 and refused.changed == {}
     assert all(command in refused.text for command in commands) and "root_squash" in refused.text
     assert cluster.on(cluster.server, "ls /data1/nas").out == ""
-    # The administrator does it, and lets people make folders of their own.
+    # The administrator creates them and allows users to create their own folders.
     cluster.on(cluster.server, " && ".join(commands) + " && chmod 1777 /data1/nas")
     again = cluster.module(cluster.client, "shared_folders", folders=[*folders, dict(BEN, path="/mnt/nas/ben")], record=RECORD)
     assert again.code == 0
@@ -32,7 +32,7 @@ def test_a_nas_that_squashes_root(cluster):
 
 
 def test_a_limit_that_the_kernel_keeps(cluster):
-    """In CI without the roles around it, and the tools unpacked, as the emulated machine installs packages slowly; whole in test_3_faults.py."""
+    """In CI without the roles and with unpacked tools, because emulated machines install packages slowly. test_3_faults.py has the complete test."""
     cluster.on(cluster.server, "set -e; cd /srv; apt-get download quota; dpkg --extract quota_*.deb quota; ln -s /srv/quota/usr/sbin/*quota /usr/local/sbin/")
     cluster.on(cluster.server, "mkdir --mode=0700 /data1/ben && chown 2002:2002 /data1/ben")
     write = "setpriv --reuid 2002 --regid 2002 --clear-groups dd if=/dev/zero of=/data1/ben/file bs=1M count=12 conv=fsync"

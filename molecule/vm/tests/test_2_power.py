@@ -1,4 +1,4 @@
-"""A client that reboots, and a server that loses its power under a writer."""
+"""A client reboots, and a server loses power during writes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_client_rebooted(cluster):
 
 
 def test_server_killed_in_the_middle_of_a_write(cluster):
-    """QEMU gets SIGKILL: what the server's kernel had in its memory is lost. cache=unsafe keeps what it had flushed in this machine's memory, so this proves
-    that the server acknowledges nothing before it has flushed it; not that a disk keeps what it was told to flush."""
+    """QEMU gets SIGKILL, so the data in the memory of the server's kernel is lost. cache=unsafe keeps flushed data in this machine's memory. This verifies that
+    the server acknowledges nothing before it has flushed it, but not that a disk keeps flushed data."""
     cluster.start_writer(cluster.client, "%s/lines" % SHARE, LINES)
     former = cluster.boot_id(cluster.server)
     cluster.power(cluster.server, "off")
@@ -29,7 +29,7 @@ def test_server_killed_in_the_middle_of_a_write(cluster):
     assert 10 < acknowledged < LINES - 1, "the writer was at its end before the server was killed"
     cluster.power(cluster.server, "on")
     cluster.wait_for_boot(cluster.server, former)
-    # From the server's own disk, which no memory of the client's helps.
+    # Read from the server's own disk, without caches of the client.
     kept = lines_of(cluster.on(cluster.server, "cat %s/lines" % SHARE).out)
     assert kept[: acknowledged + 1] == list(range(acknowledged + 1))
     cluster.wait("the writer, which goes on by itself", 300, lambda: cluster.has_written(cluster.client))

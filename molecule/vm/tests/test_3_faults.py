@@ -1,4 +1,4 @@
-"""The other faults, and the controls that must lose or fail, so that the tests above are seen to bite. For make acceptance."""
+"""The other faults, and control tests that must lose data or fail, which show that the tests detect faults. For `make acceptance`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_server_rebooted_while_a_client_writes(cluster):
 
 
 def test_control_an_async_export_loses_what_it_has_acknowledged(cluster):
-    """The same kill with `async`: the server has acknowledged what it hasn't flushed."""
+    """The same kill with `async`: the server acknowledged data that it had not flushed."""
     client = cluster.address[cluster.client]
     cluster.on(cluster.server, "mkdir -p /data1/async && chmod 0777 /data1/async && touch /data1/async/before && sync && exportfs -o rw,async,no_subtree_check %s:/data1/async" % client)
     cluster.on(cluster.client, "mkdir -p /mnt/async && mount -t nfs -o vers=4.2,hard %s:/data1/async /mnt/async" % cluster.address[cluster.server])
@@ -64,9 +64,9 @@ def test_link_cut_for_a_minute(cluster):
 
 
 def test_control_a_soft_mount_loses_lines_in_the_same_cut(cluster):
-    # Of another minor version, which gives it a connection of its own: on the hard mount's it would wait as long as that does.
+    # Another minor version gives it a separate connection. On the hard mount's connection it would wait as long as that one.
     cluster.on(cluster.client, "mkdir -p /mnt/soft && mount -t nfs -o vers=4.1,soft,timeo=20,retrans=1 %s:%s /mnt/soft" % (cluster.address[cluster.server], SHARE))
-    # It does not look at errors, as a job that writes a checkpoint too seldom does.
+    # The writer ignores errors, as many jobs do when they write a checkpoint.
     cluster.on(cluster.client, "systemd-run --quiet --collect --unit=soft sh -c 'for n in $(seq 0 199); do echo $n >> /mnt/soft/soft-lines; sleep 0.2; done; touch /var/tmp/soft-end'")
     time.sleep(8)
     cluster.link(cluster.server, "down")
@@ -83,7 +83,7 @@ def test_folder_unmounted_and_export_removed_by_hand(cluster):
     cluster.on(cluster.client, "systemctl stop data1-share.mount")
     refused = cluster.on(cluster.client, "touch %s/on-the-root-disk" % SHARE, check=False)
     assert refused.code != 0 and "not permitted" in refused.text
-    # What the site exports itself stays as it is.
+    # The site's own exports are left alone.
     site = "/srv/site 192.0.2.7(ro,sync,no_subtree_check)\n"
     cluster.on(cluster.server, "mkdir -p /srv/site && printf '%s' > /etc/exports.d/site.exports && exportfs -ra" % site)
     cluster.on(cluster.server, "exportfs -u %s:%s" % (cluster.address[cluster.client], SHARE))
@@ -91,9 +91,9 @@ def test_folder_unmounted_and_export_removed_by_hand(cluster):
     assert run.code == 0 and cluster.server in run.changed and mounted(cluster)
     assert cluster.on(cluster.client, "ls %s" % SHARE).out == ""
     assert {line.split()[0] for line in cluster.on(cluster.server, "exportfs -s").out.splitlines()} == {SHARE, "/srv/site"}
-    # exportfs takes no name that nobody knows. What was in force before is in force again.
+    # exportfs rejects unknown host names. The former exports are active again.
     refused = cluster.shared_storage("-e", {"nfs_server_clients": ["no-such-host.example"]})
-    assert refused.code == 2 and "the former ones are in force again" in refused.text
+    assert refused.code == 2 and "the former ones are active again" in refused.text
     assert {line.split()[0] for line in cluster.on(cluster.server, "exportfs -s").out.splitlines()} == {SHARE, "/srv/site"}
     assert cluster.on(cluster.server, "cat /etc/exports.d/site.exports").out == site
     cluster.on(cluster.server, "rm /etc/exports.d/site.exports && rmdir /srv/site && exportfs -ra")
@@ -103,19 +103,19 @@ def test_folder_unmounted_and_export_removed_by_hand(cluster):
 def test_disk_of_the_share_full(cluster):
     units = "systemctl list-units --state=failed --plain --no-legend | cut -d' ' -f1"
     before = {host: cluster.on(host, units).out for host in cluster.hosts}
-    # The last blocks too, which are root's.
+    # Including the last blocks, which are reserved for root.
     cluster.on(cluster.server, "fallocate --length $(($(stat --file-system --format '%%f * %%S' %s) - 8192)) /data1/filler; cat /dev/zero > /data1/filler2" % SHARE, check=False)
     full = cluster.on(cluster.client, "dd if=/dev/zero of=%s/more bs=1M count=4 conv=fsync" % SHARE, check=False)
     assert full.code != 0 and "No space left on device" in full.text
     run = cluster.shared_storage()
     assert run.code == 2
-    assert "its storage or quota is full" in run.text and "Make space on it" in run.text
+    assert "its storage or quota is full" in run.text and "Free space on it" in run.text
     assert {host: cluster.on(host, units).out for host in cluster.hosts} == before
     cluster.on(cluster.server, "rm -f /data1/filler /data1/filler2 %s/more" % SHARE)
 
 
 def test_stale_handle_after_the_folder_was_made_again(cluster):
-    """Full disk behind it: what the run here proves is there with space again, too."""
+    """After the test with the full disk, the run also verifies that there is space again."""
     cluster.make_share_again()
     cluster.wait("the stale handle", 60, lambda: "Stale" in cluster.on(cluster.client, "stat --file-system %s" % SHARE, check=False).text)
     run = cluster.shared_storage()
@@ -137,7 +137,7 @@ def test_both_started_at_once_and_the_server_slower(cluster):
     cluster.wait("the mount", 420, lambda: mounted(cluster))
     asked = "systemctl show --property=ActiveEnterTimestampMonotonic --value "
     login, mount = (int(cluster.on(cluster.client, asked + unit).out) for unit in ("systemd-user-sessions.service", "data1-share.mount"))
-    # The client's clock starts with its kernel; the server's NFS comes a minute after that at the earliest.
+    # The client's clock starts with its kernel. The server's NFS starts at least a minute later.
     assert 0 < login < mount and mount > 60e6
     cluster.wait_for_boot(cluster.server, former[cluster.server])
     assert "sleep 60" in cluster.on(cluster.server, "systemctl show --property=ExecStartPre nfs-server.service").out
@@ -146,7 +146,7 @@ def test_both_started_at_once_and_the_server_slower(cluster):
 
 
 def test_a_server_outside_by_automount_then_ones_own_by_fstab(cluster):
-    """Both hosts take the share from a server that no inventory knows: one of them, under the name of a NAS, with an export that the site has made."""
+    """Both hosts mount the share from a server outside the inventory: one of them, under the name of a NAS, with an export of the site."""
     outside = {"nfs_client_mounts": [{"server": "nas.example", "path": "/data1/nas", "target": SHARE, "options": ["hard", "vers=4.1", "nconnect=2"]}],
                "nfs_client_unit": "automount"}
     unreachable = cluster.playbook("playbooks/preflight.yml", "-e", outside)
@@ -157,16 +157,16 @@ def test_a_server_outside_by_automount_then_ones_own_by_fstab(cluster):
     for host in cluster.hosts:
         cluster.on(host, "echo '%s nas.example' >> /etc/hosts" % cluster.address[cluster.server])
     run = cluster.shared_storage("-e", outside)
-    assert run.code == 0 and "so not proved" not in run.text and "nothing is proved" not in run.text
+    assert run.code == 0 and "Not verified for hosts outside this play" not in run.text and "nothing was verified" not in run.text
     for host in cluster.hosts:
         kind, source, options = [line.split() for line in cluster.on(host, "findmnt --noheadings --output FSTYPE,SOURCE,OPTIONS %s" % SHARE).out.splitlines()
                                  if "nfs" in line][0]
         assert (kind, source) == ("nfs4", "nas.example:/data1/nas") and {"vers=4.1", "nconnect=2"} <= set(options.split(","))
         assert cluster.on(host, "systemctl is-active data1-share.automount").out == "active\n"
-    # The cluster serves no more; the server that it was is the site's by now.
+    # The cluster has no exports any more, and the server now belongs to the site.
     assert {line.split()[0] for line in cluster.on(cluster.server, "exportfs -s").out.splitlines()} == {"/data1/nas"}
     assert cluster.on(cluster.server, "cat /etc/exports.d/site.exports; ls /etc/exports.d").out == site + "site.exports\n"
-    # Back again, with a line in fstab: the units go.
+    # Back to the cluster's server, with a line in fstab: the units are removed.
     cluster.on(cluster.server, "ufw delete allow 2049/tcp")
     run = cluster.shared_storage("-e", {"nfs_client_unit": "fstab"})
     assert run.code == 0 and cluster.mount(cluster.client)[:2] == ["nfs4", "%s:%s" % (cluster.address[cluster.server], SHARE)]
@@ -181,7 +181,7 @@ def test_a_server_outside_by_automount_then_ones_own_by_fstab(cluster):
 
 
 def test_people_and_groups(cluster):
-    """And a unit in place of the line in fstab that the test before this one leaves."""
+    """Also replaces the line in fstab of the previous test with a unit."""
     run = cluster.shared_storage("-e", PEOPLE)
     assert run.code == 0 and mounted(cluster)
     assert cluster.on(cluster.client, "grep --count nfs /etc/fstab", check=False).out == "0\n"
@@ -195,23 +195,23 @@ def test_people_and_groups(cluster):
     cluster.on(cluster.client, "su anna -c 'echo mine > /data1/user/anna/file && echo ours > /mnt/share/vision/file'")
     assert cluster.on(cluster.client, "su ben -c 'cat /data1/user/anna/file'", check=False).code != 0
     assert cluster.on(cluster.server, "stat --format %u:%g /mnt/share/vision/file").out == "2001:3001\n"
-    # 32 MiB are ben's limit.
+    # ben's quota is 32 MiB.
     over = cluster.on(cluster.client, "su ben -c 'dd if=/dev/zero of=/data1/user/ben/file bs=1M count=40 conv=fsync'", check=False)
     assert over.code != 0 and "quota" in over.text.lower()
     assert "no group quotas are on for /" in run.text
     assert cluster.quotas() == {2001: 65536, 2002: 32768}
     again = cluster.shared_storage("-e", PEOPLE)
     assert (again.code, again.changed) == (0, {})
-    # One that someone else has set since is theirs.
+    # A quota that was changed since is left alone.
     cluster.on(cluster.server, "setquota --user 2001 0 70000 0 0 /data1")
-    # Not asked for any more, but in use: neither unmounted nor withdrawn by the server, as that would lose what isn't written yet.
+    # No longer configured, but in use: neither the mount nor the export is removed, because data that is not written yet would be lost.
     cluster.on(cluster.client, "systemd-run --quiet --collect --uid=anna --unit=holder sh -c 'exec 3> /data1/user/anna/held; echo held >&3; sleep 1000'")
     cluster.wait("the file that is held open", 60, lambda: cluster.on(cluster.client, "su anna -c 'cat /data1/user/anna/held'", check=False).out == "held\n")
     refused = cluster.shared_storage()
     assert refused.code == 2
     assert "/data1/user" in cluster.on(cluster.server, "exportfs -s").out and mounted(cluster, "/data1/user")
     cluster.on(cluster.client, "systemctl stop holder")
-    # Not in use: unmounted, and without a limit. What people have made stays.
+    # Not in use: the mount and the quota are removed. The users' files are kept.
     assert cluster.shared_storage().code == 0
     assert cluster.quotas() == {2001: 70000}
     cluster.on(cluster.server, "setquota --user 2001 0 0 0 0 /data1")
@@ -221,7 +221,7 @@ def test_people_and_groups(cluster):
 
 
 def test_what_is_refused_before_anything_changes(cluster):
-    """Some of it; all of what the controller judges is in tests/unit/plugins/action/test_judge_input.py."""
+    """A selection. tests/unit/plugins/action/test_judge_input.py has all checks of the controller."""
     for variables, said in (
         ({"cluster_share_path": "data1/share"}, "cluster_share_path"),
         ({"cluster_share_path": "/"}, "cluster_share_path"),
@@ -235,7 +235,7 @@ def test_what_is_refused_before_anything_changes(cluster):
         run = cluster.playbook("playbooks/inventory_check.yml", "-e", variables)
         assert run.code == 2 and run.changed == {}
         assert said in run.text, (variables, run.text[-1500:])
-    # The client serves nothing, and a mount from it would wait for ever.
+    # The client exports nothing, and a mount from it would wait forever.
     mount = {"server": cluster.client, "path": "/data1/other"}
     run = cluster.playbook("playbooks/preflight.yml", "-e", {
         "nfs_server_clients": ["no-such-host.example"], "shared_storage_users": [{"name": "ops", "uid": 2001}], "nfs_client_mounts": [mount]})
@@ -246,7 +246,7 @@ def test_what_is_refused_before_anything_changes(cluster):
 def test_firewall_is_open_for_the_clients_alone(cluster):
     rules = [line for line in cluster.on(cluster.server, "ufw status").out.splitlines() if line.startswith("2049")]
     assert len(rules) == 1 and cluster.address[cluster.client] in rules[0]
-    # This machine is none of them, and is on the same network.
+    # This machine is not a client, but is on the same network.
     with pytest.raises(OSError):
         socket.create_connection((cluster.address[cluster.server], 2049), 5)
     socket.create_connection((cluster.address[cluster.server], 22), 5).close()

@@ -1,4 +1,4 @@
-"""teardown.yml removes what was placed and nothing else: two pictures of each host. Then another firewall, on hosts that are bare again.
+"""teardown.yml removes only what the collection installed: compares two snapshots of each host. Then another firewall, on clean hosts.
 
 For make acceptance.
 """
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.acceptance
 
 def test_nothing_is_left(cluster):
     cluster.on(cluster.client, "echo kept > %s/of-the-user" % SHARE)
-    # What people hold stays; the test removes it as its owner would.
+    # The users' files are kept. The test removes them as their owner would.
     cluster.on(cluster.server, "rm -rf /data1/user/* /mnt/share/vision/*", check=False)
-    # The file system had no limits before; one that someone has set since is theirs.
+    # The file system had no quotas before. A quota that was changed since is left alone.
     assert cluster.shared_storage("-e", PEOPLE).code == 0
     assert cluster.quotas() == {2001: 65536, 2002: 32768}
     cluster.on(cluster.server, "setquota --user 2001 0 1024 0 0 /data1")
@@ -32,7 +32,7 @@ def test_nothing_is_left(cluster):
                 was, now = before[section].get(name), after[section].get(name)
                 if was != now:
                     found["%s: %s: %s" % (host, section, name)] = "was %s, is %s" % (was, now)
-    # The folder that we have made is the user's by what is in it.
+    # The folder created by the role now belongs to the user, because it is not empty.
     assert found == {"%s: state: path %s" % (cluster.server, SHARE): "was None, is present"}
     assert [cluster.on(host, "ls --almost-all /mnt").out for host in cluster.hosts] == ["", ""]
     assert cluster.on(cluster.server, "cat %s/of-the-user; rm %s/of-the-user" % (SHARE, SHARE)).out == "kept\n"
@@ -43,7 +43,7 @@ def test_nothing_is_left(cluster):
 
 
 def test_firewalld_too_is_open_for_the_clients_alone(cluster):
-    """Last, as it leaves packages on the server. Before the run a firewalld that knows nothing of NFS keeps the client out."""
+    """Last, because it leaves packages on the server. Before the run, a firewalld without a rule for NFS blocks the client."""
     reach = "timeout 10 bash -c '< /dev/tcp/%s/2049'" % cluster.address[cluster.server]
     cluster.on(cluster.server, "ufw --force disable && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends firewalld && firewall-cmd --state")
     assert cluster.on(cluster.client, reach, check=False).code != 0

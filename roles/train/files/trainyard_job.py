@@ -1,12 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs one training job from the head: launches it, watches it, ends every rank of it on every host, and writes result.json.
+"""Runs one training job from the head: starts it, watches it, ends all of its ranks on every host, and writes result.json.
 
-    trainyard-job run            run the job that the environment variable TRAINYARD_JOB describes as JSON
-    trainyard-job finish         what is left to do when «run» could not end by itself (systemd calls this)
-    trainyard-job sweep JOB_ID   end whatever carries this job's id, on every host of the cluster
-    trainyard-job stop           stop all jobs that this host has launched; prints their units
+    trainyard-job run            run the job described as JSON in the environment variable TRAINYARD_JOB
+    trainyard-job finish         clean up if "run" did not end by itself (called by systemd)
+    trainyard-job sweep JOB_ID   end all processes with this job ID on every host of the cluster
+    trainyard-job stop           stop all jobs launched by this host and print their units
 """
 
 import concurrent.futures
@@ -24,23 +24,23 @@ import time
 CLUSTER = "/etc/trainyard/cluster.json"
 SSH_CONFIG = "/etc/trainyard/ssh/ssh_config"
 RANK = ["python3", "/usr/local/lib/trainyard/rank"]
-# A host that answers no keep-alive for this long is lost; a connection that takes longer than this to come up will not come.
+# Limits for the keep-alive of a connection and for its setup.
 SSH = ["ssh", "-F", SSH_CONFIG, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=5",
        "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]
 SWEEP_SECONDS = 25
-# A network file system may show another host's last file a moment later.
+# A network file system may show the last file of another host after a short delay.
 REPORT_SECONDS = 5
 VERSION_SECONDS = 30
-# A watcher's last line comes at once; nothing waits for one that hangs.
+# The last line of a watcher arrives immediately. The job does not wait for one that hangs.
 WATCH_SECONDS = 3
-# What of the ranks' logs is read for NCCL's connections, which it names at the start.
+# Part of the ranks' logs that is searched for NCCL's connections, which are logged at the start.
 NCCL_BYTES, NCCL_LOGS = 1 << 20, 64
 # In the job's folder.
 HOST_FILE = "hosts"
 TIMED_OUT = 124
 STOPPED = 143
 
-# Ends everything whose environment carries the job's id. Runs in the training containers too, so it is Python 3.6.
+# Ends all processes with the job's ID in their environment. It also runs in the training containers, so it is Python 3.6.
 SWEEP = r"""
 import os, signal, sys, time
 mark = b"TRAINYARD_JOB_ID=" + sys.argv[1].encode()
@@ -59,7 +59,7 @@ asked, clean = set(), 0
 begin = time.monotonic()
 while True:
     alive = marked()
-    # One look proves nothing: what was forked after the listing isn't in it, and what is just being executed has no environment yet.
+    # One check is not sufficient: the list lacks processes forked later, and a process has no environment during exec.
     clean = 0 if alive else clean + 1
     if clean == 3 or alive and time.monotonic() - begin > 15:
         break
@@ -75,7 +75,8 @@ print(len(asked))
 sys.exit(1 if alive else 0)
 """
 
-# Prints the version of a Python package as its files tell it: importing a framework takes seconds. Runs in the training containers too, so it is Python 3.6.
+# Prints the version of a Python package from its files, because importing a framework takes seconds. It also runs in the training containers, so it is
+# Python 3.6.
 VERSION = r"""
 import importlib.util, os, re, sys
 spec = importlib.util.find_spec(sys.argv[1])
@@ -89,20 +90,20 @@ for folder in spec.submodule_search_locations or [] if spec else []:
                 sys.exit(0)
 """
 
-# Beside this file; a watcher gets them by its input, so that none of it lies on a host.
+# Modules in the folder of this file. A watcher reads them from its input, so that no file is written on a host.
 WATCH_FILES = ("_bandwidth", "_job_watch")
-# Reads as many bytes of program as its argument says; what follows in the input is its end.
+# Reads the program, whose length is the argument. The rest of the input ends it.
 WATCH_START = "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv[1])), 'watch', 'exec'))"
 
 
 class JobError(Exception):
-    """The job can't be started as asked; the text is for a person."""
+    """The job could not be started. The message is for the user."""
 
 
-# --- pure: from the specification to commands, from the ranks' records to a verdict ---
+# --- pure functions: from the specification to commands, from the ranks' records to a verdict ---
 
 def resolve(spec, cluster):
-    """The job's hosts in rank order: name, slots and what its ranks are told of the network from the specification, the address from the cluster's file."""
+    """Return the job's hosts in rank order: name, slots and network settings from the specification, address from the cluster's file."""
     known = {host["name"]: host for host in cluster["hosts"]}
     on_fabric = spec["network"].get("addresses", {})
     hosts = []
@@ -118,7 +119,7 @@ def resolve(spec, cluster):
 
 
 def placement(hosts):
-    """Where each rank belongs: [{rank, host, slot}]."""
+    """Return the place of each rank: [{rank, host, slot}]."""
     places = [(host["name"], slot) for host in hosts for slot in range(host["slots"])]
     return [{"rank": rank, "host": host, "slot": slot} for rank, (host, slot) in enumerate(places)]
 
@@ -132,41 +133,41 @@ def assignments(environment):
 
 
 def host_file(hosts):
-    """The file for horovodrun's -hostfile. Its parser takes no comment and no empty line."""
+    """Return the file for horovodrun's -hostfile. Its parser supports neither comments nor empty lines."""
     return "".join("%s slots=%d\n" % (host["address"], host["slots"]) for host in hosts)
 
 
 def release(version):
-    """The first two numbers of a version; None where it has none."""
+    """Return the first two numbers of a version, or None if it has none."""
     found = re.match(r"(\d+)\.(\d+)", version or "")
     return (int(found.group(1)), int(found.group(2))) if found else None
 
 
 def interface_option(version):
-    """horovodrun's option for one interface. The plural came with 0.25.0. If the version is not known, all from 0.19.0 on take the singular."""
+    """Return horovodrun's option for one interface. The plural exists since 0.25.0. All versions since 0.19.0 accept the singular."""
     return "--network-interfaces" if (release(version) or (0, 0)) >= (0, 25) else "--network-interface"
 
 
 def torch_launcher(version):
-    """(command, whether it takes --rdzv_conf) of what starts a host's ranks: torchrun came with PyTorch 1.10, the module behind it with 1.9."""
+    """Return (launcher command, whether it has --rdzv_conf). torchrun exists since PyTorch 1.10, its module since 1.9."""
     found = release(version)
     if found is None or found >= (1, 10):
         return ["torchrun"], True
     if found >= (1, 9):
         return ["python3", "-m", "torch.distributed.run"], True
-    # With --use_env the ranks have LOCAL_RANK in their environment, and no argument that their command does not know.
+    # With --use_env the ranks get LOCAL_RANK in their environment, and their command gets no additional argument.
     return ["python3", "-m", "torch.distributed.launch", "--use_env"], False
 
 
 def horovodrun(spec, hosts, port, container, image_environment, job_dir, version=None):
-    """The command on the head host. The environment is the container's own: docker exec would add the head's host name, and horovodrun send it to all."""
+    """Return the command on the head host. It uses the container's environment: docker exec adds the head's host name, which horovodrun sends to all."""
     environment = {"HOME": "/root"}
     environment.update(pair.split("=", 1) for pair in image_environment)
-    # horovodrun writes all of it into command lines, which every user of a host can read. Ranks on the others have it from their login.
+    # horovodrun writes the environment into command lines, which every user can read. Ranks on other hosts get the proxies from their login.
     environment = {name: value for name, value in environment.items() if not (name.lower().endswith("_proxy") and "@" in value)}
-    # docker0 has the same address on every host: whoever looks for a common interface by himself may find that one. For horovodrun all hosts' is the same.
+    # docker0 has the same address on every host, so an automatic search for a common interface may find it. With horovodrun all hosts have the same one.
     environment.update(hosts[0]["network"])
-    # How long a rank waits for its peers; 30 s where it is not set, and loading a framework can take longer than that.
+    # Time limit of a rank for its peers. The default of 30 s may be too short for loading a framework.
     environment["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(30, spec["start_timeout"]))
     environment.update(own_environment(spec, job_dir))
     environment.update(spec["environment"])
@@ -174,29 +175,29 @@ def horovodrun(spec, hosts, port, container, image_environment, job_dir, version
     command += ["horovodrun", "-np", str(sum(host["slots"] for host in hosts)),
                 "-hostfile", os.path.join(job_dir, HOST_FILE), "-p", str(port), "--disable-cache", "--start-timeout", str(spec["start_timeout"])]
     if len(hosts) > 1:
-        # On one host it wants the loopback interface and refuses any other.
+        # On one host horovodrun accepts only the loopback interface.
         command += [interface_option(version), spec["network"]["interface"]]
     if spec["controller"] != "auto":
         command.append("--" + spec["controller"])
-    # Once more behind horovodrun, which sets NCCL_SOCKET_IFNAME and others after the environment that it is given.
+    # Again after horovodrun, which overrides NCCL_SOCKET_IFNAME and other variables of its environment.
     nccl = dict({name: value for name, value in hosts[0]["network"].items() if name.startswith("NCCL_")}, **nccl_log(spec, job_dir))
     command += ["env"] + assignments(dict(nccl, **spec["environment"]))
     return command + RANK + spec["command"]
 
 
 def master_address(spec, hosts):
-    """Where the ranks of torchrun meet: on the fabric network if the specification says so, otherwise on the cluster network."""
+    """Return the rendezvous address of torchrun, on the fabric network if the specification requests it, otherwise on the cluster network."""
     return hosts[0]["fabric_address" if spec.get("master_on_fabric") else "address"]
 
 
 def torchrun(spec, hosts, index, master_port, job_dir, version=None):
-    """The command on host number `index`, run in its container through ssh: there each host may have its own interface name."""
+    """Return the command on host number `index`, run in its container through ssh. Each host may have another interface name."""
     environment = dict(hosts[index]["network"])
     environment.update(nccl_log(spec, job_dir))
     environment.update(own_environment(spec, job_dir))
     environment.update(spec["environment"])
     launcher, has_rendezvous = torch_launcher(version)
-    # Underscores: all of them take these, dashes only newer ones.
+    # All versions accept underscores, only newer ones accept dashes.
     command = ["env"] + assignments(environment) + launcher + [
         "--nnodes", str(len(hosts)), "--node_rank", str(index), "--nproc_per_node", str(hosts[index]["slots"]),
         "--master_addr", master_address(spec, hosts), "--master_port", str(master_port)]
@@ -208,33 +209,33 @@ def torchrun(spec, hosts, index, master_port, job_dir, version=None):
 
 
 def watch_program(sources, with_gpus):
-    """One program of several modules' texts, for a host on which no file is placed."""
+    """Return one program with the texts of several modules, so that no file is written on the host."""
     lines = ["import os, sys, types", "os.nice(10)"]
     for name, text in sources:
         lines += ["sys.modules[%r] = module = types.ModuleType(%r)" % (name, name), "exec(compile(%r, %r, 'exec'), module.__dict__)" % (text, name)]
-    # Where a call of nvidia-smi hangs, nothing but this ends the process.
+    # Ends the process even if a call of nvidia-smi hangs.
     return "\n".join(lines + ["try:", "    module.watch(%r)" % with_gpus, "finally:", "    os._exit(0)", ""])
 
 
 def watch_command(spec, host, size):
-    """What is run in a host's container to watch it. It carries the job's id, as the ranks do, so the sweep ends it too."""
+    """Return the command that watches a host, in its container. It has the job's ID in its environment, as the ranks have, so the sweep also ends it."""
     told = {name: value for name, value in dict(host["network"], **spec["environment"]).items() if name.startswith(("NCCL_", "GLOO_"))}
     words = ["env"] + assignments(dict(told, TRAINYARD_JOB_ID=spec["job_id"])) + ["python3", "-c", WATCH_START, str(size)]
     return SSH + [host["address"], " ".join(shlex.quote(word) for word in words)]
 
 
 def nccl_log(spec, job_dir):
-    """The environment by which NCCL writes into the job's folder how it connects the ranks; nothing where the user has a word on NCCL's log."""
+    """Return the variables that make NCCL log its connections into the job's folder, or nothing if the user configured NCCL's log."""
     if not any(wanted["count"] for wanted in spec.get("watch", {}).values()) or any(name.startswith("NCCL_DEBUG") for name in spec["environment"]):
         return {}
     return {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT", "NCCL_DEBUG_FILE": os.path.join(job_dir, "nccl.%h.%p")}
 
 
 def watched(spec, seen, seen_gpus):
-    """result.json's gpus and fabric by host, and what there is to say about them. C(seen) has what each watcher wrote last, C(said) where it wrote nothing."""
+    """Return result.json's gpus and fabric by host, and warnings. C(seen) has the last line of each watcher, or C(said) with the reason if there is none."""
     gpus, fabric, warnings = {}, {}, []
     for host in sorted(spec.get("watch", {})):
-        wanted, found = spec["watch"][host], seen.get(host, {"said": "its watcher did not outlive the job's runner"})
+        wanted, found = spec["watch"][host], seen.get(host, {"said": "the job's runner ended before the watcher reported"})
         peaks = found.get("peaks", [])
         gpus[host] = dict(seen_gpus(wanted["count"], wanted["devices"], peaks), peak_utilization=peaks, looks=found.get("looks", 0))
         fabric[host] = {name: found.get(name) for name in ("interface", "rdma", "sent_bytes", "received_bytes")}
@@ -242,22 +243,22 @@ def watched(spec, seen, seen_gpus):
             warnings.append("host %s was not watched: %s" % (host, found["said"]))
             continue
         if gpus[host]["idle"]:
-            warnings.append("host %s: %s stayed idle, though the job requested %d; look at how its command chooses the GPU of a rank, and at "
+            warnings.append("host %s: %s stayed idle, although the job requested %d. Check how its command chooses the GPU of a rank, and "
                             "CUDA_VISIBLE_DEVICES"
                             % (host, ", ".join("GPU %d (%d %% at most)" % (number, peaks[number]) for number in gpus[host]["idle"]), wanted["count"]))
         elif gpus[host]["busy"] is None:
             warnings.append("host %s: it is not known whether the job used the GPUs that it requested (%d): %s" % (
-                host, wanted["count"], found.get("error") or "nvidia-smi told the use of %d" % len([peak for peak in peaks if peak is not None])))
+                host, wanted["count"], found.get("error") or "nvidia-smi reported the utilization of %d" % len([peak for peak in peaks if peak is not None])))
     return gpus, fabric, warnings
 
 
 def strip_prefix(line):
-    """A rank's line names the rank and its host already; horovodrun's own mark before it says less."""
+    """Remove horovodrun's prefix, because a rank's line already starts with the rank and its host."""
     return re.sub(rb"^\[\d+(?:,\d+)?\]<std(?:out|err)>: ?(?=\[\d+ )", b"", line)
 
 
 def rank_rows(places, hosts, records):
-    """result.json's ranks. `host` is where the rank was: the host that owns the cluster address which the rank found on its machine."""
+    """Return result.json's ranks. `host` is the host with the cluster address that the rank found on its machine."""
     owner = {host["address"]: host["name"] for host in hosts}
     rows = []
     for place in places:
@@ -273,21 +274,21 @@ def rank_rows(places, hosts, records):
 
 
 def judge(places, rows, job_dir):
-    """What is wrong with how the ranks ran; empty when nothing is."""
+    """Return the problems of the ranks. Empty if there are none."""
     problems = []
     if all(row["hostname"] is None for row in rows):
         return ["no rank has started"]
     for place, row in zip(places, rows):
         log = os.path.join(job_dir, "rank.%d.log" % place["rank"])
         if row["hostname"] is None:
-            problems.append("rank %d never started; it belongs on host %s" % (place["rank"], place["host"]))
+            problems.append("rank %d did not start on host %s" % (place["rank"], place["host"]))
         elif row["host"] != place["host"]:
             problems.append("rank %d belongs on host %s, but ran on %s" % (
                 place["rank"], place["host"], row["host"] or "%s, which has no address of the cluster" % row["hostname"]))
         if row["hostname"] is not None and row["exit_code"] is None:
-            problems.append("rank %d on host %s was killed and left no exit code; its log: %s" % (place["rank"], place["host"], log))
+            problems.append("rank %d on host %s was killed and has no exit code. Log: %s" % (place["rank"], place["host"], log))
         elif row["exit_code"]:
-            problems.append("rank %d on host %s ended with exit code %d; its log: %s" % (place["rank"], place["host"], row["exit_code"], log))
+            problems.append("rank %d on host %s ended with exit code %d. Log: %s" % (place["rank"], place["host"], row["exit_code"], log))
     checksums = {row["checksum"] for row in rows}
     if checksums != {None} and len(checksums) > 1:
         problems.append("the ranks do not have the same parameters after training: %s" % ", ".join(
@@ -296,19 +297,19 @@ def judge(places, rows, job_dir):
 
 
 def exit_code(launcher_code, rows, problems):
-    """The job's exit code: of a rank that failed by itself, else of the launcher; 1 where only a check failed."""
+    """Return the job's exit code: that of the first failed rank, else that of the launcher, or 1 if only a check failed."""
     if launcher_code in (TIMED_OUT, STOPPED):
         return launcher_code
     return (own_failures(rows) + [launcher_code or (1 if problems else 0)])[0]
 
 
 def own_failures(rows):
-    """Exit codes of ranks that were not just told to end because something else had failed."""
+    """Return the exit codes of failed ranks, without those that were stopped because of another failure."""
     return [row["exit_code"] for row in rows if row["exit_code"] not in (None, 0, 128 + signal.SIGTERM)]
 
 
 def summary(result):
-    """The result as lines for the operator's terminal, the problems last."""
+    """Return the result as lines for the terminal, with the problems last."""
     lines = ["job %s: %d ranks by %s in %.1f s" % (result["job_id"], result["world_size"], result["launcher"], result["seconds"]["total"])]
     for row in result["ranks"]:
         lines.append("rank %d  host %s  slot %s  exit code %s  container %s  checksum %s" % (
@@ -328,7 +329,7 @@ def summary(result):
     return lines
 
 
-# --- what touches the world ---
+# --- functions with side effects ---
 
 def say(text):
     sys.stdout.write("trainyard: %s\n" % text)
@@ -359,8 +360,8 @@ def read_cluster():
 
 
 def sweep_host(job_id, host, is_head):
-    """None when nothing of the job is alive on the host, else why that can't be said."""
-    # The head's own processes are in sight from here, whatever state its container is in.
+    """Return None if no process of the job runs on the host, else the reason why this is not known."""
+    # The head's own processes are visible from here, even if its container does not run.
     command = [sys.executable, "-", job_id] if is_head else SSH + [host["address"], "python3", "-", shlex.quote(job_id)]
     try:
         done = subprocess.run(command, input=SWEEP.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=SWEEP_SECONDS, check=False)
@@ -374,7 +375,7 @@ def sweep_host(job_id, host, is_head):
 
 
 def sweep(job_id, cluster, names=None):
-    """End the job's processes on its hosts, all at once; the head is always among them, the launcher ran there. Returns the problems."""
+    """End the job's processes on its hosts in parallel, and always on the head, where the launcher ran. Return the problems."""
     hosts = [host for host in cluster["hosts"] if names is None or host["name"] in names or host["name"] == cluster["head"]]
     with concurrent.futures.ThreadPoolExecutor(len(hosts)) as pool:
         answers = list(pool.map(lambda host: sweep_host(job_id, host, host["name"] == cluster["head"]), hosts))
@@ -383,19 +384,19 @@ def sweep(job_id, cluster, names=None):
 
 
 def load_watch():
-    """The module of the watchers, for its pure functions; it lies beside this file."""
+    """Return the module of the watchers, for its pure functions. It is in the folder of this file."""
     sys.dont_write_bytecode = True
     return __import__(WATCH_FILES[-1])
 
 
 class Watcher(threading.Thread):
-    """Watches one host while the job runs. Whatever happens to it, the job goes on without it."""
+    """Watches one host while the job runs. If it fails, the job continues without it."""
 
     def __init__(self, spec, host, program):
         super().__init__(daemon=True)
         self.name = host["name"]
         self.command, self.program = watch_command(spec, host, len(program)), program
-        # This side of the connection goes with the job as well.
+        # The local end of the connection also ends with the job.
         self.environment = dict(os.environ, TRAINYARD_JOB_ID=spec["job_id"])
         self.process = None
         self.last, self.said = None, "it did not answer"
@@ -407,7 +408,7 @@ class Watcher(threading.Thread):
                 self.process.stdin.write(self.program)
                 self.process.stdin.flush()
             except BrokenPipeError:
-                # It has ended before it has read, and its output says why.
+                # The process ended before it read its input. Its output has the reason.
                 self.said = "it ended at once"
             for line in self.process.stdout:
                 try:
@@ -419,7 +420,7 @@ class Watcher(threading.Thread):
                 elif line.strip():
                     self.said = line.decode(errors="replace").strip()
         except (OSError, ValueError) as error:
-            # Closed by the job's end, or never started.
+            # Closed at the job's end, or never started.
             self.said = str(error)
 
     def ask_to_end(self):
@@ -427,7 +428,7 @@ class Watcher(threading.Thread):
             if self.process:
                 self.process.stdin.close()
         except OSError:
-            # It has ended already.
+            # The process has already ended.
             return
 
     def end(self, deadline):
@@ -465,7 +466,7 @@ class Job(object):
         return found
 
     def prepare_directory(self):
-        """A job of the same id may have run before: its results must not be taken for this one's."""
+        """Remove the results of an earlier job with the same ID."""
         os.makedirs(self.job_dir, exist_ok=True)
         for name in os.listdir(self.job_dir):
             if name in ("result.json", HOST_FILE) or re.match(r"(rank\.\d+\.(json|log|report)(\.new)?|nccl\..*)$", name):
@@ -482,7 +483,7 @@ class Job(object):
         return json.loads(environment)
 
     def version(self, package, command):
-        """The version of a package in the container that the command enters; None where that can't be said: what needs it then ends with its own words."""
+        """Return the version of a package in the container of the command, or None if it is not known. The launcher then reports a missing package."""
         try:
             done = subprocess.run(command + ["python3", "-", package], input=VERSION.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                   timeout=VERSION_SECONDS, check=False)
@@ -494,19 +495,19 @@ class Job(object):
         return version
 
     def master_port(self):
-        """The port that the ranks of torchrun meet at: the requested one, or one that is free now; jobs beside each other get different ones."""
+        """Return the rendezvous port of torchrun: the requested one, or a free one, which differs for parallel jobs."""
         asked = int(self.spec.get("master_port") or 0)
         on_head = self.hosts[0]["name"] == self.cluster["head"]
         if asked and not on_head:
             return asked
         address = master_address(self.spec, self.hosts) if on_head else ""
         with socket.socket() as probe:
-            # As torchrun does: a connection of the last job that is still being closed takes no port.
+            # Like torchrun: a closing connection of the last job does not occupy the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((address, asked))
             except OSError as error:
-                raise JobError("train_master_port: '%d' cannot be used at %s on host %s: %s; set another port, or 0 for one that is free" % (
+                raise JobError("train_master_port: '%d' cannot be used at %s on host %s: %s. Set another port, or 0 for a free port" % (
                     asked, address, self.hosts[0]["name"], error))
             return probe.getsockname()[1]
 
@@ -518,7 +519,7 @@ class Job(object):
             version = self.version("horovod", ["docker", "exec", "-i", container])
             return [horovodrun(self.spec, self.hosts, self.cluster["port"], container, environment, self.job_dir, version)]
         port = self.master_port()
-        # One image is on all hosts.
+        # All hosts have the same image.
         version = self.version("torch", SSH + [self.hosts[0]["address"]])
         return [torchrun(self.spec, self.hosts, index, port, self.job_dir, version) for index in range(len(self.hosts))]
 
@@ -529,7 +530,7 @@ class Job(object):
                 sys.stdout.buffer.flush()
 
     def launch(self):
-        """The launcher's exit code: the first bad one, where there are several. Returns as soon as one fails."""
+        """Return the launcher's exit code. With several launchers, return as soon as one fails, with its code."""
         children = []
         for command in self.commands():
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -551,7 +552,7 @@ class Job(object):
             elif deadline and time.monotonic() > deadline:
                 code = TIMED_OUT
         if code and any(child.poll() is None for child in children):
-            # The others print why they lost their peer; a moment for that.
+            # Gives the others time to print why they lost their peer.
             time.sleep(0.5)
         for child in children:
             if child.poll() is None:
@@ -580,7 +581,7 @@ class Job(object):
         self.seen = {watcher.name: watcher.end(deadline) for watcher in self.watchers}
 
     def nccl_transport(self, transports):
-        """The kinds of connections that NCCL's log names, whether it was written to files of its own or to the ranks' logs."""
+        """Return the kinds of connections in NCCL's log, which is in separate files or in the ranks' logs."""
         names = sorted(os.listdir(self.job_dir))
         logs = [name for name in names if name.startswith("nccl.")] or [name for name in names if re.match(r"rank\.\d+\.log$", name)]
         found = set()
@@ -590,7 +591,7 @@ class Job(object):
         return sorted(found)
 
     def what_was_seen(self):
-        """result.json's gpus, fabric, nccl_transport and warnings. A job is never judged by them, and never fails because they cannot be told."""
+        """Return result.json's gpus, fabric, nccl_transport and warnings. They do not affect the verdict, and a job does not fail without them."""
         found = {"gpus": {}, "fabric": {}, "nccl_transport": [], "warnings": []}
         if self.spec.get("watch"):
             try:
@@ -602,7 +603,7 @@ class Job(object):
         return found
 
     def finish(self, code, problems):
-        """Sweep, collect, judge, write. Returns the exit code."""
+        """Sweep, collect and check the results and write them. Return the exit code."""
         launched = not problems
         ran = time.monotonic()
         problems = problems + sweep(self.spec["job_id"], self.cluster, {host["name"] for host in self.hosts})
@@ -615,7 +616,7 @@ class Job(object):
         rows = rank_rows(self.places, self.hosts, records)
         problems += judge(self.places, rows, self.job_dir)
         if launched and code not in (0, STOPPED, TIMED_OUT) and not own_failures(rows):
-            problems.insert(0, "%s itself ended with exit code %d on host %s; its output: %s" % (
+            problems.insert(0, "%s itself ended with exit code %d on host %s. Output: %s" % (
                 self.spec["launcher"], code, self.failed_on, os.path.join(self.job_dir, "job.log")))
         report = (records.get(0) or {}).get("report")
         longest = max([record.get("seconds", 0.0) for record in records.values()] or [0.0])
@@ -658,14 +659,14 @@ class Job(object):
             code, problems = 127, ["%s cannot be started on host %s: %s" % (self.spec["launcher"], self.cluster["head"], error)]
         self.stop_watching()
         if code == STOPPED and self.stopped:
-            problems.append("the job was stopped before its end")
+            problems.append("the job was stopped before it ended")
         elif code == TIMED_OUT:
             problems.append("the job was stopped after its timeout of %d s" % self.spec["timeout"])
         return self.finish(code, problems)
 
 
 def stop_units():
-    """Stopping its unit ends a job on every host: that is what «finish» is for."""
+    """Stop the units of all jobs. systemd then calls "finish", which ends a job on every host."""
     listed = subprocess.run(["systemctl", "list-units", "--plain", "--no-legend", "--full", "trainyard-job-*.service"],
                             stdout=subprocess.PIPE, check=True).stdout.decode()
     units = [line.split()[0] for line in listed.splitlines() if line.strip()]

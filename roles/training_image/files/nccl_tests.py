@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The step of the image build that builds nccl-tests: with the image's own NCCL and CUDA, and with its MPI where it has one.
+"""The step of the image build that builds nccl-tests with the image's own NCCL and CUDA, and with its MPI if it has one.
 
-Runs in the Python of the base image, 3.6 or newer. Beside it lie steps.py, role nccl_tests' program, and what that needs.
+Runs in the Python of the base image, 3.6 or newer. The same folder has steps.py, the program of role nccl_tests and its modules.
 """
 
 import glob
@@ -25,26 +25,26 @@ def nccl_home(cuda_home):
     for home in ("/usr", "/usr/local", cuda_home):
         if os.path.exists(os.path.join(home, "include", "nccl.h")):
             return home
-    raise source.StepError("training_image_nccl_tests_tag: the base has no nccl.h, with which they are built: set training_image_nccl_version")
+    raise source.StepError("training_image_nccl_tests_tag: the base has no nccl.h, which nccl-tests need: set training_image_nccl_version")
 
 
 def mpi_home(mpirun):
-    """Folder of the MPI whose mpirun this is; empty where there is none, as they can't be started on several hosts then."""
+    """Return the folder of this mpirun's MPI, or an empty string without mpirun. nccl-tests then cannot run on several hosts."""
     if not mpirun:
         return ""
-    # Debian's mpirun is in /usr/bin, and its header here.
+    # Debian's mpirun is in /usr/bin, and its header is in the second folder.
     for home in [os.path.dirname(os.path.dirname(os.path.realpath(mpirun)))] + sorted(glob.glob("/usr/lib/*/openmpi")):
         if os.path.exists(os.path.join(home, "include", "mpi.h")):
             return home
-    raise source.StepError("training_image_nccl_tests_tag: there is an mpirun, and no mpi.h to build them with: add mpirun to training_image_tools, or "
+    raise source.StepError("training_image_nccl_tests_tag: the base has mpirun but no mpi.h, which nccl-tests need: add mpirun to training_image_tools, or "
                            "libopenmpi-dev to training_image_apt_packages")
 
 
 def completed(arguments):
-    """What was asked for, with what the image has."""
+    """Return the arguments, completed with the paths and versions in the image."""
     cuda_home = steps.cuda_home()
     if not cuda_home:
-        raise source.StepError("training_image_nccl_tests_tag: they are built by nvcc, and the base has none: name a base with CUDA's development files")
+        raise source.StepError("training_image_nccl_tests_tag: the base has no nvcc, which nccl-tests need: use a base with CUDA's development files")
     nccl = nccl_home(cuda_home)
     return dict(arguments, source="archive", cuda_home=cuda_home, nccl_home=nccl, nccl=source.header_version(os.path.join(nccl, "include", "nccl.h")),
                 mpi_home=mpi_home(shutil.which("mpirun")), make_variables={})
@@ -63,7 +63,7 @@ def main():
     try:
         programs = tests.build(asked, work)
         tests.prove(os.path.join(os.path.dirname(programs[0]), "all_reduce_perf"), asked)
-        # The first folder of the image's PATH: what the base may have of them was built with whatever its maker had.
+        # The first folder of the image's PATH, because nccl-tests of the base may be built with another NCCL.
         folder = os.path.join(steps.LIBRARY, "bin")
         for program in programs:
             shutil.copy2(program, folder)

@@ -1,12 +1,11 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs one rank's command and leaves behind where it ran, how it ended and what it printed.
+"""Runs the command of one rank and records where it ran, how it ended and what it printed.
 
-Every rank of a job is started through this file, whichever launcher starts it. In TRAINYARD_JOB_DIR it keeps
-rank.N.log (the output as it was) and rank.N.json (written at the start and again at the end, so that a rank that
-was killed is known too). The command may report a checksum and metrics by writing a JSON object to the path in
-TRAINYARD_RANK_REPORT. Python 3.6: old training images have nothing newer.
+All launchers start every rank of a job through this file. It writes rank.N.log (the unchanged output) and rank.N.json into TRAINYARD_JOB_DIR.
+rank.N.json is written at the start and at the end, so that a killed rank is also recorded. The command can report a checksum and metrics by
+writing a JSON object to the path in TRAINYARD_RANK_REPORT. Python 3.6, for old training images.
 """
 
 import ctypes
@@ -32,7 +31,7 @@ def first_of(environment, *names):
 
 
 def place(environment):
-    """(rank, slot on this host, world size) as torchrun, Horovod, Open MPI or MPICH tell it."""
+    """Return (rank, slot on this host, world size) from the variables of torchrun, Horovod, Open MPI or MPICH."""
     return (
         first_of(environment, "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"),
         first_of(environment, "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK"),
@@ -41,13 +40,13 @@ def place(environment):
 
 
 def container_id(mountinfo):
-    """Docker mounts a container's own hosts, hostname and resolv.conf from a folder that has its id as name; the host network hides it elsewhere."""
+    """Return the container's ID. Docker mounts hosts, hostname and resolv.conf from a folder with this name. With the host network nothing else shows it."""
     found = re.search(r"/containers/([0-9a-f]{64})/", mountinfo)
     return found.group(1) if found else None
 
 
 def local_addresses(fib_trie):
-    """IPv4 addresses of this machine: the proof of where a rank ran, independent of what the launcher was told."""
+    """Return the IPv4 addresses of this machine, which show where a rank ran, independently of the launcher's settings."""
     addresses = set()
     last = None
     for line in fib_trie.splitlines():
@@ -75,13 +74,13 @@ def write_json(path, value):
 
 
 def in_own_group():
-    """A group of its own, so that a signal reaches what the command has started; and it must not outlive this process, even by SIGKILL."""
+    """Create a process group, so that a signal reaches all processes of the command, and end with this process, even after SIGKILL."""
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def end_without_launcher(child, launcher):
-    """Without its launcher the rank is an orphan that holds the launcher's ssh connection open: it ends."""
+    """End the rank if its launcher has ended, because it would keep the launcher's ssh connection open."""
     while os.getppid() == launcher:
         time.sleep(0.5)
     pass_on(child, signal.SIGTERM)
@@ -93,19 +92,19 @@ def pass_on(child, number):
     try:
         os.killpg(child.pid, number)
     except OSError:
-        # It has ended already.
+        # The process has already ended.
         return
 
 
 def copy_output(child, log, prefix):
-    """The output as it is to the log at once; whole lines, each with the rank before it, to the launcher."""
+    """Write the output unchanged to the log, and complete lines with the rank as prefix to the launcher."""
     source = child.stdout.fileno()
     pending = b""
     while True:
         if not select.select([source], [], [], 1)[0]:
             if child.poll() is None:
                 continue
-            # Something that the command has left behind keeps the pipe open; the rank is done all the same.
+            # A process left by the command keeps the pipe open, but the rank has ended.
             chunk = b""
         else:
             chunk = os.read(source, LONGEST_LINE)

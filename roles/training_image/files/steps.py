@@ -4,7 +4,7 @@
 
 """The steps of the image build. Each RUN of the Dockerfile calls one, with its arguments in arguments.json.
 
-Runs in the Python of the base image, 3.6 or newer. What the site adds is mounted at /etc/trainyard/site, where each file may be absent.
+Runs in the Python of the base image, 3.6 or newer. The files of the site are mounted at /etc/trainyard/site. Each of them may be absent.
 """
 
 import base64
@@ -31,14 +31,14 @@ LIBRARY = "/usr/local/lib/trainyard"
 
 
 class StepError(Exception):
-    """A step that can't be done. The message says what to do."""
+    """A step that failed. The message says what to do."""
 
 
-# --- what the site adds ---
+# --- files of the site ---
 
 
 def site(name):
-    """Path of a file of the site, or None where it has none of that name (the builder mounts nothing, and may have left an empty file before)."""
+    """Return the path of a file of the site, or None if it does not exist or is empty (an earlier mount of the builder leaves an empty file)."""
     path = os.path.join(SITE, name)
     return path if os.path.isfile(path) and os.path.getsize(path) else None
 
@@ -72,7 +72,7 @@ def run(command, environment=None):
 
 
 def run_noisy(command, environment):
-    """Show what a compilation prints, without the compiler's command lines. If it fails, its last lines come in full."""
+    """Show the output of a compilation without the long command lines of the compiler. After a failure, show the last lines in full."""
     print("+ " + " ".join(command), flush=True)
     last = collections.deque(maxlen=80)
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
@@ -82,7 +82,7 @@ def run_noisy(command, environment):
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
     if process.returncode:
-        sys.stdout.buffer.write(b"----- the last lines in full:\n" + b"".join(last))
+        sys.stdout.buffer.write(b"----- last lines in full:\n" + b"".join(last))
         sys.stdout.buffer.flush()
         raise subprocess.CalledProcessError(process.returncode, command)
 
@@ -99,7 +99,7 @@ def installed(package):
 
 
 APT = "/etc/apt"
-# What NVIDIA's cuda-repository-pin-600 says, by which its packages come before the distribution's of the same name.
+# The content of NVIDIA's cuda-repository-pin-600, which prefers its packages over those of the distribution.
 VENDOR_PIN = "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 600\n"
 
 
@@ -114,7 +114,7 @@ def read_bytes(path):
 
 
 def write_or_remove(path, content):
-    """None, or nothing but an empty list that isn't apt's main one, is no file."""
+    """Write the content, or remove the file if the content is None."""
     if content is None:
         os.unlink(path)
     else:
@@ -123,7 +123,7 @@ def write_or_remove(path, content):
 
 
 def lists_without(unwanted, folder=APT):
-    """[(path, content before, content without the unwanted entries or None, their URIs)] for the lists that have some."""
+    """Return [(path, old content, content without the unwanted entries or None, their URIs)] for the lists that have such entries."""
     import apt_sources
     architecture = answer(["dpkg", "--print-architecture"], r"^(\S+)") or ""
     found = []
@@ -145,9 +145,9 @@ def keys_of(content):
 
 
 def remove_retired(vendor, folder=APT):
-    """Remove what of NVIDIA's former repositories and keys stops every apt-get update in this image, as role package_sources does on hosts.
+    """Remove NVIDIA's former repositories and keys that break every apt-get update in this image, as role package_sources does on hosts.
 
-    These are the withdrawn key, entries of places that are no more, and entries of CUDA's repository that no present key of NVIDIA's is trusted for.
+    These are the withdrawn key, entries of places that no longer exist, and entries of CUDA's repository for which no current NVIDIA key is trusted.
     """
     current = set(vendor["fingerprints"])
     trusted = set()
@@ -178,17 +178,17 @@ def remove_retired(vendor, folder=APT):
         return not current & set(keys)
 
     for path, _before, content, gone in lists_without(retired, folder):
-        print("Removed %s from %s: no present key of NVIDIA's is trusted for it, and it would stop every apt-get update." % (", ".join(gone), path), flush=True)
+        print("Removed %s from %s: no current NVIDIA key is trusted for it, and it would break every apt-get update." % (", ".join(gone), path), flush=True)
         write_or_remove(path, content)
 
 
 @contextlib.contextmanager
 def apt(repositories=(), pin=""):
-    """A function that runs apt-get with the site's settings; afterwards nothing of them, nor of what apt fetched, is left."""
+    """Yield a function that runs apt-get with the site's settings. Afterwards the settings and apt's downloads are removed."""
     if not shutil.which("apt-get"):
-        raise StepError("the base has no apt-get: use a base of Debian or Ubuntu, or one in which everything is installed already")
+        raise StepError("the base has no apt-get: use a base of Debian or Ubuntu, or one with all packages installed")
     temporary = tempfile.mkdtemp(prefix="trainyard-apt-")
-    os.chmod(temporary, 0o755)  # apt fetches as user _apt
+    os.chmod(temporary, 0o755)  # apt downloads as user _apt
     placed, aside = [], []
     sources = "/etc/apt/sources.list.d"
     settings = ['Acquire::Retries "3";', 'APT::Install-Recommends "false";', 'Dpkg::Use-Pty "false";']
@@ -196,7 +196,7 @@ def apt(repositories=(), pin=""):
         with open(site("apt.conf")) as stream:
             settings.append(stream.read())
     if site("apt.sources"):
-        # The site's repositories stand for those of the base, and ours are added to them.
+        # The site's repositories replace those of the base. The repositories of this step are added.
         sources = temporary
         settings += ['Dir::Etc::SourceList "/dev/null";', 'Dir::Etc::SourceParts "%s";' % sources]
         with open(site("apt.sources")) as stream:
@@ -212,11 +212,11 @@ def apt(repositories=(), pin=""):
 
     try:
         if repositories and sources != temporary:
-            # Of two entries for one repository that name different keys, apt refuses both, and everything else with them.
+            # If two entries for one repository have different keys, apt rejects both, and everything else.
             places = repository_places(repositories)
             aside = lists_without(lambda entry: entry["location"] in places)
             for path, _before, content, gone in aside:
-                print("Set %s of %s aside for this step: the build names the same repository with its own key." % (", ".join(gone), path), flush=True)
+                print("Disabled %s in %s for this step: the build uses the same repository with another key." % (", ".join(gone), path), flush=True)
                 write_or_remove(path, content)
         for number, repository in enumerate(repositories):
             key = os.path.join(temporary, "%d.%s" % (number, "gpg" if repository.get("keyring") else "asc"))
@@ -231,7 +231,7 @@ def apt(repositories=(), pin=""):
             with open(placed[-1], "w") as stream:
                 stream.write(pin)
         if not os.path.exists("/usr/sbin/policy-rc.d"):
-            # No service starts in a build.
+            # Prevents the start of services in the build.
             placed.append("/usr/sbin/policy-rc.d")
             with open("/usr/sbin/policy-rc.d", "w") as stream:
                 stream.write("#!/bin/sh\nexit 101\n")
@@ -251,7 +251,7 @@ def apt(repositories=(), pin=""):
 
 
 def keys_as_files(text, folder):
-    """Sources with each key that stands in them moved to a file: (sources, [(name, key)]). apt before 2.3 knows no key inside the deb822 text."""
+    """Move the keys in the sources to files and return (sources, [(name, key)]). apt before 2.3 does not support keys in the deb822 text."""
     keys = []
 
     def move(found):
@@ -269,10 +269,10 @@ def repository_places(repositories):
 
 def deb822(repository, key):
     words = [word for name in ("types", "uris", "suites", "components", "architectures") for word in repository.get(name) or []]
-    # The format knows no quotes; a line break would begin another field.
+    # The format has no quotes, and a line break would start another field.
     wrong = [word for word in words if not word or re.search(r"\s", word)]
     if wrong:
-        raise StepError("a repository has %r: an empty word, or one with white space, cannot stand in apt's sources" % wrong[0])
+        raise StepError("a repository has %r: words in apt's sources must not be empty or contain white space. Correct the repository" % wrong[0])
     lines = ["Types: " + " ".join(repository.get("types") or ["deb"]), "URIs: " + " ".join(repository["uris"]), "Suites: " + " ".join(repository["suites"])]
     for field, name in (("Components", "components"), ("Architectures", "architectures")):
         if repository.get(name):
@@ -281,7 +281,7 @@ def deb822(repository, key):
 
 
 def step_apt(arguments):
-    """Install the packages of commands that are missing, and the packages asked for by name."""
+    """Install the packages of missing commands, and the requested packages."""
     if shutil.which("apt-get") and arguments.get("vendor"):
         remove_retired(arguments["vendor"])
     wanted = [package for command, packages in sorted(arguments["commands"].items()) if not shutil.which(command) for package in packages]
@@ -292,20 +292,20 @@ def step_apt(arguments):
         with apt() as call:
             call("install", *wanted)
     else:
-        print("Everything asked for is in the base already.")
-    # They would be the same on every host; sshd gets each host's own from /etc/trainyard/ssh.
+        print("The base already has all requested packages.")
+    # They would be the same on every host. sshd uses each host's own keys in /etc/trainyard/ssh.
     for path in glob.glob("/etc/ssh/ssh_host_*"):
         os.unlink(path)
 
 
 # --- Python packages ---
 
-# Older ones know no wheels for manylinux_2_17 (cmake's, for example) and would compile these; before 10 there is no --no-build-isolation.
+# Older versions do not support wheels for manylinux_2_17 (such as cmake's) and would compile them. Versions before 10 have no --no-build-isolation.
 PIP_NEEDED = (20, 3)
 
 
 def pip(*arguments, runner=run, **variables):
-    # PIP_NO_CACHE_DIR: pip before 19 takes 1 for the name of a folder and fails; 0 turns the cache off in all of them.
+    # PIP_NO_CACHE_DIR: pip before 19 reads 1 as the name of a folder and fails. 0 disables the cache in all versions.
     environment = dict(os.environ, PIP_BREAK_SYSTEM_PACKAGES="1", PIP_ROOT_USER_ACTION="ignore", PIP_DISABLE_PIP_VERSION_CHECK="1",
                        PIP_PROGRESS_BAR="off", PIP_NO_CACHE_DIR="0")
     environment.update(variables)
@@ -313,12 +313,12 @@ def pip(*arguments, runner=run, **variables):
 
 
 def pip_install(variable, packages, *options, **variables):
-    """Install what a variable lists. If that fails, the message names the variable: its default may not fit the Python of this base."""
+    """Install the packages of a variable. After a failure the message names the variable, because its default may not suit the Python of this base."""
     try:
         pip("install", *(list(options) + wheels() + packages), **variables)
     except subprocess.CalledProcessError:
-        raise StepError("%s: %s can't be installed for Python %d.%d of the base; pip's output above says why. Set %s to versions that have a release for this "
-                        "Python, and make them available in the package index or the folder of wheels"
+        raise StepError("%s: %s could not be installed for Python %d.%d of the base. See pip's output above. Set %s to versions with a release for this "
+                        "Python, and provide them in the package index or the folder of wheels"
                         % ((variable, ", ".join(packages)) + sys.version_info[:2] + (variable,)))
 
 
@@ -329,12 +329,12 @@ def wheels():
 
 @contextlib.contextmanager
 def newer_pip(packages):
-    """Where the pip of the base is too old, another one stands before it for the time of a step. That of the base stays in the image."""
+    """If the pip of the base is too old, use a newer one during a step. The image keeps the pip of the base."""
     found = answer([sys.executable, "-m", "pip", "--version"], r"^pip (\d+(?:\.\d+)*)")
     if not packages or not found or tuple(numbers(found)) >= PIP_NEEDED:
         yield
         return
-    print("pip %s of the base is older than %s; another one is used for this step." % (found, ".".join(str(part) for part in PIP_NEEDED)), flush=True)
+    print("pip %s of the base is older than %s. This step uses a newer one." % (found, ".".join(str(part) for part in PIP_NEEDED)), flush=True)
     folder = tempfile.mkdtemp(prefix="trainyard-pip-")
     before = os.environ.get("PYTHONPATH")
     try:
@@ -350,7 +350,7 @@ def newer_pip(packages):
 
 def step_python(arguments):
     if not arguments["packages"]:
-        print("No Python packages are asked for.")
+        print("No Python packages are requested.")
         return
     with newer_pip(arguments["pip_packages"]):
         pip_install("training_image_python_packages", arguments["packages"])
@@ -360,10 +360,10 @@ def step_python(arguments):
 
 
 def step_nccl(arguments):
-    """Exactly this version of both packages, in one transaction: they must be equal."""
+    """Install exactly this version of both packages in one transaction, because the versions must be equal."""
     version = arguments["version"]
     if not version:
-        print("The NCCL of the base stays as it is%s." % (": " + arguments["why"] if arguments["why"] else ""))
+        print("The NCCL of the base is kept%s." % (": " + arguments["why"] if arguments["why"] else ""))
         return
     print("NCCL %s: %s." % (version, arguments["why"]), flush=True)
     names = ["libnccl2", "libnccl-dev"]
@@ -381,13 +381,13 @@ def step_nccl(arguments):
                 places = "the repositories of the base and of training_image_apt_repositories"
                 if given["vendor"]:
                     places = "NVIDIA's repository %s and those of the base" % given["vendor"][0]["uris"][0]
-                raise StepError("training_image_nccl_version: %s (%s) can't be installed from %s; the lines above say which versions they have. Set "
+                raise StepError("training_image_nccl_version: %s (%s) could not be installed from %s. The lines above list the available versions. Set "
                                 "training_image_nccl_version to one of these" % (version, arguments["why"], places))
     for name in names:
         if installed(name) != version:
-            raise StepError("training_image_nccl_version: %s is at %s, not at %s" % (name, installed(name), version))
+            raise StepError("training_image_nccl_version: the installed version of %s is %s, expected %s" % (name, installed(name), version))
     if not os.path.exists("/var/lib/dpkg/available"):
-        # mmdebstrap makes none, and dpkg before 1.20 marks nothing without it.
+        # mmdebstrap does not create it, and dpkg before 1.20 cannot hold packages without it.
         run(["dpkg", "--clear-avail"])
     run(["apt-mark", "hold"] + names)
 
@@ -396,12 +396,12 @@ def step_nccl(arguments):
 
 
 def numbers(version):
-    """The release part of a version as numbers: NGC's 2.6.0a0+df5bbc09d1 counts as 2.6.0, whose headers it has."""
+    """Return the release part of a version as numbers. NGC's 2.6.0a0+df5bbc09d1 counts as 2.6.0, because it has the same headers."""
     return [int(part) for part in re.match(r"v?(\d+(?:\.\d+)*)", version).group(1).split(".")]
 
 
 def fits(version, specification):
-    """Whether a version is in a range such as «>=2.1,<2.13»."""
+    """Return whether a version is in a range such as ">=2.1,<2.13"."""
     for clause in specification.split(","):
         relation, wanted = re.match(r"\s*(<=|>=|==|<|>)\s*([\d.]+)\s*$", clause).groups()
         left, right = numbers(version), numbers(wanted)
@@ -413,7 +413,7 @@ def fits(version, specification):
 
 
 def applies(fix, versions):
-    """All of a fix's conditions hold. What isn't there fits no range."""
+    """Return whether all conditions of a fix are met. A missing component matches no range."""
     return all(versions.get(component) and fits(versions[component], specification) for component, specification in fix["when"].items())
 
 
@@ -427,11 +427,11 @@ def answer(command, pattern):
 
 
 def distribution(names):
-    """Version of the first of these Python distributions that is installed."""
+    """Return the version of the first installed one of these Python distributions."""
     try:
         from importlib import metadata
     except ImportError:
-        # Python 3.6 and 3.7; pkg_resources is setuptools', which need not be there (python3-pip of Ubuntu 18.04 comes without).
+        # Python 3.6 and 3.7. pkg_resources needs setuptools, which may be missing (python3-pip of Ubuntu 18.04 does not install it).
         return next((version for version in map(distribution_on_path, names) if version), None)
     for name in names:
         try:
@@ -442,7 +442,7 @@ def distribution(names):
 
 
 def distribution_on_path(name):
-    """Version of a Python distribution by its metadata in the folders of sys.path, or None."""
+    """Return the version of a Python distribution from its metadata in the folders of sys.path, or None."""
     wanted = re.sub(r"[-_.]+", "-", name).lower()
     for folder in sys.path:
         for path in glob.glob(os.path.join(glob.escape(folder or "."), "*.dist-info")) + glob.glob(os.path.join(glob.escape(folder or "."), "*.egg-info")):
@@ -480,7 +480,7 @@ def find_versions(horovod):
 
 
 def apply_fixes(fixes, versions, source):
-    """Change the source as the fixes say. Returns the variables that they set."""
+    """Apply the fixes to the source and return the variables that they set."""
     variables = {}
     for fix in fixes:
         if not applies(fix, versions):
@@ -492,7 +492,7 @@ def apply_fixes(fixes, versions, source):
             with open(path, encoding="utf-8") as stream:
                 text = stream.read()
             if change["from"] not in text:
-                raise StepError("source fix %s: %s has no «%s». The fix was made for another source: correct its condition in training_image_source_fixes"
+                raise StepError("source fix %s: %s does not contain '%s'. The fix is for another source: correct its condition in training_image_source_fixes"
                                 % (fix["name"], change["file"], change["from"]))
             with open(path, "w", encoding="utf-8") as stream:
                 stream.write(text.replace(change["from"], change["to"]))
@@ -500,7 +500,7 @@ def apply_fixes(fixes, versions, source):
 
 
 def fetch_source(arguments, temporary):
-    """The source archive, whose digest is right."""
+    """Download and unpack the source archive after checking its digest."""
     if arguments["url"]:
         path = os.path.join(temporary, "horovod.tar.gz")
         print("+ download " + arguments["url"], flush=True)
@@ -515,15 +515,16 @@ def fetch_source(arguments, temporary):
         for block in iter(lambda: stream.read(1 << 20), b""):
             digest.update(block)
     if digest.hexdigest() != arguments["sha256"]:
-        raise StepError("training_image_horovod_sha256: the source that was fetched has %s, not %s" % (digest.hexdigest(), arguments["sha256"]))
+        raise StepError("training_image_horovod_sha256: the downloaded source has '%s', expected '%s'. Check the version and the digest"
+                        % (digest.hexdigest(), arguments["sha256"]))
     with tarfile.open(path) as archive:
-        # Its digest is the one asked for: what it holds is trusted.
+        # The digest matches, so the content is trusted.
         archive.extractall(temporary)
     return os.path.dirname(glob.glob(os.path.join(temporary, "*", "setup.py"))[0])
 
 
 def stub_libraries(temporary):
-    """Folder with the driver's libraries as the toolkit's stubs: in a build there is no driver, but what is linked to it must load."""
+    """Create a folder with the toolkit's stubs of the driver libraries. A build has no driver, but programs linked to it must load."""
     home = cuda_home()
     folder = os.path.join(temporary, "stubs")
     os.makedirs(folder)
@@ -536,7 +537,7 @@ def stub_libraries(temporary):
 
 def step_horovod(arguments):
     if not arguments["compile"]:
-        print("The Horovod of the base has what is required, or is not to be compiled: it stays as it is.")
+        print("The Horovod of the base is kept: it has all required features, or must not be compiled.")
         return
     missing = [package for command, package in (("c++", "g++"), ("make", "make")) if not shutil.which(command)]
     if sys.executable == "/usr/bin/python3" and not glob.glob("/usr/include/python%d.%d*/Python.h" % sys.version_info[:2]):
@@ -553,17 +554,17 @@ def step_horovod(arguments):
 
 
 def compile_horovod(arguments, temporary):
-    # Before the tools: pip would take one of them (packaging) for installed, and it is gone when the image is done.
+    # Before the tools, because pip would use one of them (packaging) as installed, and it is not part of the finished image.
     dependencies = [package for package in arguments["dependencies"] if not distribution([re.split(r"[=<>!~\[; ]", package)[0]])]
     if dependencies:
         pip_install("training_image_horovod_dependencies", dependencies)
 
-    # The build's tools are beside Python's packages, not among them: none is left in the image, and no version in it changes.
+    # The build tools are in a separate folder, so that none is left in the image and no installed version changes.
     tools = os.path.join(temporary, "tools")
-    # A constraint of the base (NGC has one) is about its own packages.
+    # Constraints of the base (NGC has them) are for its own packages.
     pip_install("training_image_horovod_build_packages", arguments["build_packages"], "--target", tools, PIP_CONSTRAINT="")
     with open(os.path.join(tools, "sitecustomize.py"), "w") as stream:
-        # Without it setuptools' stand-in for distutils is not found by Python 3.12 and newer.
+        # Without this, Python 3.12 and newer do not find setuptools' replacement for distutils.
         stream.write("import os\nimport site\nsite.addsitedir(os.path.dirname(__file__))\n")
     os.environ["PYTHONPATH"] = os.pathsep.join([tools] + [path for path in [os.environ.get("PYTHONPATH")] if path])
     os.environ["PATH"] = os.path.join(tools, "bin") + os.pathsep + os.environ["PATH"]
@@ -573,7 +574,7 @@ def compile_horovod(arguments, temporary):
     print("Found: " + ", ".join("%s %s" % item for item in sorted(versions.items()) if item[1]), flush=True)
     variables = apply_fixes(arguments["fixes"], versions, source)
     variables.update(arguments["variables"])
-    # Horovod's own default is 8, which is too much for the memory of a machine with few cores.
+    # Horovod's default is 8, which needs too much memory on a machine with few cores.
     variables.setdefault("MAKEFLAGS", "-j%d" % min(len(os.sched_getaffinity(0)), 8))
     if cuda_home():
         variables.setdefault("CUDA_HOME", cuda_home())
@@ -587,7 +588,7 @@ def compile_horovod(arguments, temporary):
 
 
 def nccl_header(variables):
-    """Whether the compiler would find NCCL's header."""
+    """Return whether the compiler would find NCCL's header."""
     folders = ["/usr/include", "/usr/local/include"] + os.environ.get("CPATH", "").split(os.pathsep)
     folders += [os.path.join(home, "include") for home in (cuda_home(), variables.get("HOROVOD_NCCL_HOME"), os.environ.get("HOROVOD_NCCL_HOME")) if home]
     folders.append(variables.get("HOROVOD_NCCL_INCLUDE", ""))
@@ -595,7 +596,7 @@ def nccl_header(variables):
 
 
 def torch_cuda():
-    """The CUDA version that the installed PyTorch was built for; None for a CPU build, or without PyTorch."""
+    """Return the CUDA version of the installed PyTorch, or None for a CPU build or without PyTorch."""
     found = importlib.util.find_spec("torch")
     if not found or not found.origin:
         return None
@@ -605,7 +606,7 @@ def torch_cuda():
 
 
 def os_release(path="/etc/os-release"):
-    """C(id) and C(version_id) of the image's distribution, empty where it says none."""
+    """Return C(id) and C(version_id) of the image's distribution, empty if unknown."""
     found = {"id": "", "version_id": ""}
     if os.path.exists(path):
         with open(path) as stream:
@@ -617,7 +618,7 @@ def os_release(path="/etc/os-release"):
 
 
 def step_probe(arguments):
-    """What decides whether Horovod can be compiled on this base, as JSON. Changes nothing."""
+    """Print as JSON what determines whether Horovod can be compiled on this base. Changes nothing."""
     versions = find_versions(None)
     print(json.dumps({
         "versions": versions,
@@ -633,11 +634,11 @@ def step_probe(arguments):
     }))
 
 
-# --- what is ours ---
+# --- the collection's files ---
 
 
 def step_finish(_arguments):
-    # The builder leaves an empty file where it mounted one.
+    # The builder leaves an empty file for each mount.
     shutil.rmtree(SITE, ignore_errors=True)
     source = os.path.join(HERE, "ours")
     for folder, _folders, names in os.walk(source):
@@ -650,7 +651,7 @@ def step_finish(_arguments):
 
 def main():
     step = sys.argv[1]
-    # The probe comes through stdin, with nothing mounted.
+    # The probe is passed through stdin, without mounts.
     arguments = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     if os.path.exists(os.path.join(HERE, "arguments.json")):
         with open(os.path.join(HERE, "arguments.json")) as stream:
@@ -661,7 +662,7 @@ def main():
     except StepError as exc:
         sys.exit("trainyard: %s" % exc)
     except subprocess.CalledProcessError as exc:
-        sys.exit("trainyard: step %s: «%s» ended with %s; its output is above" % (step, " ".join(exc.cmd), exc.returncode))
+        sys.exit("trainyard: step %s: '%s' ended with %s. Its output is above" % (step, " ".join(exc.cmd), exc.returncode))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measures PyTorch's all-reduce over the hosts of a job: each alone, all together, and, where they fall short, who is to blame.
+"""Measures PyTorch's all-reduce over the hosts of a job: each host alone, all together, and, if they are too slow, searches for the slow host or link.
 
-One job for all of it, as starting one takes longer than a measurement: every rank waits for what rank 0 has measured next, and the ranks that it names do so in
-a process group of their own. Ranks meet in torchrun's store, never in a group of all, so that a pair that can't connect stops nobody else.
-With GPUs it is NCCL's all-reduce with a rank for each GPU; without, Gloo's, with two ranks on a host: two of them make it work alone, one takes part in
-what goes over the network. Then all work once more, watched: the fabric's counters, the GPUs and what NCCL says of its connections tell whether the data went
-the way they should. The plan is in TRAINYARD_BANDWIDTH (JSON in base64, as it passes through several shells); the answer is bandwidth.json in
-TRAINYARD_JOB_DIR, written anew after each round.
-Python 3.6: old training images have nothing newer. _bandwidth.py, _blame.py and _job_watch.py, the collection's own, lie beside this file. Horovod's job
-(horovod_all_reduce.py) and host_watch.py take its functions, without PyTorch.
+One job does everything, because starting a job takes longer than a measurement. Every rank waits for rank 0, which selects the ranks of each measurement. These
+form their own process group. Ranks meet in torchrun's store and never in a group of all, so that a pair that cannot connect does not stop the others.
+With GPUs the job uses NCCL's all-reduce with one rank per GPU. Without GPUs it uses Gloo's with two ranks per host: both measure the host alone, and one takes
+part in measurements over the network. Then all ranks work once more and are watched. The fabric's counters, the GPUs and NCCL's log of its connections show
+whether the data took the expected path. The plan is in TRAINYARD_BANDWIDTH (JSON in base64, because it passes through several shells). The answer is
+bandwidth.json in TRAINYARD_JOB_DIR, which is rewritten after each round.
+Python 3.6, for old training images. The collection's _bandwidth.py, _blame.py and _job_watch.py are in the same folder. Horovod's job (horovod_all_reduce.py)
+and host_watch.py use the functions of this file without PyTorch.
 """
 
 import base64
@@ -36,34 +36,34 @@ try:
 except ImportError as error:
     NO_TORCH = str(error)
 
-# A message of this many elements repeats the values by which sums are checked: no float32 sum of them is rounded.
+# The values for the check of the sums repeat after this many elements. No float32 sum of them is rounded.
 PATTERN = 7
-# Where nothing tells how fast it has to be, a group that does less than this (GB/s) does not work.
+# Without any other bound, a group below this bandwidth (GB/s) fails.
 WORKS = 0.001
-# What one row takes at least, and the most iterations between two looks at the clock.
+# Minimum time of one row, and maximum number of iterations between two readings of the clock.
 ROW_SECONDS = 0.25
 BLOCK = 100
-# What the rows of one run may take: on a slow network the largest messages are left out.
+# Time limit of the rows of one run. On a slow network the largest messages are skipped.
 RUN_SECONDS = 5
-# Who takes longer to find its group, or hangs in a collective, has failed; between two of its own steps a rank waits for many of others.
+# A rank that takes longer to join its group, or hangs in a collective, has failed. Between two of its own steps a rank waits for many steps of others.
 CONNECT_SECONDS = 5
-# How long ranks are watched at least and, where nvidia-smi takes its time, at most. It tells of the last second or less.
+# Minimum watch time and, if nvidia-smi is slow, maximum watch time. nvidia-smi reports the last second or less.
 WATCH_SECONDS = {"gloo": 0.5, "nccl": 2.5}
 WATCH_MOST = 20
-# Some network cards' drivers bring their counters up to date once a second.
+# Some network drivers update their counters once a second.
 SETTLE_SECONDS = 1.5
-# The algorithm of which it is known what it moves; the other protocols send flags besides the data.
+# The amount of data is known for this algorithm. The other protocols also send flags.
 RING = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
-# NCCL's kinds of connections are few, its channels many.
+# NCCL has few kinds of connections, but many channels.
 CONNECTIONS = 200
 TIMEOUT = datetime.timedelta(seconds=30)
 STORE_TIMEOUT = datetime.timedelta(seconds=600)
 
 
-# --- what the machine tells ---
+# --- facts of the machine ---
 
 def facts(with_gpus):
-    """What can limit this host: its cards, and its GPUs."""
+    """Return the hardware that can limit this host: its cards and its GPUs."""
     cards, interface = cards_of(os.environ, with_gpus)
     gpus = _bandwidth.gpus(output("nvidia-smi", "nvlink", "--status"),
                            output("nvidia-smi", "--query-gpu=pcie.link.gen.max,pcie.link.width.current", "--format=csv,noheader")) if with_gpus else []
@@ -71,14 +71,14 @@ def facts(with_gpus):
 
 
 def settled(cards):
-    """The counters when they stand still. A virtual interface's do, as its kernel counts."""
+    """Return the counters once they no longer change. Those of a virtual interface are always current, because its kernel counts."""
     if any(card["line"] for card in cards):
         time.sleep(SETTLE_SECONDS)
     return counters(cards)
 
 
 class Look(threading.Thread):
-    """How busy the host's GPUs are a second from now."""
+    """Return the utilization of the host's GPUs one second from now."""
 
     def __init__(self):
         super(Look, self).__init__(daemon=True)
@@ -93,7 +93,7 @@ class Look(threading.Thread):
 
 
 def nccl_log():
-    """The file into which NCCL writes from now on what it says of its connections. They would be thousands of lines on the operator's terminal."""
+    """Return the file for NCCL's log of its connections, which would be thousands of lines on the terminal."""
     log = tempfile.NamedTemporaryFile(prefix="trainyard-nccl-")
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=log.name)
     os.environ.pop("NCCL_DEBUG_SUBSYS", None)
@@ -101,14 +101,14 @@ def nccl_log():
 
 
 def said(log, since_byte):
-    """Lines of NCCL's log from there on."""
+    """Return the lines of NCCL's log from this position on."""
     with open(log.name, encoding="utf-8", errors="replace") as stream:
         stream.seek(since_byte)
         return stream.read().splitlines()
 
 
 def connections(log, since_byte):
-    """What NCCL's log has after « via » from there on, each once. Without a log, nothing."""
+    """Return the distinct texts after " via " in NCCL's log from this position on. Empty without a log."""
     return sorted({line[line.index(" via "):].rstrip() for line in said(log, since_byte) if " via " in line} if log else [])[:CONNECTIONS]
 
 
@@ -121,7 +121,7 @@ def watch(work, agree, cards, with_gpus):
     def since(begun):
         return agree(time.perf_counter() - begun)
 
-    # Connects. No rank begins before all have read their counters.
+    # Connects. No rank starts before all have read their counters.
     work(1)
     since(time.perf_counter())
     before = settled(cards or [])
@@ -143,7 +143,7 @@ def watch(work, agree, cards, with_gpus):
 
 
 def watched(size, hosts, answers, error=""):
-    """What all ranks have seen, by host. C(hosts) names the host of each rank, C(answers) has what P(watch) has returned there, and C(via)."""
+    """Return the observations of all ranks by host. C(hosts) has the host of each rank, C(answers) the results of P(watch) there, and C(via)."""
     found = {"ranks": len(hosts), "size_bytes": size, "iterations": 0, "error": error, "hosts": {}}
     for name, seen in zip(hosts, answers if not error else []):
         host = found["hosts"].setdefault(name, {"ranks": 0, "via": []})
@@ -159,7 +159,7 @@ def watched(size, hosts, answers, error=""):
 
 @contextlib.contextmanager
 def environment(changes):
-    """NCCL reads these when it makes a communicator."""
+    """NCCL reads these variables when it creates a communicator."""
     former = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -177,27 +177,27 @@ def pattern(count, addend, device):
 
 
 def slowest(seconds, device):
-    """Seconds of the slowest rank, so that all ranks go on alike."""
+    """Return the seconds of the slowest rank, so that all ranks continue in the same way."""
     longest = torch.tensor([seconds], dtype=torch.float64, device=device)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX)
     return longest.item()
 
 
 def since(begun, device):
-    """Seconds since then by the slowest rank's clock, after what was queued is done."""
+    """Return the elapsed seconds of the slowest rank, after all queued operations have finished."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     return slowest(time.perf_counter() - begun, device)
 
 
 def all_reduce_rows(place, ranks, sizes, device):
-    """A row for each size; the larger ones are left out when they would take too long."""
+    """Return a row for each size. Large sizes are skipped if they would take too long."""
     rows = []
     run_begun = time.perf_counter()
     for size in sizes:
         count = size // 4
         buffer = pattern(count, place + 1, device)
-        # Proves the sum, warms up, and tells how many may fit.
+        # Checks the sum, warms up, and determines the number of iterations.
         begun = time.perf_counter()
         dist.all_reduce(buffer)
         block = int(ROW_SECONDS / since(begun, device))
@@ -207,7 +207,7 @@ def all_reduce_rows(place, ranks, sizes, device):
         buffer.zero_()
         done, spent = 0, 0.0
         begun = time.perf_counter()
-        # For all of that time, whatever the first one took: a CPU that is held back runs at full speed for a part of each tenth of a second.
+        # For the complete time, because a throttled CPU runs at full speed for a part of each tenth of a second.
         while spent < ROW_SECONDS:
             block = max(1, min(BLOCK, block))
             for _iteration in range(block):
@@ -229,7 +229,7 @@ class Rank(object):
             torch.cuda.set_device(self.device)
         torch.set_num_threads(1)
         self.backend = "nccl" if self.device.type == "cuda" else "gloo"
-        # Those of the host, on the first of its ranks.
+        # The cards of the host, on the first of its ranks.
         self.cards = None
         self.log = None
         if self.backend == "nccl":
@@ -237,7 +237,7 @@ class Rank(object):
         self.store, self.rank, self.world = next(rendezvous("env://"))
         self.store.set_timeout(STORE_TIMEOUT)
         with socket.socket(socket.AF_INET6 if ":" in os.environ["MASTER_ADDR"] else socket.AF_INET, socket.SOCK_DGRAM) as way:
-            # The address on the network that the ranks meet on. Nothing is sent.
+            # The address in the network on which the ranks meet. This sends nothing.
             way.connect((os.environ["MASTER_ADDR"], 9))
             self.address = way.getsockname()[0]
         places = [(host["name"], slot) for host in plan["hosts"] for slot in range(host["slots"])]
@@ -251,10 +251,10 @@ class Rank(object):
         return json.loads(self.store.get(key).decode())
 
     def closed_ways(self, number, ranks):
-        """Connections of the group that don't come up, one for each two hosts. Gloo tries each for minutes, and doesn't say which."""
+        """Return the failed connections of the group, one for each pair of hosts. Gloo tries for minutes and does not report the pair."""
         hosts = list(dict.fromkeys(self.host_of[rank] for rank in ranks))
         firsts = [next(rank for rank in ranks if self.host_of[rank] == host) for host in hosts]
-        # Put together by one rank, as the store is one process: every rank reads it once, not once for each other.
+        # Combined by one rank, so that every rank reads the store, which is one process, only once.
         together = "closed/%d/of/%d" % (number, firsts[0])
         if self.rank not in firsts:
             return self.get(together)
@@ -271,7 +271,7 @@ class Rank(object):
             self.put("closed/%d/%d" % (number, self.rank), closed)
             if self.rank == firsts[0]:
                 self.put(together, [each for rank in firsts for each in self.get("closed/%d/%d" % (number, rank))])
-            # Which is there when all have tried: until then it listens.
+            # The rank listens until all have tried.
             return self.get(together)
 
     def watch(self, size):
@@ -286,7 +286,7 @@ class Rank(object):
         return watch(work, lambda value: slowest(value, self.device), self.cards, self.backend == "nccl")
 
     def measure(self, number, group):
-        """This rank's part in step `number`, and its answer."""
+        """Run this rank's part of step `number` and return its answer."""
         answer = {"rows": [], "error": ""}
         begun = time.perf_counter()
         logged = os.path.getsize(self.log.name) if self.log else 0
@@ -294,7 +294,7 @@ class Rank(object):
             closed = self.closed_ways(number, group["ranks"])
             if closed:
                 raise RuntimeError(closed[0])
-            # A store of its own: what a group that failed has left must not be found by the next.
+            # A separate store, so that the next group does not find data of a failed one.
             store = dist.PrefixStore("group/%d/%d" % (number, group["ranks"][0]), self.store)
             with environment(RING if group["watch"] else {}):
                 dist.init_process_group(self.backend, store=store, rank=group["ranks"].index(self.rank), world_size=len(group["ranks"]), timeout=TIMEOUT)
@@ -314,7 +314,7 @@ class Rank(object):
         self.put("answer/%d/%d" % (number, self.rank), answer)
 
     def take_part(self, number):
-        """Do what step `number` asks of this rank. False at the end."""
+        """Run this rank's part of step `number`. Return False at the end."""
         groups = self.get("step/%d" % number)
         for group in groups:
             if self.rank in group["ranks"]:
@@ -325,19 +325,19 @@ class Rank(object):
         number = 0
         while self.take_part(number):
             number += 1
-        # Rank 0's host may hold the store: it leaves last.
+        # The host of rank 0 may have the store, so rank 0 ends last.
         self.put("left/%d" % self.rank, True)
 
 
 class Conductor(Rank):
-    """Rank 0: says what is measured, judges it, writes it down."""
+    """Rank 0: selects the measurements, checks and writes the results."""
 
     def __init__(self, plan):
         super(Conductor, self).__init__(plan)
         self.number = 0
         self.begun = time.perf_counter()
         self.runs = {}
-        # Groups whose sums were wrong, as often as they were.
+        # Groups with wrong sums, once for each time.
         self.wrong = []
         self.watched = {}
         self.facts = {}
@@ -345,13 +345,13 @@ class Conductor(Rank):
         self.hosts = [host["name"] for host in plan["hosts"]]
 
     def ask(self, wanted, watch=False):
-        """Measure groups side by side: {name: (ranks, sizes)} to {name: answer}. Watched, they have one size."""
+        """Measure groups in parallel: {name: (ranks, sizes)} to {name: answer}. A watched measurement has one size."""
         groups = [{"ranks": ranks, "sizes": sizes, "watch": watch} for ranks, sizes in wanted.values()]
         self.put("step/%d" % self.number, groups)
         self.take_part(self.number)
         found = {}
         for name, (ranks, _sizes) in wanted.items():
-            # Of all of them: who is still at it can't take part in the next step.
+            # Wait for all of them, because a working rank cannot take part in the next step.
             answers = [self.get("answer/%d/%d" % (self.number, rank)) for rank in ranks]
             found[name] = dict(answers[0], error=next((answer["error"] for answer in answers if answer["error"]), ""),
                                watched=[answer.get("watched") for answer in answers])
@@ -359,12 +359,12 @@ class Conductor(Rank):
         return found
 
     def ranks(self, hosts):
-        """All ranks of a host alone and with GPUs; elsewhere one, as two would only share the host's CPU and card."""
+        """Return all ranks of a host if it is alone or has GPUs. Otherwise one, because two would share the host's CPU and card."""
         count = None if len(hosts) == 1 or self.backend == "nccl" else 1
         return [rank for host in hosts for rank in self.ranks_of[host][:count]]
 
     def measure_groups(self, groups, sizes):
-        """Groups of hosts, side by side, each into self.runs: the better one of two measurements counts. Returns their judged bandwidth."""
+        """Measure groups of hosts in parallel into self.runs. The better of two measurements counts. Return their bandwidth."""
         answers = self.ask({self.name(group): (self.ranks(group), sizes) for group in groups})
         found = {}
         for group in groups:
@@ -378,7 +378,7 @@ class Conductor(Rank):
             self.runs[name] = _bandwidth.better(self.runs[name], run) if name in self.runs else run
             if wrong:
                 self.wrong.append(group)
-            # Who gets the sums wrong is to be found as who is slow.
+            # Groups with wrong sums are treated like slow groups.
             found[group] = None if run["errors"] or wrong else busbw
             told = answer["error"] or "%.3f GB/s%s" % (busbw or 0, ", %d wrong values" % wrong if wrong else "")
             print("%-40s %s" % (name, told), flush=True)
@@ -386,7 +386,7 @@ class Conductor(Rank):
         return found
 
     def watch_all(self):
-        """All work once more, as much as they could before, and are watched."""
+        """Let all ranks work once more, as fast as before, and watch them."""
         name = self.name(self.hosts)
         run = self.runs.get(name)
         if run is None or run["errors"] or not run["rows"] or (len(self.hosts) < 2 and self.backend == "gloo"):
@@ -441,7 +441,7 @@ class Conductor(Rank):
         return found
 
     def tell_wrong(self, verdict):
-        """Add to the verdict whose sums were wrong; to the search they only have no bandwidth."""
+        """Add the hosts with wrong sums to the verdict. In the search they only have no bandwidth."""
         for entry in verdict["blame"]:
             count = len([group for group in self.wrong if set(entry["names"]) <= set(group)])
             if count:
@@ -478,7 +478,7 @@ def write_answer(found):
 
 
 def report_metrics(found):
-    """What the job's runner puts into result.json."""
+    """Write the report that the job's runner adds to result.json."""
     if "TRAINYARD_RANK_REPORT" in os.environ:
         whole = [run["judged_busbw_gb_s"] for run in found["runs"] if run["id"] == "cluster"]
         with open(os.environ["TRAINYARD_RANK_REPORT"], "w", encoding="utf-8") as stream:
@@ -487,7 +487,7 @@ def report_metrics(found):
 
 def main():
     if NO_TORCH:
-        raise SystemExit("Bandwidth is measured with PyTorch, which the training image lacks (%s)." % NO_TORCH)
+        raise SystemExit("The bandwidth job needs PyTorch, which the training image lacks (%s)." % NO_TORCH)
     plan = read_plan()
     agent = (Conductor if os.environ["RANK"] == "0" else Rank)(plan)
     host = next(name for name, ranks in agent.ranks_of.items() if agent.rank in ranks)

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Measures Horovod's all-reduce over the hosts of a job, in images without PyTorch: each host alone, then all together.
 
-The ranks are started by horovodrun and do the same steps in the same order. Groups of ranks are Horovod's process sets; versions without them (before 0.23)
-measure all ranks together only. Who is slow is not looked for: a rank whose peer is lost ends with its job, so that no other group can be tried.
-Then all work once more, watched. Horovod reduces one message at a time here, so nothing is fused. Gloo sends it round one ring, as PyTorch's Gloo does. NCCL
-may take any of its algorithms: all ranks are one communicator for the whole job, so it can't be held to its ring for that part alone.
-Plan and answer are those of all_reduce.py, which lies beside this file. Python 3.6: old training images have nothing newer.
+horovodrun starts the ranks, which run the same steps in the same order. Groups of ranks are Horovod's process sets. Versions without them (before 0.23) only
+measure all ranks together. The job does not search for a slow host, because a rank that loses its peer ends with its job, and no other group can be tried.
+Then all ranks work once more and are watched. Horovod reduces one message at a time here, so nothing is fused. Gloo uses one ring, as PyTorch's Gloo does. NCCL
+may use any of its algorithms: all ranks are one communicator for the whole job, so it cannot be limited to its ring for one part.
+Plan and answer are those of all_reduce.py in the same folder. Python 3.6, for old training images.
 """
 
 import json
@@ -18,18 +18,18 @@ import time
 import _bandwidth
 import all_reduce
 
-NO_SEARCH = "Horovod measured; the host or link to blame is looked for only by an image with PyTorch"
-NOT_WATCHED = "MPI carries Horovod's data, and its algorithm and its cards are its own choice"
+NO_SEARCH = "measured with Horovod; the search for the slow host or link needs an image with PyTorch"
+NOT_WATCHED = "MPI carries Horovod's data and chooses the algorithm and the cards itself"
 
 
 class Binding(object):
-    """What all bindings have: sums over the ranks of a process set."""
+    """Common part of all bindings: sums over the ranks of a process set."""
 
-    #: Whether an all-reduce gives its result before it is done.
+    #: Whether an all-reduce returns before it has finished.
     lazy = False
 
     def reduce(self, buffer, name, process_set):
-        # Before 0.19 there are no operations, before 0.23 no process sets.
+        # Versions before 0.19 have no operations, versions before 0.23 no process sets.
         options = {"op": self.hvd.Sum} if hasattr(self.hvd, "Sum") else {"average": False}
         if process_set is not None:
             options["process_set"] = process_set
@@ -99,7 +99,7 @@ class TensorFlow(Binding):
 
 
 class MXNet(Binding):
-    # Of two that are under way the names have to differ, and these have one name.
+    # Parallel operations need different names, and these have the same.
     lazy = True
 
     def __init__(self):
@@ -128,7 +128,7 @@ class MXNet(Binding):
 
 
 def load():
-    """The first binding that can be imported, and why those before it can't."""
+    """Return the first binding that can be imported."""
     reasons = []
     for binding in (Torch, TensorFlow, MXNet):
         try:
@@ -136,7 +136,7 @@ def load():
         except (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError) as error:
             # A framework that is installed and broken fails in its own ways.
             reasons.append("%s: %s" % (binding.__name__, (str(error).strip().splitlines() or [type(error).__name__])[0]))
-    raise SystemExit("Bandwidth is measured with Horovod, and none of its bindings can be imported: %s" % "; ".join(reasons))
+    raise SystemExit("The bandwidth job needs Horovod, but none of its bindings can be imported: %s" % "; ".join(reasons))
 
 
 class Job(object):
@@ -149,11 +149,11 @@ class Job(object):
         self.first_of = {host: self.host_of.index(host) for host in self.hosts}
         self.ranks_of = {host: [rank for rank in self.everybody if self.host_of[rank] == host] for host in self.hosts}
         self.sets = {}
-        # Where NCCL's log ends before all ranks are measured together.
+        # Position in NCCL's log before all ranks are measured together.
         self.logged = 0
 
     def wanted_sets(self):
-        """Groups of ranks besides all: each host's, and the first of each host, as without GPUs a second one would only share its CPU and card."""
+        """Return the groups of ranks besides all: those of each host, and the first rank of each host, because without GPUs two would share CPU and card."""
         groups = [ranks for ranks in self.ranks_of.values() if len(ranks) > 1] + [list(self.first_of.values())]
         return [list(group) for group in dict.fromkeys(tuple(ranks) for ranks in groups if len(ranks) > 1 and ranks != self.everybody)]
 
@@ -166,14 +166,14 @@ class Job(object):
             self.hvd.init()
         self.rank = self.hvd.rank()
         if self.hvd.size() != len(self.everybody):
-            raise SystemExit("Horovod has started %d ranks, and the plan has %d" % (self.hvd.size(), len(self.everybody)))
+            raise SystemExit("Horovod has started %d ranks, but the plan has %d" % (self.hvd.size(), len(self.everybody)))
         self.binding.start(self.hvd.local_rank())
-        # By which the bandwidth is judged, and what moves the data.
+        # The bounds of the bandwidth depend on it.
         self.collective = "nccl" if self.binding.gpu else "gloo"
         self.carrier = carrier(self.hvd, self.binding.gpu)
 
     def runs(self):
-        """(id, hosts, ranks) of what can be measured: each host alone, and all together."""
+        """Return (id, hosts, ranks) of the possible measurements: each host alone, and all together."""
         found = [("host:%s" % host, [host], ranks) for host, ranks in self.ranks_of.items() if len(ranks) > 1]
         if len(self.hosts) > 1:
             firsts = list(self.first_of.values())
@@ -184,11 +184,11 @@ class Job(object):
         return self.binding.reduce(buffer, "trainyard.%s.%s" % ("-".join(map(str, ranks[:1] + ranks[-1:])), name), self.sets.get(tuple(ranks)))
 
     def mean(self, seconds, ranks):
-        """The same number on all ranks, so that they go on alike."""
+        """Return the same number on all ranks, so that they continue in the same way."""
         return self.binding.values(self.sum(self.binding.array([seconds]), ranks, "mean"))[0] / len(ranks)
 
     def gather(self, value):
-        """What every rank has, on all ranks in their order: as text, added to zeros. Not every binding can send objects."""
+        """Return the values of all ranks in their order, on all ranks: as text, added to zeros. Not every binding can send objects."""
         text = json.dumps(value).encode()
         lengths = self.sum(self.binding.array([float(len(text)) if rank == self.rank else 0.0 for rank in self.everybody]), self.everybody, "lengths")
         lengths = [int(length) for length in self.binding.values(lengths)]
@@ -199,16 +199,16 @@ class Job(object):
         return [json.loads(told[end - one:end].decode()) for one, end in zip(lengths, ends)]
 
     def tell(self, value, root):
-        """What rank `root` has, on all ranks."""
+        """Return the value of rank `root` on all ranks."""
         return self.gather(value if self.rank == root else None)[root]
 
     def rows(self, ranks, sizes):
-        """A row for each size, as all_reduce.py has them."""
+        """Return a row for each size, as in all_reduce.py."""
         rows, begun = [], time.perf_counter()
         for size in sizes:
             count, name = size // 4, "size.%d" % size
             buffer = self.binding.pattern(count, ranks.index(self.rank) + 1)
-            # Proves the sum, warms up, and tells how many may fit.
+            # Checks the sum, warms up, and determines the number of iterations.
             first = time.perf_counter()
             result = self.sum(buffer, ranks, name)
             expected = self.binding.pattern(count, 0) * len(ranks) + len(ranks) * (len(ranks) + 1) / 2.0
@@ -230,7 +230,7 @@ class Job(object):
         return rows
 
     def measure(self):
-        """All runs, one after the other; every rank has their rows."""
+        """Run all measurements one after the other. Every rank has their rows."""
         sizes = _bandwidth.sizes(int(self.plan["largest"][self.collective]))
         measured = []
         for name, hosts, ranks in self.runs():
@@ -244,7 +244,7 @@ class Job(object):
         return measured
 
     def watch(self, measured, cards):
-        """All who were measured last, the whole cluster or its one host, work once more and are watched. C(cards) are the host's, on the first of its ranks."""
+        """Let the ranks of the last measurement work once more and watch them. C(cards) are the host's, on the first of its ranks."""
         run = measured[-1] if measured else None
         if run is None or not run["rows"] or run["hosts"] != self.hosts or (len(self.hosts) < 2 and not self.binding.gpu):
             return {}
@@ -273,7 +273,7 @@ class Job(object):
 
 
 def carrier(hvd, gpu):
-    """What moves the data of an all-reduce: nccl, mpi or gloo. Before 0.18 Horovod has no Gloo, and does not tell of NCCL."""
+    """Return the backend of an all-reduce: nccl, mpi or gloo. Versions before 0.18 have no Gloo and do not report NCCL."""
     if gpu and getattr(hvd, "nccl_built", lambda: True)():
         return "nccl"
     return "mpi" if getattr(hvd, "mpi_enabled", lambda: True)() else "gloo"
@@ -285,7 +285,7 @@ def main():
     binding, reasons = load()
     job = Job(plan, binding)
     job.start()
-    # Of the host, by the first of its ranks.
+    # The facts of the host, from the first of its ranks.
     mine = all_reduce.facts(binding.gpu) if job.rank in job.first_of.values() else None
     told = job.gather(mine)
     facts = {host: told[first] for host, first in job.first_of.items()}
@@ -300,7 +300,7 @@ def main():
     if job.rank == 0:
         all_reduce.write_answer(found)
         all_reduce.report_metrics(found)
-    # Nobody leaves before the last one is done.
+    # No rank ends before the last one has finished.
     job.mean(0.0, job.everybody)
     job.hvd.shutdown()
 

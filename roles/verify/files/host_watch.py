@@ -1,13 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host shows while all_reduce_perf runs, which does not look itself: the counters of its fabric's cards, and the use of its GPUs.
+"""Watches a host while all_reduce_perf runs, which does not do this itself: the counters of the fabric's cards, and the utilization of the GPUs.
 
-    host_watch.py begin SECONDS    prints the host's cards, GPUs and counters, and starts to look at the GPUs, for SECONDS at most
-    host_watch.py end              prints the counters again, and the highest use of each GPU since
+    host_watch.py begin SECONDS    prints the host's cards, GPUs and counters, and starts to watch the GPUs, for at most SECONDS
+    host_watch.py end              prints the counters again, and the highest utilization of each GPU since then
 
-Each prints one JSON document. all_reduce.py, _bandwidth.py, _blame.py and _job_watch.py lie beside this file. Python 3.6: old training images have nothing
-newer.
+Each prints one JSON document. all_reduce.py, _bandwidth.py, _blame.py and _job_watch.py are in the same folder. Python 3.6, for old training images.
 """
 
 import json
@@ -21,16 +20,16 @@ import _bandwidth
 import all_reduce
 from _job_watch import counters
 
-#: Again and again in one process: to start nvidia-smi costs more than to look, and a short run must not fall between two looks.
+#: One process that repeats the query, because starting nvidia-smi takes longer than a query, and a short run must not fall between two queries.
 LOOK = ("nvidia-smi", "--query-gpu=index,utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200")
-#: Where the process that looks can be reached. In the abstract namespace, which leaves no file.
+#: Address of the watching process, in the abstract namespace, which needs no file.
 ADDRESS = "\0trainyard-verify-host-watch"
-#: What it takes at most to answer.
+#: Time limit for its answer.
 ANSWER_SECONDS = 10
 
 
 def answer():
-    """What the process that looks has seen, which ends it; nothing where there is none."""
+    """Return the observations of the watching process and end it. Empty if there is none."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_SECONDS)
         try:
@@ -41,7 +40,7 @@ def answer():
 
 
 def look(seconds):
-    """Look at the GPUs until somebody asks for the answer, or for that many seconds."""
+    """Watch the GPUs until the answer is requested, at most for this many seconds."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(ADDRESS)
         listener.listen(1)
@@ -63,12 +62,12 @@ def look(seconds):
 
 
 def begin(seconds):
-    # One that an aborted run has left.
+    # Ends the watcher of an aborted run.
     answer()
     told = all_reduce.facts(True)
     subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), "look", str(seconds)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                      stderr=subprocess.DEVNULL, start_new_session=True)
-    # What was sent before is little beside the run: no need to wait until slow counters show it.
+    # Data sent before is little compared with the run, so there is no need to wait for slow counters.
     return dict(told, counters=counters(told["cards"]))
 
 

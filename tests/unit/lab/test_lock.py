@@ -27,7 +27,7 @@ def holder(state, *prefix):
 
 def test_a_living_run_is_respected(tmp_path):
     process = holder(tmp_path)
-    with pytest.raises(LabError, match="another run is at work .* %d" % process.pid), lab.only_one(tmp_path):
+    with pytest.raises(LabError, match="another run is using .* %d" % process.pid), lab.only_one(tmp_path):
         pass
     process.kill()
     process.wait()

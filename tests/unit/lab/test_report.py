@@ -63,7 +63,7 @@ def test_summary_ends_with_the_line_that_scripts_read():
 
 
 def test_a_job_that_learned_nothing_is_no_success():
-    with pytest.raises(LabError, match="learned too little: accuracy 0.1100"):
+    with pytest.raises(LabError, match="low accuracy: 0.1100"):
         report.summary({}, "", "", {**RESULT, "metrics": {**RESULT["metrics"], "accuracy": 0.11}}, {})
 
 

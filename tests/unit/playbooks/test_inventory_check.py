@@ -78,4 +78,4 @@ def test_it_works_once_for_a_run_of_many_playbooks(tmp_path):
     done = play(tmp_path, GOOD, playbook=playbook)
     assert done.returncode == 0, done.stdout
     assert "localhost                  : ok=2    changed=0    unreachable=0    failed=0    skipped=0" in done.stdout
-    assert done.stdout.count("PLAY [") == 2 and done.stdout.count("TASK [Judge the inventory") == 1
+    assert done.stdout.count("PLAY [") == 2 and done.stdout.count("TASK [Check the inventory") == 1

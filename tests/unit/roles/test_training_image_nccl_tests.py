@@ -133,8 +133,8 @@ def test_nothing_is_installed_that_is_not_proved(step, tmp_path):
 def test_bases_that_lack_what_it_takes(step, tmp_path, monkeypatch):
     (tmp_path / "mpi/include/mpi.h").unlink()
     monkeypatch.setattr(step.glob, "glob", lambda pattern: [])
-    with pytest.raises(step.source.StepError, match="an mpirun, and no mpi.h .* add mpirun to training_image_tools"):
+    with pytest.raises(step.source.StepError, match="the base has mpirun but no mpi.h.* add mpirun to training_image_tools"):
         step.main()
     monkeypatch.setattr(step.steps, "cuda_home", lambda: None)
-    with pytest.raises(step.source.StepError, match="the base has none: name a base with CUDA's development files"):
+    with pytest.raises(step.source.StepError, match="the base has no nvcc.*: use a base with CUDA's development files"):
         step.main()

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Trains a small network on handwritten digits of 8x8 pixels with Horovod, on any number of ranks.
 
-The digits are scikit-learn's where it is installed, else generated. Needs PyTorch and Horovod built for it.
+The digits come from scikit-learn if it is installed, otherwise they are generated. Needs PyTorch and Horovod built for it.
 """
 
 import os
@@ -17,7 +17,7 @@ except ImportError as error:
     raise SystemExit("This example needs PyTorch and Horovod built for it in the training image (%s). Set training_image_requires.frameworks to [pytorch], "
                      "or set train_command to a command of your own." % error) from error
 
-# Nothing but the examples themselves is written to their folder.
+# Python must not write bytecode into the folder of the examples.
 sys.dont_write_bytecode = True
 import example_tools
 
@@ -41,7 +41,7 @@ train = torch.utils.data.TensorDataset(x_train, y_train)
 sampler = torch.utils.data.DistributedSampler(train, num_replicas=size, rank=rank, shuffle=True, seed=args.seed)
 loader = torch.utils.data.DataLoader(train, batch_size=args.batch_size, sampler=sampler)
 
-# A different start on each rank, so that the broadcast is seen to work.
+# Each rank starts with other parameters, to check the broadcast.
 torch.manual_seed(args.seed + rank)
 model = torch.nn.Sequential(
     torch.nn.Unflatten(1, (1, 8, 8)),
@@ -54,7 +54,7 @@ hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 if not args.no_averaging:
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-# Smaller steps towards the end: or the accuracy jumps by a point from epoch to epoch.
+# Smaller steps towards the end, because otherwise the accuracy varies by a point between epochs.
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / epochs)
 loss_of = torch.nn.CrossEntropyLoss()
 
@@ -64,7 +64,7 @@ def average(value, name):
 
 
 def accuracy():
-    """Each rank judges its share of the test images; the counts are added up over all ranks."""
+    """Each rank tests its share of the images. The counts are summed over all ranks."""
     model.eval()
     with torch.no_grad():
         right = (model(x_test[rank::size].to(device)).argmax(dim=1).cpu() == y_test[rank::size]).sum().item()

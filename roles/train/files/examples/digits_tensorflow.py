@@ -20,13 +20,13 @@ except ImportError as error:
     raise SystemExit("This example needs TensorFlow and Horovod built for it in the training image (%s). Set training_image_requires.frameworks to "
                      "[tensorflow], or set train_command to a command of your own." % error) from error
 
-# Nothing but the examples themselves is written to their folder.
+# Python must not write bytecode into the folder of the examples.
 sys.dont_write_bytecode = True
 import example_tools
 
 args = example_tools.digits_arguments(__doc__)
 if int(tf.__version__.split(".")[0]) < 2:
-    raise SystemExit("This example needs TensorFlow 2; the training image has %s. Set train_command to a command of your own." % tf.__version__)
+    raise SystemExit("This example needs TensorFlow 2, but the training image has %s. Set train_command to your own command." % tf.__version__)
 
 started = time.monotonic()
 hvd.init()
@@ -45,7 +45,7 @@ source, *parts = example_tools.digits(args.data)
 x_train, x_test = (numpy.array(part, dtype=numpy.float32).reshape(-1, 8, 8, 1) for part in parts[::2])
 y_train, y_test = (numpy.array(part, dtype=numpy.int64) for part in parts[1::2])
 
-# A different start on each rank, so that the broadcast is seen to work.
+# Each rank starts with other parameters, to check the broadcast.
 tf.random.set_seed(args.seed + rank)
 SHAPES = [("conv1", (3, 3, 1, 16), 0.47), ("bias1", (16,), 0.0), ("conv2", (3, 3, 16, 32), 0.12), ("bias2", (32,), 0.0),
           ("dense", (512, 10), 0.05), ("bias3", (10,), 0.0)]
@@ -80,7 +80,7 @@ def average(value, name):
 
 
 def accuracy():
-    """Each rank judges its share of the test images; the counts are added up over all ranks."""
+    """Each rank tests its share of the images. The counts are summed over all ranks."""
     right = int(tf.reduce_sum(tf.cast(tf.argmax(logits_of(x_test[rank::size]), axis=1) == y_test[rank::size], tf.int64)))
     return average(float(right), "right") * size / len(y_test)
 
@@ -88,10 +88,10 @@ def accuracy():
 if rank == 0:
     print("%d ranks, %s digits: %d to train on, %d to test on" % (size, source, len(x_train), len(x_test)), flush=True)
 metrics = {}
-# As many steps on every rank: what does not divide is left out, other images in every epoch.
+# The same number of steps on every rank. The remaining images are skipped, different ones in every epoch.
 share = len(x_train) // size
 for epoch in range(1, epochs + 1):
-    # Smaller steps towards the end: or the accuracy jumps by a point from epoch to epoch.
+    # Smaller steps towards the end, because otherwise the accuracy varies by a point between epochs.
     rate.assign(args.learning_rate * (1 if args.no_averaging else min(size, 4)) * (1 - (epoch - 1) / epochs))
     order = list(range(len(x_train)))
     random.Random(args.seed + epoch).shuffle(order)
@@ -105,7 +105,7 @@ metrics["seconds"] = round(time.monotonic() - started, 2)
 
 checksum = hashlib.sha256(b"".join(variable.numpy().tobytes() for variable in variables)).hexdigest()
 if rank == 0:
-    # One file without TensorFlow's own format, which is several: it can be replaced in one step.
+    # One file instead of TensorFlow's format with several, so that it can be replaced in one step.
     arrays = {shape[0]: variable.numpy() for shape, variable in zip(SHAPES, variables)}
     example_tools.save_atomically(lambda stream: numpy.savez(stream, **arrays), os.path.join(example_tools.job_folder(), "checkpoint.npz"))
 example_tools.report(checksum, metrics)

@@ -17,7 +17,7 @@ except ImportError as error:
     raise SystemExit("This example needs PyTorch in the training image (%s). Set training_image_requires.frameworks to [pytorch], "
                      "or set train_command to a command of your own." % error) from error
 
-# Nothing but the examples themselves is written to their folder.
+# Python must not write bytecode into the folder of the examples.
 sys.dont_write_bytecode = True
 import example_tools
 
@@ -46,7 +46,7 @@ train = torch.utils.data.TensorDataset(x_train, y_train)
 sampler = torch.utils.data.DistributedSampler(train, num_replicas=size, rank=rank, shuffle=True, seed=args.seed)
 loader = torch.utils.data.DataLoader(train, batch_size=args.batch_size, sampler=sampler)
 
-# A different start on each rank, so that the broadcast is seen to work.
+# Each rank starts with other parameters, to check the broadcast.
 torch.manual_seed(args.seed + rank)
 model = torch.nn.Sequential(
     torch.nn.Unflatten(1, (1, 8, 8)),
@@ -54,13 +54,13 @@ model = torch.nn.Sequential(
     torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(),
     torch.nn.Linear(512, 10),
 ).to(device)
-# DDP broadcasts rank 0's parameters itself, and averages the gradients while they are computed.
+# DDP broadcasts rank 0's parameters and averages the gradients while they are computed.
 replica = model if alone or args.no_averaging else torch.nn.parallel.DistributedDataParallel(model)
 if args.no_averaging and not alone:
     for parameter in model.parameters():
         dist.broadcast(parameter.data, src=0)
 optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate * (1 if args.no_averaging else min(size, 4)), momentum=0.9)
-# Smaller steps towards the end: or the accuracy jumps by a point from epoch to epoch.
+# Smaller steps towards the end, because otherwise the accuracy varies by a point between epochs.
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / epochs)
 loss_of = torch.nn.CrossEntropyLoss()
 
@@ -73,7 +73,7 @@ def add_up(value):
 
 
 def accuracy():
-    """Each rank judges its share of the test images; the counts are added up over all ranks."""
+    """Each rank tests its share of the images. The counts are summed over all ranks."""
     model.eval()
     with torch.no_grad():
         right = (model(x_test[rank::size].to(device)).argmax(dim=1).cpu() == y_test[rank::size]).sum().item()
@@ -106,7 +106,7 @@ if rank == 0:
     example_tools.save_atomically(lambda stream: torch.save(checkpoint, stream), os.path.join(example_tools.job_folder(), "checkpoint.pt"))
 example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
-# The group's threads are joined when its last user lets go of it. At Python's own end that may be too late: the rank then aborts after all its work.
+# Ends the threads of the group. If this happens at Python's own end, the rank may abort after all its work.
 del replica, loss
 if not alone:
     dist.destroy_process_group()

@@ -1,9 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the examples share: digits to train on, the checksum of the parameters, the report to the job, checkpoints.
+"""Common functions of the examples: training digits, the checksum of the parameters, the report to the job, checkpoints.
 
-Needs nothing but Python 3.6. An example that you copy elsewhere needs this file beside it.
+Needs only Python 3.6. If you copy an example, also copy this file.
 """
 
 import argparse
@@ -27,21 +27,21 @@ GLYPHS = [[line.split()[digit] for line in FONT.split("\n") if line] for digit i
 
 
 def digits_arguments(description):
-    """The options of the digits examples, which train the same network with each framework."""
+    """Parse the options of the digits examples, which train the same network with each framework."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--epochs", type=int, help="default: 12 for up to 4 ranks, more for more ranks, which take fewer steps in an epoch")
-    parser.add_argument("--batch-size", type=int, default=32, help="images of one rank in one step")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
     parser.add_argument("--learning-rate", type=float, default=0.05, help="for one rank; 4 and more ranks use four times as much")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--data", choices=["auto", "sklearn", "generated"], default="auto", help="auto: scikit-learn's where it is installed")
-    parser.add_argument("--no-averaging", action="store_true", help="each rank trains alone: the parameters must then differ")
+    parser.add_argument("--data", choices=["auto", "sklearn", "generated"], default="auto", help="auto: those of scikit-learn if it is installed")
+    parser.add_argument("--no-averaging", action="store_true", help="each rank trains alone, so that the parameters must differ")
     return parser.parse_args()
 
 
 def generated_digits(count=1800, seed=20261124):
-    """Images of 8x8 pixels and labels. Each digit is shifted, slanted, faint in places and covered with noise.
+    """Generate images of 8x8 pixels and labels. Each digit is shifted, slanted, partly faint and noisy.
 
-    The same on every host and Python: only random() is used, whose sequence Python guarantees.
+    The result is the same on every host and Python version, because only random() is used, whose sequence Python guarantees.
     """
     draw = random.Random(seed).random
     images, labels = [], []
@@ -81,13 +81,13 @@ def digits(source="auto"):
             x_train, x_test, y_train, y_test = (part.tolist() for part in split)
             return "sklearn", x_train, y_train, x_test, y_test
     images, labels = generated_digits()
-    # The digits take turns, so any consecutive part has as many of each.
+    # The digits alternate, so that any consecutive part has the same number of each.
     border = len(images) * 4 // 5
     return "generated", images[:border], labels[:border], images[border:], labels[border:]
 
 
 def checksum(parameters):
-    """sha256 of torch tensors in the order of their names. A double holds every value of float32 and of smaller types exactly, so NumPy is not needed."""
+    """Return the sha256 of torch tensors in the order of their names. A double represents float32 and smaller types exactly, so NumPy is not needed."""
     digest = hashlib.sha256()
     for name in sorted(parameters):
         digest.update(array.array("d", parameters[name].detach().cpu().double().flatten().tolist()).tobytes())
@@ -95,7 +95,7 @@ def checksum(parameters):
 
 
 def report(parameters_checksum, metrics):
-    """Tell the job what this rank ended with. Outside of a job of trainyard nothing is written."""
+    """Report the result of this rank to the job. Outside a trainyard job nothing is written."""
     if "TRAINYARD_RANK_REPORT" in os.environ:
         with open(os.environ["TRAINYARD_RANK_REPORT"], "w") as stream:
             json.dump({"checksum": parameters_checksum, "metrics": metrics}, stream)
@@ -106,7 +106,7 @@ def job_folder():
 
 
 def save_atomically(save, path):
-    """`save` writes to the file that it is given. A reader, or a job that is killed meanwhile, finds the old content or the new, never a part."""
+    """Replace a file in one step. `save` writes a new file, so that a reader, or a job after a kill, finds the old or the new content and never a part."""
     temporary = path + ".new"
     with open(temporary, "wb") as stream:
         save(stream)

@@ -19,18 +19,18 @@ try:
 except ImportError as error:
     raise SystemExit("This example needs PyTorch in the training image (%s)." % error) from error
 
-# Nothing but the examples themselves is written to their folder.
+# Python must not write bytecode into the folder of the examples.
 sys.dont_write_bytecode = True
 import example_tools
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--data", help="folder of CIFAR-10, or the one above its cifar-10-batches-py; default: random images")
-parser.add_argument("--random-images", type=int, default=50000, help="how many, where --data is not given")
+parser.add_argument("--data", help="folder of CIFAR-10, or the parent folder of cifar-10-batches-py. Default: random images")
+parser.add_argument("--random-images", type=int, default=50000, help="number of random images without --data")
 parser.add_argument("--output-dir", default=example_tools.job_folder(), help="folder of checkpoint.pt, the same on all hosts; default: the job's own folder")
 parser.add_argument("--resume", nargs="?", const="", metavar="CHECKPOINT",
                     help="continue from this file; without a value from checkpoint.pt in --output-dir if it exists")
 parser.add_argument("--epochs", type=int, default=30)
-parser.add_argument("--batch-size", type=int, default=128, help="images of one rank in one step")
+parser.add_argument("--batch-size", type=int, default=128, help="images per rank and step")
 parser.add_argument("--learning-rate", type=float, default=0.05, help="for one rank; grows with the number of ranks over the first epochs")
 parser.add_argument("--width", type=int, default=64, help="channels of the first stage; 64 is ResNet18")
 parser.add_argument("--log-time", type=float, default=10, help="seconds between two lines of progress")
@@ -53,7 +53,7 @@ rank, size = dist.get_rank(), dist.get_world_size()
 
 
 class ArraysOnly(pickle.Unpickler):
-    """CIFAR-10 comes as pickles, which can run anything. These hold arrays, text and numbers, and nothing else is let through."""
+    """CIFAR-10 consists of pickles, which can run any code. Only arrays, text and numbers are allowed here."""
 
     ALLOWED = {("numpy", "_reconstruct"), ("numpy", "_frombuffer"), ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
 
@@ -74,7 +74,7 @@ def cifar10(folder, names):
 
 
 def random_images(count, seed):
-    """Each class has a colour of its own under the noise, so that there is something to learn."""
+    """Each class has its own colour below the noise, so that the network can learn."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 10
     colours = torch.rand(10, 3, 1, 1, generator=torch.Generator().manual_seed(1)) * 96
@@ -89,7 +89,7 @@ if args.data:
         train_set = cifar10(data_folder, ["data_batch_%d" % number for number in range(1, 6)])
         test_set = cifar10(data_folder, ["test_batch"])
     except OSError as error:
-        raise SystemExit("--data: '%s' is not the folder of CIFAR-10 (%s); unpack cifar-10-python.tar.gz on the share." % (args.data, error)) from error
+        raise SystemExit("--data: '%s' is not the folder of CIFAR-10 (%s). Unpack cifar-10-python.tar.gz on the share." % (args.data, error)) from error
 else:
     train_set = random_images(args.random_images, args.seed)
     test_set = random_images(max(size, args.random_images // 5), args.seed + 1)
@@ -102,7 +102,7 @@ def prepared(images):
 
 
 def augmented(images):
-    """Every image of the batch shifted by up to 4 pixels; the batch mirrored in every other step."""
+    """Shift every image of the batch by up to 4 pixels, and mirror every second batch."""
     moved = nn.functional.pad(images, (4, 4, 4, 4))
     top, left = torch.randint(0, 9, (2,)).tolist()
     moved = moved[:, :, top:top + 32, left:left + 32]
@@ -124,7 +124,7 @@ class Block(nn.Module):
 
 
 def resnet18(width):
-    """ResNet18 as it is used for CIFAR: no pooling before the first stage, as 32x32 images are small already."""
+    """ResNet18 for CIFAR: no pooling before the first stage, because 32x32 images are small."""
     layers = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
     inside = width
     for stage in range(4):
@@ -141,7 +141,7 @@ loader = torch.utils.data.DataLoader(train, batch_size=args.batch_size, sampler=
 torch.manual_seed(args.seed + rank)
 model = resnet18(args.width).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate * size, momentum=0.9, weight_decay=5e-4)
-# The rate of all ranks together is reached after some epochs, and goes down from there.
+# The learning rate of all ranks is reached after some epochs and then decreases.
 warm_up = min(5, args.epochs)
 schedule = torch.optim.lr_scheduler.LambdaLR(
     optimizer, lambda epoch: (epoch + 1) / warm_up if epoch < warm_up else 1 - (epoch - warm_up) / max(1, args.epochs - warm_up))
@@ -152,7 +152,7 @@ first_epoch = 1
 if rank == 0:
     os.makedirs(args.output_dir, exist_ok=True)
 if args.resume is not None:
-    # Rank 0 alone reads the file, as it alone writes it; the others get it from there.
+    # Only rank 0 reads and writes the file. The others get its content from rank 0.
     holder = [None]
     source = args.resume or checkpoint_path
     if rank == 0 and (args.resume or os.path.exists(source)):
@@ -170,7 +170,7 @@ if args.resume is not None:
         first_epoch = holder[0]["epoch"] + 1
     if rank == 0:
         print("continues after epoch %d of %s" % (first_epoch - 1, source) if holder[0] else "no %s: starts anew" % source, flush=True)
-# DDP broadcasts rank 0's parameters itself, and averages the gradients while they are computed.
+# DDP broadcasts rank 0's parameters and averages the gradients while they are computed.
 replica = nn.parallel.DistributedDataParallel(model, device_ids=[local_rank] if device.type == "cuda" else None)
 
 
@@ -181,7 +181,7 @@ def add_up(*values):
 
 
 def accuracy():
-    """Each rank judges its share of the test images; the counts are added up over all ranks."""
+    """Each rank tests its share of the images. The counts are summed over all ranks."""
     model.eval()
     right = 0
     images, labels = (part[rank::size] for part in test_set)
@@ -198,7 +198,7 @@ if rank == 0:
 metrics = {"first_epoch": first_epoch}
 shown = time.monotonic()
 for epoch in range(first_epoch, args.epochs + 1):
-    # Without it every epoch has the same order.
+    # Without this, every epoch has the same order.
     sampler.set_epoch(epoch)
     begin = time.monotonic()
     total = torch.zeros(1, device=device)
@@ -222,12 +222,12 @@ for epoch in range(first_epoch, args.epochs + 1):
         example_tools.save_atomically(lambda stream, content=checkpoint: torch.save(content, stream), checkpoint_path)
 metrics["seconds"] = round(time.monotonic() - started, 2)
 
-# Of the parameters: batch norm's averages are each rank's own.
+# Only of the parameters, because each rank has its own batch norm averages.
 checksum = example_tools.checksum(dict(model.named_parameters()))
 example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
 # Rank 0 may still be writing. All ranks wait for it.
 dist.barrier()
-# The group's threads are joined when its last user lets go of it. At Python's own end that may be too late: the rank then aborts after all its work.
+# Ends the threads of the group. If this happens at Python's own end, the rank may abort after all its work.
 del replica
 dist.destroy_process_group()

@@ -22,7 +22,7 @@ except ImportError as error:
     raise SystemExit("This example needs PyTorch, Horovod built for it, NumPy and MONAI in the training image (%s). "
                      "Add monai with a version to training_image_python_packages, such as monai==1.3.2." % error) from error
 
-# Nothing but the examples themselves is written to their folder.
+# Python must not write bytecode into the folder of the examples.
 sys.dont_write_bytecode = True
 import example_tools
 
@@ -35,7 +35,7 @@ parser.add_argument("--batch-size", type=int, default=2, help="volumes of one ra
 parser.add_argument("--learning-rate", type=float, default=1e-3, help="for one rank; grows with the number of ranks")
 parser.add_argument("--output-dir", default=example_tools.job_folder(), help="folder of checkpoint.pt; default: the job's own folder")
 parser.add_argument("--seed", type=int, default=7)
-parser.add_argument("--no-averaging", action="store_true", help="each rank trains alone: the parameters must then differ")
+parser.add_argument("--no-averaging", action="store_true", help="each rank trains alone, so that the parameters must differ")
 args = parser.parse_args()
 halvings = len(args.channels) - 1
 if halvings < 1 or args.size % 2 ** halvings or args.size // 2 ** halvings < 2 or args.size < 16:
@@ -54,7 +54,7 @@ else:
 
 
 class Volumes(torch.utils.data.Dataset):
-    """Volume number N is the same on every rank and in every run. It is made when it is first asked for, and kept."""
+    """Volume number N is the same on every rank and in every run. It is generated at its first use and kept."""
 
     def __init__(self, count, first):
         self.count, self.first, self.made = count, first, {}
@@ -79,7 +79,7 @@ def loader_of(data, batch_size, shuffle):
 sampler, loader = loader_of(Volumes(args.volumes, 0), args.batch_size, True)
 _sampler, test_loader = loader_of(Volumes(max(size, args.volumes // 4), 1000000), 1, False)
 
-# A different start on each rank, so that the broadcast is seen to work. UNet's first argument is called dimensions in MONAI before 0.7.
+# Each rank starts with other parameters, to check the broadcast. UNet's first argument is named dimensions in MONAI before 0.7.
 torch.manual_seed(args.seed + rank)
 model = UNet(3, in_channels=1, out_channels=1, channels=tuple(args.channels), strides=(2,) * halvings, num_res_units=2).to(device)
 optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate * (1 if args.no_averaging else size))
@@ -95,7 +95,7 @@ def average(value, name):
 
 
 def dice():
-    """Mean over the test volumes of all ranks: twice what mask and prediction share, by the sum of both."""
+    """Return the mean Dice score over the test volumes of all ranks: twice the intersection of mask and prediction, divided by the sum of both."""
     scores = []
     model.eval()
     with torch.no_grad():

@@ -82,7 +82,7 @@ def test_checks_of_verify_by_their_ids(judge):
     (one, two) = judge(cluster(first={"verify_required": ["free-space", "typo", "host-unreachable"]}))["findings"]
     assert [(entry["id"], entry["host"], entry["found"], entry["source"]) for entry in (one, two)] == [
         ("input-rule", "server-a", "typo", "verify_required[1]"), ("input-rule", "server-a", "host-unreachable", "verify_required[2]")]
-    assert one["expected"] == "the id of a check" and "README of role verify" in one["fix"]
+    assert one["expected"] == "the ID of a check" and "README of role verify" in one["fix"]
 
 
 @pytest.mark.parametrize("name, value, check_id, allowed", [
@@ -121,11 +121,11 @@ def test_checks_of_verify_by_their_ids(judge):
     ("training_container_capabilities", ["CAP_IPC_LOCK", "IPC_LOK"], "input-rule", "IPC_LOCK"),
     ("training_container_ulimits", {"memlok": -1}, "input-names", "memlock"),
     ("training_container_ipc", "none", "input-pattern", "private, shareable or host"),
-    ("training_container_runtime", "nvidia;id", "input-pattern", "a runtime that Docker knows"),
+    ("training_container_runtime", "nvidia;id", "input-pattern", "a Docker runtime"),
     ("training_container_user", "1000:1000", "input-pattern", "starts every rank as root"),
     ("training_sshd_options", {"port": 22}, "input-rule", "no Port"),
-    ("training_sshd_options", {"AuthorizedKeysFile": "/x"}, "input-rule", "has all hosts trust just these"),
-    ("training_sshd_options", {"PasswordAuthentication": True}, "input-rule", "only the cluster's keys"),
+    ("training_sshd_options", {"AuthorizedKeysFile": "/x"}, "input-rule", "all hosts trust only these"),
+    ("training_sshd_options", {"PasswordAuthentication": True}, "input-rule", "with the cluster's keys"),
     ("training_sshd_options", {"ForceCommand": "x"}, "input-rule", "no ForceCommand"),
     ("training_sshd_options", {"Match": "all"}, "input-rule", "no Match"),
     ("training_image_build_variables", {"HOROVOD GPU": "NCCL"}, "input-environment", "names of letters"),
@@ -139,7 +139,7 @@ def test_checks_of_verify_by_their_ids(judge):
     ("preflight_fail_on", "never", "input-choice", "block, warn"),
     ("preflight_overrule", {"drv-branch-eol": "off"}, "input-rule", "skip, warn or block"),
     ("verify_overrule", {"gpu-ecc": "off"}, "input-rule", "skip, warn or block"),
-    ("verify_overrule", {"gpu-ec": "skip"}, "input-rule", "ids of checks"),
+    ("verify_overrule", {"gpu-ec": "skip"}, "input-rule", "IDs of checks"),
     ("verify_overrule", {"bandwidth-cluster": "warn", "gpu-ecc": "warn"}, "input-rule", "only skip for bandwidth-host, bandwidth-cluster"),
     ("verify_overrule", {"gpus-busy": "block"}, "input-rule", "only skip for bandwidth-host, bandwidth-cluster"),
     ("preflight_compat_facts", "facts.yml", "input-file", "absolute path"),

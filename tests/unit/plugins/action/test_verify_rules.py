@@ -153,10 +153,10 @@ FIRING = {
     ],
     "gpu-ecc": [
         (gpu_host, a_gpu(3, ecc_errors=ecc(volatile=2, aggregate=2)), "GPU 3 (00000000:03:00.0): 2 uncorrectable errors since"),
-        (gpu_host, a_gpu(3, remapped_rows_pending=True), "waits for a reset"),
-        (gpu_host, a_gpu(3, retired_pages_pending=True), "waits for a reset"),
-        (gpu_host, a_gpu(3, remapped_rows_failure=True), "could not be taken out of use"),
-        (gpu_host, a_gpu(3, ecc_errors=ecc(aggregate=1)), "warn: GPU 3 (00000000:03:00.0): 1 over its life"),
+        (gpu_host, a_gpu(3, remapped_rows_pending=True), "pending retirement until a reset"),
+        (gpu_host, a_gpu(3, retired_pages_pending=True), "pending retirement until a reset"),
+        (gpu_host, a_gpu(3, remapped_rows_failure=True), "could not be retired"),
+        (gpu_host, a_gpu(3, ecc_errors=ecc(aggregate=1)), "warn: GPU 3 (00000000:03:00.0): 1 in its lifetime"),
     ],
     "gpu-xid": [
         (gpu_host, {"answer": xid()}, "Xid 79 of 0000:3b:00, 3 times, last 90 s after the boot: the GPU has fallen off the bus"),
@@ -264,11 +264,11 @@ def test_what_is_silent(kind, changes):
     ("gpu-ecc", gpu_host, {"__verify_gpus": a_smi([], gpu_count=8)}, "gpus-present"),
     ("stack-drift", gpu_host, {"__verify_stack": {"failed": True}, "__verify_failed": {"stack-drift": "half an answer"}}, "half an answer"),
     ("free-space", plain, {"answer": {"failed": True}, "__verify_failed": {"free-space": "garbage of stat"}}, "garbage of stat"),
-    ("memlock", plain, {"mesh": a_mesh(b_from_a={"cause": "timeout"}, b_from_b={"cause": "timeout"})}, "nobody could log in"),
+    ("memlock", plain, {"mesh": a_mesh(b_from_a={"cause": "timeout"}, b_from_b={"cause": "timeout"})}, "no login to this host succeeded"),
     ("horovod-build", plain, {"__verify_horovod": {"available": False, "cause": "container_not_running", "missing": ["frameworks.pytorch"]}},
      "container_not_running"),
     ("horovod-build", plain, {"mesh": a_mesh(b_from_b={"cause": "timeout"}), "__verify_horovod": {"skipped": True}},
-     "not asked, as the login through port 12345 fails (timeout)"),
+     "not checked, because the login through port 12345 fails (timeout)"),
     ("ib-ports", plain, fabric(available=False, fix="load mlx5_ib"), "load mlx5_ib"),
 ])
 def test_what_cannot_be_told_is_not_passed(check_id, kind, changes, found):

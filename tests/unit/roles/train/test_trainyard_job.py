@@ -175,7 +175,7 @@ def test_master_port(tmp_path, monkeypatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         port = taken.getsockname()[1]
-        with pytest.raises(job.JobError, match="train_master_port: '%d' cannot be used at 127.0.0.1 on host lab-a: .*; set another port, or 0" % port):
+        with pytest.raises(job.JobError, match="train_master_port: '%d' cannot be used at 127.0.0.1 on host lab-a: .*. Set another port, or 0" % port):
             prepared(tmp_path, monkeypatch, master_port=port).master_port()
     assert prepared(tmp_path, monkeypatch, master_port=port).master_port() == port
 
@@ -279,12 +279,12 @@ def test_only_one_rank_reports():
 
 def test_failed_killed_and_missing_ranks():
     rows, problems = verdict({0: record(0, "172.30.77.11", code=143), 1: record(1, "172.30.77.12", code=3)})
-    assert problems[1] == "rank 1 on host lab-b ended with exit code 3; its log: %s/rank.1.log" % JOB_DIR
+    assert problems[1] == "rank 1 on host lab-b ended with exit code 3. Log: %s/rank.1.log" % JOB_DIR
     assert job.exit_code(1, rows, problems) == 3
     rows, problems = verdict({0: record(0, "172.30.77.11", code=143), 1: record(1, "172.30.77.12", code=None)})
-    assert "rank 1 on host lab-b was killed and left no exit code; its log: %s/rank.1.log" % JOB_DIR in problems
+    assert "rank 1 on host lab-b was killed and has no exit code. Log: %s/rank.1.log" % JOB_DIR in problems
     assert job.exit_code(137, rows, problems) == 137
-    assert verdict({0: record(0, "172.30.77.11")})[1][0] == "rank 1 never started; it belongs on host lab-b"
+    assert verdict({0: record(0, "172.30.77.11")})[1][0] == "rank 1 did not start on host lab-b"
     assert verdict({})[1] == ["no rank has started"]
 
 
@@ -344,16 +344,16 @@ def test_busy_gpus_and_the_fabric_s_bytes():
 def test_idle_gpus_are_named():
     gpus, _fabric, warnings = watched({"count": 4, "devices": []}, seen(peaks=[97, 98, 0, 3]))
     assert gpus["lab-a"]["idle"] == [2, 3]
-    assert warnings == ["host lab-a: GPU 2 (0 % at most), GPU 3 (3 % at most) stayed idle, though the job requested 4; look at how its command chooses "
-                        "the GPU of a rank, and at CUDA_VISIBLE_DEVICES"]
+    assert warnings == ["host lab-a: GPU 2 (0 % at most), GPU 3 (3 % at most) stayed idle, although the job requested 4. Check how its command chooses "
+                        "the GPU of a rank, and CUDA_VISIBLE_DEVICES"]
 
 
 @pytest.mark.parametrize("found, warning", [
     ({"said": "Permission denied (publickey)."}, "host lab-a was not watched: Permission denied (publickey)."),
-    (None, "host lab-a was not watched: its watcher did not outlive the job's runner"),
+    (None, "host lab-a was not watched: the job's runner ended before the watcher reported"),
     (seen(peaks=[], looks=0, error="nvidia-smi has shown no GPU"),
      "host lab-a: it is not known whether the job used the GPUs that it requested (2): nvidia-smi has shown no GPU"),
-    (seen(peaks=[None, None]), "host lab-a: it is not known whether the job used the GPUs that it requested (2): nvidia-smi told the use of 0")])
+    (seen(peaks=[None, None]), "host lab-a: it is not known whether the job used the GPUs that it requested (2): nvidia-smi reported the utilization of 0")])
 def test_what_is_not_known_is_said(found, warning):
     gpus, _fabric, warnings = watched({"count": 2, "devices": []}, found)
     assert warnings == [warning] and gpus["lab-a"]["busy"] is None

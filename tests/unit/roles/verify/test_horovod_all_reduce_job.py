@@ -192,7 +192,7 @@ def test_gpus_are_watched_with_all_ranks(measure, program, monkeypatch):
 
 
 @pytest.mark.parametrize("hosts, carrier, watched", [
-    ((("a", 2), ("b", 2)), "mpi", {"error": "MPI carries Horovod's data, and its algorithm and its cards are its own choice"}),
+    ((("a", 2), ("b", 2)), "mpi", {"error": "MPI carries Horovod's data and chooses the algorithm and the cards itself"}),
     # One host without GPUs has neither a fabric nor anything else to be seen.
     ((("a", 3),), "gloo", {})])
 def test_who_is_not_watched(measure, hosts, carrier, watched):
@@ -241,7 +241,7 @@ def test_one_host(measure):
 
 
 def test_fewer_ranks_than_planned(measure):
-    with pytest.raises(SystemExit, match="has started 3 ranks, and the plan has 4"):
+    with pytest.raises(SystemExit, match="has started 3 ranks, but the plan has 4"):
         measure(started=3)
 
 

@@ -103,10 +103,10 @@ def test_what_this_run_makes_can_be_required(changes, unmeasured):
 
 @pytest.mark.parametrize("changes, reason", [
     ({}, ""), ({"training_image_requires": {}}, ""), ({"__verify_judged": {"findings": [{"id": "free-space", "verdict": "fail"}]}}, ""),
-    ({"ansible_check_mode": True}, "in check mode no job is started"), ({"verify_measure_bandwidth": "no"}, "verify_measure_bandwidth is false"),
-    ({"__verify_is_alone": False}, "as a part of another playbook no job is started: run verify.yml"),
+    ({"ansible_check_mode": True}, "no job is started in check mode"), ({"verify_measure_bandwidth": "no"}, "verify_measure_bandwidth is false"),
+    ({"__verify_is_alone": False}, "no job is started as part of another playbook: run verify.yml"),
     ({"training_image_requires": {"frameworks": ["tensorflow"]}}, ""),
-    ({"__verify_judged": {"findings": [{"id": "ssh-mesh", "verdict": "fail"}]}}, "no job can run, as failed: ssh-mesh")])
+    ({"__verify_judged": {"findings": [{"id": "ssh-mesh", "verdict": "fail"}]}}, "no job can run, because these checks failed: ssh-mesh")])
 def test_why_no_job_is_started(changes, reason):
     assert decided("no_job", **dict(RUNS, **changes)) == reason
     members = [{"name": "a", "in_play": True, "slots": 1}, {"name": "b", "in_play": True, "slots": 1}]
