@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: all_reduce_perf
-short_description: What a log of all_reduce_perf says, and whether it is worth anything
+short_description: Parse and judge an all_reduce_perf log
 version_added: "0.2.0"
 author:
   - trainyard maintainers (@trainyard)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: bandwidth_checks
-short_description: What was measured between hosts, as checks
+short_description: Convert a bandwidth measurement to checks
 version_added: "0.2.0"
 description:
   - Puts the answer of role C(verify)'s bandwidth job into checks C(bandwidth-host), one for each host, and C(bandwidth-cluster), which names who is to blame.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: base_image_problems
-short_description: Say why Horovod can't be compiled on a base image as required
+short_description: Check whether Horovod can be compiled on a base image
 version_added: "0.1.0"
 description:
   - Judges before hours are spent and before anything of a running container is touched.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: cuda_toolkits
-short_description: What is to be installed for the CUDA toolkits that are asked for, and what of it a host lacks
+short_description: Plan the packages for the requested CUDA toolkits
 version_added: "0.2.0"
 description:
   - Names the folders, packages and versions of toolkits and of cuDNN, and compares them with what a host says of itself.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: image_plan
-short_description: Decide what a build of the training image does with its base
+short_description: Plan what an image build does with its base image
 version_added: "0.3.0"
 description:
   - Keeps what the base's Horovod was built with, works out the pair of NCCL's packages, and names what stands in the way.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: image_recipe
-short_description: Work out the training image's recipe hash, name and build variables
+short_description: Compute an image recipe's hash, name and build variables
 version_added: "0.1.0"
 description:
   - The hash is over everything that decides what is in the image, and over nothing else. Mirrors, certificates, proxies and facts of hosts are not in it.

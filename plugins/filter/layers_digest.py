@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: layers_digest
-short_description: Digest of an image's layers, for its label C(trainyard.layers)
+short_description: Compute the digest of an image's layers
 version_added: "0.1.0"
 description:
   - M(trainyard.gpu.image_info) compares the label with the layers that the image has.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: nccl_build
-short_description: Parts of the version of a build of NCCL
+short_description: Split the version of an NCCL build
 version_added: "0.3.0"
 author:
   - trainyard maintainers (@trainyard)

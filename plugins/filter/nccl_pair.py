@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: nccl_pair
-short_description: The one exact version of libnccl2 and libnccl-dev, and how it is pinned
+short_description: Resolve the version of libnccl2 and libnccl-dev
 version_added: "0.2.0"
 description:
   - Resolves what was asked for by the collection's facts. Where they don't have the pair, the version is made of what was asked, and apt decides.

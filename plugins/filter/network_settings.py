@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: network_settings
-short_description: What NCCL, Gloo, MPI and Horovod are told of the cluster's networks
+short_description: Compute the network settings of NCCL, Gloo, MPI and Horovod
 version_added: "0.2.0"
 description:
   - Turns what role C(trainyard.gpu.cluster) has worked out into the environment variables by which ranks take the fabric network for their data and the

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: nfs_mounts
-short_description: NFS mounts of a host, with everything filled in
+short_description: Complete the NFS mounts of a host
 version_added: "0.2.0"
 description:
   - Completes the entries of C(nfs_client_mounts) with source, mount options and names of systemd's units.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: nvidia_driver_plan
-short_description: Say what driver a host gets, and what stands in its way
+short_description: Plan the driver of a host and list conflicts
 version_added: "0.2.0"
 description:
   - Takes the kernel module by the generation of the GPUs, by the facts in role preflight, and the packages by where the driver comes from.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: quoted
-short_description: A value as a configuration file reads it back whole
+short_description: Quote a value for a configuration file format
 version_added: "0.3.0"
 author:
   - trainyard maintainers (@trainyard)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: shared_storage_plan
-short_description: What is served, mounted and made for a shared folder and the trees beside it
+short_description: Plan exports, mounts and folders of the shared storage
 version_added: "0.2.0"
 description:
   - Works out, from the variables of role C(trainyard.gpu.shared_storage), what its parts have to do.

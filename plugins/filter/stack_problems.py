@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: stack_problems
-short_description: What of the GPU stack is not as it was asked for
+short_description: List where a GPU stack differs from the requested one
 version_added: "0.2.0"
 description:
   - Puts an answer of M(trainyard.gpu.gpu_stack_info) into what is wrong with the host - packages of other versions, packages that are not held or were

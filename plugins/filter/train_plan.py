@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: train_plan
-short_description: Work out a job's hosts, ranks and requested GPUs
+short_description: Plan a job's hosts, ranks and requested GPUs
 version_added: "0.2.0"
 description:
   - Fits the number of ranks on each host to the devices that C(CUDA_VISIBLE_DEVICES) names, and reports what does not fit.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: vendor_source
-short_description: Which of NVIDIA's apt repositories a host takes, and by which key it is known
+short_description: Look up NVIDIA's apt repository for a host and its key
 version_added: "0.2.0"
 description:
   - Names the repository for a system, and what M(trainyard.gpu.vendor_source) needs to place it.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: earlier_bandwidth
-short_description: What the same hosts' all-reduce reached in earlier verify runs
+short_description: Read the bandwidths of earlier verify runs
 version_added: "0.2.0"
 description:
   - Reads the evidence packs that earlier runs have left, newest first, and returns the median of the bus bandwidth by kind of collective and by run.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: cluster_members
-short_description: Work out address, interface and slots of every host of the cluster
+short_description: Compute each cluster host's address, interface and slots
 version_added: "0.1.0"
 description:
   - Puts together what M(trainyard.gpu.host_info) has answered on each host with what the inventory says

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: compare_reports
-short_description: Show two reports of verify side by side
+short_description: Compare two reports of verify
 version_added: "0.2.0"
 description:
   - Prints what differs as one table, and writes C(compare.html) beside the later report. Its curves need matplotlib on the controller.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: cuda_link
-short_description: Choose which CUDA toolkit /usr/local/cuda leads to
+short_description: Select the CUDA toolkit behind /usr/local/cuda
 version_added: "0.2.0"
 description:
   - Sets the alternative by which NVIDIA's packages make C(/usr/local/cuda), so that another toolkit which is installed later doesn't move it.

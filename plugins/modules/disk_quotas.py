@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: disk_quotas
-short_description: Limit what users and groups may hold on a file system
+short_description: Set disk quotas of users and groups
 version_added: "0.2.0"
 description:
   - Sets hard limits of space by C(setquota), where quotas are turned on for the file system. Soft limits, limits of inodes and grace times stay.

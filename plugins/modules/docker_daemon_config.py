@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: docker_daemon_config
-short_description: Merge options into Docker's daemon.json and bring them into force
+short_description: Merge options into Docker's daemon.json and apply them
 version_added: "0.1.0"
 description:
   - Parses the file, merges O(options) into it, and keeps every option that is not asked about.

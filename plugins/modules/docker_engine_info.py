@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: docker_engine_info
-short_description: Ask a host for its Docker engine, all at once
+short_description: Gather facts about a host's Docker engine
 version_added: "0.1.0"
 description:
   - Tells in one run what role P(trainyard.gpu.docker_engine#role) decides on. That covers the versions of engine, command

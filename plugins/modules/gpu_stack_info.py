@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_stack_info
-short_description: Ask a host for its driver, CUDA, NCCL and container toolkit, all at once
+short_description: Gather driver, CUDA, NCCL and container toolkit versions
 version_added: "0.2.0"
 description:
   - Tells which NVIDIA driver is loaded, which one is on disk for each kernel that may boot, and of which version the libraries are, and what follows from

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: horovod_build_info
-short_description: Ask a Horovod what it was built with
+short_description: Read what Horovod was built with
 version_added: "0.1.0"
 description:
   - Runs C(horovodrun --check-build) on the host, in a running container, behind that container's ssh, or in a throwaway

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_health_info
-short_description: Ask a host for GPU errors in its kernel log, its clock and its free space
+short_description: Gather a host's GPU errors, clock state and free space
 version_added: "0.2.0"
 description:
   - Reads what no driver's own tool tells of a host's health. What can't be told is null or an error in words, not a failure, as checks decide on it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_info
-short_description: Ask a host everything that the cluster needs to know, at once
+short_description: Gather the host facts that the roles need
 version_added: "0.1.0"
 description:
   - Reads what the roles decide on from C(/proc), C(/sys), C(/etc) and C(ip), in one module run, instead of gathering facts.

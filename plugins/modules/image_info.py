@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: image_info
-short_description: Ask a Docker engine for images and whether they are as they were built
+short_description: Gather Docker images and check that they are unmodified
 version_added: "0.1.0"
 description:
   - Tells for each image whether the engine has it, its id, labels, layers and environment.

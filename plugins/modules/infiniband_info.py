@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: infiniband_info
-short_description: Ask a host for its InfiniBand and RoCE devices
+short_description: Gather a host's InfiniBand and RoCE devices
 version_added: "0.2.0"
 description:
   - Reads devices, ports, GIDs and counters from C(/sys/class/infiniband), for which no tool has to be installed.

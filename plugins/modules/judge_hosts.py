@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: judge_hosts
-short_description: Judge what all hosts of the cluster have answered, by rules that are data
+short_description: Check the answers of all hosts against rules
 version_added: "0.1.0"
 description:
   - Fails once, with all problems of all hosts in one message, or passes with every check and its verdict.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: judge_input
-short_description: Judge every variable of every role, for all hosts of the cluster, before anything changes
+short_description: Check every role variable of all hosts in advance
 version_added: "0.1.0"
 description:
   - A role's own argument validation runs when the role starts, after other roles have changed the host, and knows no ranges.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: managed_files
-short_description: Bring many files, directories and links of a host into place in one module run
+short_description: Manage many files, directories and links in one run
 version_added: "0.1.0"
 description:
   - Compares every entry of O(files) with what the host has, and changes only what differs.

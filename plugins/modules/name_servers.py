@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: name_servers
-short_description: Have a host ask a site's own name servers first
+short_description: Configure a site's name servers on a host
 version_added: "0.2.0"
 description:
   - Where systemd-resolved answers for the host, it is told by a drop-in. Elsewhere they are put before what C(/etc/resolv.conf) has.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nccl_all_reduce
-short_description: Measure NCCL's all-reduce over GPUs and hosts, and judge it
+short_description: Measure and judge NCCL's all-reduce over GPUs and hosts
 version_added: "0.2.0"
 description:
   - Runs C(all_reduce_perf) of nccl-tests, or reads a log of it (O(log), O(log_file)), and says what was measured and whether it is worth anything.

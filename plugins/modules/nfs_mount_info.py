@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nfs_mount_info
-short_description: Ask a host for its NFS mounts, all at once
+short_description: Gather a host's NFS mounts
 version_added: "0.2.0"
 description:
   - Tells for each mount that is asked about what is mounted there, whether it answers, and what systemd knows of it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nfs_server_info
-short_description: Ask a host what it serves by NFS, all at once
+short_description: Gather what a host exports by NFS
 version_added: "0.2.0"
 description:
   - Tells what is exported at this moment, by which files, how the kernel's server is set, and whom a firewall keeps from it.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_driver_info
-short_description: Ask apt which packages make up an NVIDIA driver
+short_description: Find the packages of an NVIDIA driver in apt
 version_added: "0.2.0"
 description:
   - Finds the version of a driver that is asked for, exactly, by its branch, or as the distribution's own tool recommends it, and every package that has

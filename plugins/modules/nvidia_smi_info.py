@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_smi_info
-short_description: Ask nvidia-smi for the driver and the GPUs
+short_description: Read the driver and the GPUs from nvidia-smi
 version_added: "0.2.0"
 description:
   - Runs C(nvidia-smi -q -x) on the host or in a running container, and returns its document as data.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: package_list_info
-short_description: Every package that dpkg knows, as a list to come back to
+short_description: List every package that dpkg knows
 version_added: "0.2.0"
 description:
   - Returns version and state of all packages, so that M(trainyard.gpu.package_way_back) can bring back those that a change has touched.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: package_way_back
-short_description: Bring packages back to what they were before a change
+short_description: Restore packages to their state before a change
 version_added: "0.2.0"
 description:
   - Brings back, in one transaction, the packages that differ between O(before) and O(after) - former versions, holds and marks, and what came new goes.

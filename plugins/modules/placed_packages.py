@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: placed_packages
-short_description: Install packages in one transaction, and know later what to take away again
+short_description: Install packages in one transaction and record them
 version_added: "0.2.0"
 description:
   - Installs what is missing of O(packages) by apt, all at once, so that either all have the versions that were asked for or nothing has changed.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: shared_accounts
-short_description: Users and groups with the same ids on every host
+short_description: Manage users and groups with the same ids on every host
 version_added: "0.2.0"
 description:
   - Makes groups and users that are missing, by C(groupadd) and C(useradd), without a password and without a home folder, and has users in their groups.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: shared_folders
-short_description: Folders for several people or hosts, in one module run
+short_description: Manage folders that several users or hosts share
 version_added: "0.2.0"
 description:
   - Makes folders with owner, group and mode, makes mount points immutable, and has one user (the one that an NFS server takes a foreign root for) do

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: shared_storage_proof
-short_description: Prove that hosts see each other's files in a shared folder
+short_description: Verify that hosts see each other's files in a shared folder
 version_added: "0.1.0"
 description:
   - Run with V(write) on every host, then with V(read) on every host, then with V(remove) on one of them.

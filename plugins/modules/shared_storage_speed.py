@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: shared_storage_speed
-short_description: Measure how fast a shared folder takes and gives files
+short_description: Measure the read and write speed of a shared folder
 version_added: "0.2.0"
 description:
   - Writes one large file and many small ones into C(.trainyard/speed) of the folder, reads them again, and removes them.

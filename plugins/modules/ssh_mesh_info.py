@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ssh_mesh_info
-short_description: Log in from a host's training container to all others, as a job does
+short_description: Test ssh logins from a training container to all others
 version_added: "0.1.0"
 description:
   - Logs in to all O(peers) at the same time, from inside the container, by the ssh that jobs use, with host keys checked.

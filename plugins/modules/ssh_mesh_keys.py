@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ssh_mesh_keys
-short_description: Make and read the ssh keys of a host's training container
+short_description: Create and read the ssh keys of the training container
 version_added: "0.1.0"
 description:
   - Makes on the host what is missing of two ed25519 key pairs, the one that the container's sshd shows and the one that the container logs in with.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: stack_drift
-short_description: Show what of the GPU stack of all hosts is not as it was asked for
+short_description: Compare the GPU stack of all hosts with the requested one
 version_added: "0.2.0"
 description:
   - Prints one table for the hosts of the play, and fails where a host differs from what was asked, after all hosts are in it.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: synced_folder
-short_description: Keep a folder of files on a host the same as one on the controller
+short_description: Synchronize a folder from the controller to a host
 version_added: "0.1.0"
 description:
   - Compares the files of a folder by their size and time of last change, as rsync does, in one module run, then moves only

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: training_container_info
-short_description: Ask Docker and systemd about the training container at once
+short_description: Gather the state of the training container and its unit
 version_added: "0.1.0"
 description:
   - Tells whether the engine answers, whether the image is there, what state container and systemd unit are in, which of some paths

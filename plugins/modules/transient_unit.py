@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: transient_unit
-short_description: Run a long command as a transient systemd unit and show its output while it runs
+short_description: Run a long command as a systemd unit and show its output
 version_added: "0.1.0"
 description:
   - Starts a command with C(systemd-run) on the host, so that it outlives a lost connection, and shows its output on the operator's terminal

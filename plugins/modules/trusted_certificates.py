@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: trusted_certificates
-short_description: Make a host trust a site's own certificate authorities
+short_description: Install a site's certificate authorities on a host
 version_added: "0.1.0"
 description:
   - Places certificates in the folder of local authorities, one file each, and runs C(update-ca-certificates) if the

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vendor_source
-short_description: Make a vendor's apt repository known, by a key that is trusted for it alone
+short_description: Add a vendor's apt repository with its own key
 version_added: "0.2.0"
 description:
   - Places a source in apt's format deb822 and its keyring, which it fetches and takes only by its checksum or the fingerprints of its keys.

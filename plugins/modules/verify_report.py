@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: verify_report
-short_description: Judge what verify has found, and write the evidence as report.json, junit.xml and report.html
+short_description: Judge verify's findings and write its report
 version_added: "0.2.0"
 description:
   - Writes a folder named after the time (UTC) into O(report_dir), whole or not at all, and fails after that where the verdict is V(fail), with one message
