@@ -138,7 +138,7 @@ class ActionModule(ActionBase):
             expected="the host answers to Ansible",
             found="%s: %s" % (hostvars[name].get("ansible_host", name), member["error"]),
             source="ssh",
-            fix="start %s, or correct its address, user, key or sudo until «ansible %s --become -m ansible.builtin.ping» succeeds%s"
+            fix="start %s, or correct its address, user, key or sudo until 'ansible %s --become -m ansible.builtin.ping' succeeds%s"
             % (name, name, "; to work on the others meanwhile, leave it out with --limit" if asked else ""),
         )
 

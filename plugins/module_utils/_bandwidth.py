@@ -52,8 +52,8 @@ class ParseError(ValueError):
 def card(name, rate_gbit_s, rdma=False, link_speed="", link_width=""):
     """A network card: its name, what its line carries, what its slot carries (0.0 where either isn't known).
 
-    C(rate_gbit_s) is a number, or the text of sysfs' speed or rate («100000» are Mbit/s, «200 Gb/sec (4X HDR)»); C(link_speed) and C(link_width) are the texts
-    of current_link_speed and current_link_width («16.0 GT/s PCIe», «16»).
+    C(rate_gbit_s) is a number, or the text of sysfs' speed or rate ('100000' are Mbit/s, '200 Gb/sec (4X HDR)'); C(link_speed) and C(link_width) are the texts
+    of current_link_speed and current_link_width ('16.0 GT/s PCIe', '16').
     """
     if isinstance(rate_gbit_s, str):
         text = rate_gbit_s.strip()

@@ -16,7 +16,7 @@ import re
 from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import ParseError, dpkg_rows, whole_lines
 
-# Debian puts the branch's name into the module's («nvidia-current»), Ubuntu the branch («nvidia-535-server»).
+# Debian adds the branch's name to the module's ('nvidia-current'), Ubuntu the branch ('nvidia-535-server').
 _DKMS = re.compile(
     r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>added|built|installed|broken)\b"
     r"(?P<remark>.*)")
@@ -234,7 +234,7 @@ def grub_default(settings, environment):
         entry = value(settings, "GRUB_DEFAULT")
         if entry == "saved":
             entry = value(environment, "saved_entry")
-    # As in «Debian GNU/Linux, with Linux 6.1.0-18-amd64», and in the ids that GRUB makes: gnulinux-6.1.0-18-amd64-advanced-UUID.
+    # As in 'Debian GNU/Linux, with Linux 6.1.0-18-amd64', and in GRUB's ids: gnulinux-6.1.0-18-amd64-advanced-UUID.
     match = re.search(r"with Linux (\S+)|gnulinux-(\d\S*?)-(?:advanced|recovery)-", entry)
     return (match.group(1) or match.group(2)) if match else ""
 

@@ -56,7 +56,7 @@ _GUID = re.compile(r"(?:0x)?([0-9a-f]{4}):?([0-9a-f]{4}):?([0-9a-f]{4}):?([0-9a-
 _ZEROS = re.compile(r"(?:0x)?[0:]{16,}")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(?: Gb/sec(?: \((\d+)X(?: ([A-Z]+\d*))?\))?)?")
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
-# Of a switch's embedded port: «pf0vf3», «c1pf0sf2».
+# Of a switch's embedded port: 'pf0vf3', 'c1pf0sf2'.
 _REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+[vs]f\d+")
 
 
@@ -105,7 +105,7 @@ def _number(words):
 
 
 def _local_id(words):
-    """«0x33bf», «13247»."""
+    """'0x33bf', '13247'."""
     return int(words, 16) if re.fullmatch(r"0x[0-9a-f]{1,8}", words) else _number(words)
 
 
@@ -121,14 +121,14 @@ def _guid_of_port(words):
 
 def _one_of(names):
     def form(words):
-        """«4: ACTIVE», «Active», «PORT_ACTIVE (4)»."""
+        """'4: ACTIVE', 'Active', 'PORT_ACTIVE (4)'."""
         plain = re.sub(r"^\d+: ?|^PORT_| ?\(\d+\)$", "", words)
         return names.get(re.sub(r"[ _]", "", plain).lower())
     return form
 
 
 def _speed_of_lanes(words):
-    """«16.0 GT/s PCIe»; «Unknown» where there is no link."""
+    """'16.0 GT/s PCIe'; 'Unknown' without a link."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s.*", words)
     return float(match.group(1)) if match else None
 
@@ -216,7 +216,7 @@ def _port(number, device, read, network):
 
 
 def _gids(read, transport):
-    """The entries in use, in order. The kernel says «IB/RoCE v1» for InfiniBand and for RoCE v1 alike."""
+    """The entries in use, in order. The kernel reports 'IB/RoCE v1' for both InfiniBand and RoCE v1."""
     names = read.below("gids")
     if not names:
         read.unavailable["gids"] = read.absent
@@ -242,7 +242,7 @@ def _gids(read, transport):
 def _nccl_gid_index(port, network):
     """Index for NCCL_IB_GID_INDEX, or None and why there is none to name."""
     if port["transport"] != "roce":
-        return None, "only RoCE has one to choose"
+        return None, "only RoCE needs one"
     if port["gids"] is None:
         return None, port["unavailable"]["gids"]
     # Of IPv4, 169.254/16 may be the fabric; of IPv6, what is link-local every interface has.
@@ -378,7 +378,7 @@ _DEVINFO_PORT = {"state": "state", "sm_lid": "sm_lid", "port_lid": "lid", "link_
 
 
 def _sections(listing, device_line, port_line, of_device, of_port):
-    """Listings of «key: value», a device's and then its ports'. Indentation tells nothing: copies have lost it."""
+    """Listings of 'key: value', a device's and then its ports'. Indentation is ignored, because copies have lost it."""
     texts, folder = None, ""
     for number, line in listing.lines:
         device, port = re.fullmatch(device_line, line), re.fullmatch(port_line, line)

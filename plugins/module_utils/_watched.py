@@ -6,7 +6,7 @@
 """What was seen of hosts while role verify measured their bandwidth, judged: counters of the fabric, use of the GPUs, NCCL's connections.
 
 Pure. C(watched) is what the job (files/all_reduce.py, files/horovod_all_reduce.py) has left of that: ranks, size_bytes, iterations, error, and by host ranks,
-sent_bytes, received_bytes, gpus (percent), via (what NCCL's log has after « via », each once). Some tools have more of it, or something else:
+sent_bytes, received_bytes, gpus (percent), via (the text after ' via ' in NCCL's log, each once). Some tools add other values:
 
 - reduced_bytes: the least and the most of size_bytes x iterations, of one that has reduced messages of several sizes;
 - ring: false where it is not known by which algorithm that was done;

@@ -375,8 +375,8 @@ def main():
             result = read(params["path"], params["files"], params["timeout"], params["take"] and not module.check_mode)
         elif params["step"] == "remove" and not module.check_mode:
             if ask_file_system(params["path"], params["timeout"])[0] == "hangs":
-                module.fail_json(msg="the server of %s does not answer: start it, or give up what this host has not written there yet by "
-                                     "«umount --force --lazy %s»" % (params["path"], params["path"]))
+                module.fail_json(msg="the server of '%s' does not answer: start it, or discard the data that this host has not written to it yet with "
+                                     "'umount --force --lazy %s'" % (params["path"], params["path"]))
             remove(params["path"])
     except OSError as error:
         module.fail_json(msg="what the proof left can't be removed: %s" % error)

@@ -35,7 +35,7 @@ class ReportError(ValueError):
 
 # --- nothing secret ---------------------------------------------------------------------------------------------------------
 
-# «pass» and «pwd» only as the end of a longer name: alone they are a verdict and a folder.
+# 'pass' and 'pwd' only at the end of a longer name: alone they are a verdict and a folder.
 _PASSWORD_NAME = r"(?:\w*(?:password|passwd|passphrase|secret|(?<=\w_)(?:pass|pwd|pw))|authorization)"
 _KEY_NAME = r"\w*(?:token|credentials?|(?:api|access|private|secret|encryption|signing|master)[_-]?key)"
 _SECRET_NAME = "(?:%s|%s|(?-i:SSHPASS))" % (_PASSWORD_NAME, _KEY_NAME)
@@ -55,7 +55,7 @@ _SECRETS = (
     (re.compile(r"((?<![\w/])\w*cookie%s[ \t]*[:=][ \t]*)%s\S[^\r\n]*" % (_END, _NEW), re.IGNORECASE), r"\g<1>" + REMOVED),
     # NAME=value, as shells and connection strings have it: one word, or what is quoted.
     (re.compile("(%s%s%s=)%s(?:%s|%s)" % (_BEGIN, _SECRET_NAME, _END, _NEW, _QUOTED, _WORD), re.IGNORECASE), r"\g<1>" + REMOVED),
-    # «password: ...» and «password = ...» may have spaces in it. An indented next line is YAML's; one that isn't follows a prompt.
+    # 'password: ...' and 'password = ...' may contain spaces. An indented next line belongs to YAML; one without indentation follows a prompt.
     (re.compile(r"(%s%s%s[ \t]*(?:=|:(?!//))[ \t]*(?:(?:[|>][+-]?[ \t]*)?\r?\n[ \t]+)?)%s(?![|>][+-]?[ \t]*\n)(?:%s|\S[^\r\n]*)" % (
         _BEGIN, _PASSWORD_NAME, _END, _NEW, _QUOTED), re.IGNORECASE), r"\g<1>" + REMOVED),
     (re.compile(r"(%s%s%s\s*(?:=|:(?!//))\s*)%s(?:%s|%s)" % (_BEGIN, _KEY_NAME, _END, _NEW, _QUOTED, _WORD), re.IGNORECASE), r"\g<1>" + REMOVED),
@@ -98,7 +98,7 @@ def _redact_text(text):
 
 
 def names_in(text, hosts):
-    """The hosts that a finding is about: one, several («a, b»), or all of them where it names none."""
+    """The hosts that a finding is about: one, several ('a, b'), or all of them if it names none."""
     names = [host["name"] for host in hosts]
     told = [name for name in text.split(", ") if name in names]
     return told or names
@@ -293,7 +293,7 @@ def summary(report, published):
               for (host, found, fix), ids in reasons.items()]
     for meaning in merged(report["explanations"]):
         if meaning["signature"]:
-            lines.append("MEANS: %s: «%s»\n  cause: %s\n  fix: %s" % (", ".join(meaning["hosts"]), meaning["line"], meaning["cause"], meaning["fix"]))
+            lines.append("MEANS: %s: '%s'\n  cause: %s\n  fix: %s" % (", ".join(meaning["hosts"]), meaning["line"], meaning["cause"], meaning["fix"]))
     return "\n".join(line for line in lines if line)
 
 

@@ -127,7 +127,7 @@ def test_ibv_devinfo(name):
     assert (len(devices), [port["state"] for port in ports].count("active")) == (int(expected["hcas"]), int(expected["active"]))
     assert len(ports) == int(expected.get("ports", 1)) and [port["state"] for port in ports].count("down") == int(expected.get("down", 0))
     assert {port["link_layer"] for port in ports} == {expected.get("link_layer", "InfiniBand").lower()}
-    # «transport: InfiniBand (0)» is said of RoCE, too.
+    # 'transport: InfiniBand (0)' is printed for RoCE, too.
     assert {port["transport"] for port in ports} == {"roce" if "roce" in name else "infiniband"}
     assert devices[0]["board_id"] == ("MT_0000000425" if "roce" in name else "MT_1090120019")
     assert devices[0]["node_guid"] == ("6cb3:1103:0088:55b4" if "roce" in name else "7cfe:9003:00a5:95c0")

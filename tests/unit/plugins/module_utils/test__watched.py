@@ -159,7 +159,7 @@ def test_alone_there_is_no_network():
     ("net-ib-and-shm-2node-4gpu-first900.txt", [IB], "pass"), ("roce-ib-v100-4gpu.txt", [IB], "skipped"),
     ("cxi-aws-libfabric-pytorch.txt", [IB], "pass"), ("net-ib-roce-2node-2gpu.txt", [IB], "pass"),
     ("socket-pytorch-resnet.txt", [ETHERNET], "pass"), ("socket-pytorch-resnet.txt", [IB], "fail"), ("horovod-bert-tagged-socket.txt", [IB], "fail"),
-    # «Using network Socket» is no connection: there is none between hosts.
+    # 'Using network Socket' is not a connection, so there is none between hosts.
     ("p2p-direct-pointer-using-network-socket.txt", [ETHERNET], "fail"),
 ])
 def test_real_logs(fixture, cards, verdict):

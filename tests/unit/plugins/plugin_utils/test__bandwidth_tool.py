@@ -116,7 +116,7 @@ def test_a_run_that_is_worth_nothing_fails_however_fast_it_was(log, spoil, reaso
 
 
 def test_ranks_that_are_missing_and_a_tool_that_did_not_start(log):
-    assert "16 ranks were asked for" in verdicts(answer({}, told(log, expected_ranks=16)))["bandwidth-cluster", "a, b"]["found"]
+    assert "16 ranks are requested" in verdicts(answer({}, told(log, expected_ranks=16)))["bandwidth-cluster", "a, b"]["found"]
     gone = {"available": False, "cause": "timeout", "fix": "it hangs", "passed": False, "reasons": [], "rows": []}
     checks = verdicts(answer({"a": gone}, gone))
     assert checks["bandwidth-cluster", "a, b"]["verdict"] == checks["bandwidth-host", "a"]["verdict"] == "fail"

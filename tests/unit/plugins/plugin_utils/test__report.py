@@ -149,7 +149,7 @@ def test_a_host_that_is_down_is_one_line_not_twenty():
     text = _report.summary(make("broken_host"), PUBLISHED)
     assert text.count("NOT MADE, and required: gpu-03: ") == 1
     assert "Suspect: gpu-02" in text and "WARN stack-drift: gpu-02" in text
-    assert "MEANS: gpu-02: «NVRM: Xid (PCI:0000:86:00): 79" in text
+    assert "MEANS: gpu-02: 'NVRM: Xid (PCI:0000:86:00): 79" in text
 
 
 # --- what changed -----------------------------------------------------------------------------------------------------------------
