@@ -74,7 +74,7 @@ def test_what_is_loose_is_held_again(host, role):
 
 
 @pytest.mark.parametrize("variables, said", [
-    ({"nvidia_driver_version": "550.54.99"}, "no driver 550.54.99: of nvidia-smi there is 550.54.15-1"),
+    ({"nvidia_driver_version": "550.54.99"}, "no driver 550.54.99: available versions of nvidia-smi: 550.54.15-1"),
     pytest.param({"nvidia_driver_source": "distribution"}, "a driver is there already from packages of NVIDIA's repository", marks=pytest.mark.acceptance),
     pytest.param({"nvidia_driver_source": "runfile", "nvidia_driver_runfile_url": "file:///nowhere.run"},
                  "a driver is there already from packages of NVIDIA's repository", marks=pytest.mark.acceptance),

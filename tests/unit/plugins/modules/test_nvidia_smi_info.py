@@ -112,7 +112,8 @@ def test_in_a_container(script, tmp_path):
     assert run(container="trainyard-training")["cause"] == "container_not_running"
 
 
-@pytest.mark.parametrize("arguments, said", [({"container": "-it"}, "not a valid name"), ({"container": " "}, "not a valid name"), ({"timeout": 0}, "1 second or more")])
+@pytest.mark.parametrize("arguments, said", [
+    ({"container": "-it"}, "not a valid name"), ({"container": " "}, "not a valid name"), ({"timeout": 0}, "1 second or more")])
 def test_bad_options(arguments, said):
     told = run(**arguments)
     assert told["failed"] and said in told["msg"]
