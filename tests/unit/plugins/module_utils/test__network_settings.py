@@ -95,5 +95,5 @@ def test_a_host_without_a_known_interface():
 
 
 def test_launcher():
-    with pytest.raises(AnsibleFilterError, match="'srun'; known are horovodrun, torchrun, mpirun"):
+    with pytest.raises(AnsibleFilterError, match="'srun'; use one of horovodrun, torchrun, mpirun"):
         settings(member("a"), launcher="srun")
