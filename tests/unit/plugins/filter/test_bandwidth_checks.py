@@ -49,7 +49,7 @@ SHORT = run("cluster", HOSTS, 0.1, passed=False, reasons=["0.1 GB/s, required ar
 
 
 @pytest.mark.parametrize("blame, found, fix", [
-    ([{"kind": "host", "names": ["node-b"], "evidence": "slow"}], "host node-b: slow", "look at node-b; until then leave out: node-b"),
+    ([{"kind": "host", "names": ["node-b"], "evidence": "slow"}], "host node-b: slow", "check node-b; until then leave out: node-b"),
     ([{"kind": "link", "names": HOSTS, "evidence": "slow"}], "link node-a - node-b: slow", "check the path between node-a and node-b; until then leave out: node-b"),
 ])
 def test_who_is_to_blame(blame, found, fix):

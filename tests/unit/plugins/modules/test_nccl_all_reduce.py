@@ -168,7 +168,8 @@ def test_check_mode_keeps_the_gpus_free(replay, tmp_path):
 def test_more_gpus_than_there_are(script, said):
     script("all_reduce_perf", f"echo {shlex.quote(said)} >&2; exit 5")
     told = run(gpus=8)
-    assert told["failed"] and told["msg"].startswith("gpus: 8: more GPUs are asked for") and "ask for" in told["msg"] and said.splitlines()[0] in told["msg"]
+    assert told["failed"] and told["msg"].startswith("gpus: 8: more GPUs are requested")
+    assert ". request " in told["msg"] and said.splitlines()[0] in told["msg"]
 
 
 @pytest.mark.parametrize("arguments, said", [

@@ -226,7 +226,7 @@ def test_the_blame_of_the_job_and_the_verdict_of_all_reduce_perf(log):
     assert found["suspect"] == ["b"] and found["rounds"] == 3 and found["note"] == ""
     check = verdicts(found)["bandwidth-cluster", "a, b"]
     assert check["verdict"] == "fail" and "required are 1e+03" in check["found"] and "host b: slow in each pair (by PyTorch's all-reduce)" in check["found"]
-    assert check["fix"] == "look at b; until then leave out: b" and "all_reduce_perf" in check["source"]
+    assert check["fix"] == "check b; until then leave out: b" and "all_reduce_perf" in check["source"]
     # Of the job's runs only those that all_reduce_perf has not made.
     assert [run["id"] for run in found["runs"]] == ["cluster", "pair:a,b"] and len(found["runs"][0]["rows"]) > 10
     schema = load_schema()
