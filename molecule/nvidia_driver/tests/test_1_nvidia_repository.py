@@ -124,7 +124,7 @@ def test_reboot_that_was_skipped_is_told_by_a_run_that_changes_nothing(host, rol
         run = role()
         assert run.changed == 0
         assert "a reboot is needed: the loaded kernel module is 535.183.01, the libraries are 550.54.15" in run.text
-        assert "kernel 6.1.0-18-amd64 boots next, and has no NVIDIA module" in run.text
+        assert "kernel 6.1.0-18-amd64 boots next, but has no NVIDIA module" in run.text
         # What would come back is worse.
         refused = role(nvidia_driver_allow_reboot=True)
         assert refused.code != 0 and "not rebooted, as the driver would not work afterwards" in refused.text

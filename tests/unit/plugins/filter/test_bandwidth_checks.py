@@ -45,7 +45,7 @@ def test_good():
     assert checks[2]["source"] == "PyTorch's all-reduce by Gloo"
 
 
-SHORT = run("cluster", HOSTS, 0.1, passed=False, reasons=["0.1 GB/s, required are 0.5 (nic: x)"])
+SHORT = run("cluster", HOSTS, 0.1, passed=False, reasons=["0.1 GB/s, required: 0.5 (nic: x)"])
 
 
 @pytest.mark.parametrize("blame, found, fix", [
@@ -54,12 +54,12 @@ SHORT = run("cluster", HOSTS, 0.1, passed=False, reasons=["0.1 GB/s, required ar
 ])
 def test_who_is_to_blame(blame, found, fix):
     check = measured(answer(SHORT, blame=blame, suspect=["node-b"]), HOSTS)[-1]
-    assert (check["verdict"], check["found"], check["fix"]) == ("fail", "0.1 GB/s, required are 0.5 (nic: x). " + found, fix)
+    assert (check["verdict"], check["found"], check["fix"]) == ("fail", "0.1 GB/s, required: 0.5 (nic: x). " + found, fix)
 
 
 def test_nobody_is_to_blame():
-    check = measured(answer(SHORT, note="they fall short only together"), HOSTS)[-1]
-    assert check["found"].endswith(". they fall short only together") and check["fix"].startswith("check what all hosts share")
+    check = measured(answer(SHORT, note="they are too slow only together"), HOSTS)[-1]
+    assert check["found"].endswith(". they are too slow only together") and check["fix"].startswith("check what all hosts share")
 
 
 def test_nothing_says_what_it_should_be():
@@ -182,7 +182,7 @@ def test_horovod_by_mpi_says_why_it_is_not_watched():
 def test_horovod_with_gpus_and_without_nccl():
     """Its GPUs hold the data, and Gloo carries them."""
     found = seen(horovod("gloo", on_gpus=True), HOSTS, [], dict.fromkeys(HOSTS, 1))
-    assert found[0] == ("gpus-busy", "node-a", "skipped", "nvidia-smi tells the use of 0 GPUs only")
+    assert found[0] == ("gpus-busy", "node-a", "skipped", "nvidia-smi reports the use of 0 GPUs only")
     assert found[4][3] == "the job ran without NCCL, which Horovod was not built with"
 
 
