@@ -20,12 +20,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._cluster import (
     slots_of,
 )
 
-# What a module result carries besides the answer.
+# Keys of a module result other than its data.
 NOT_THE_ANSWER = ("changed", "failed", "invocation", "unreachable", "msg", "deprecations", "warnings", "item", "ansible_loop_var")
 
 
 def controllers_view(host):
-    """Return the address of a host that could not be asked, as the controller knows it; '' where it doesn't."""
+    """Return the address of an unreachable host as the controller resolves it; '' if it does not."""
     if as_address(host):
         return host
     try:
@@ -33,12 +33,12 @@ def controllers_view(host):
     except OSError:
         return ""
     addresses = [answer[4][0] for answer in answers]
-    # The controller's own idea of a loopback name is no address that another host could use.
+    # A loopback address on the controller is useless for other hosts.
     return next((address for address in addresses if not as_address(address).is_loopback), "")
 
 
 class ActionModule(ActionBase):
-    """Put together, on the controller, what every host of the cluster has answered."""
+    """Combines the answers of all hosts of the cluster on the controller."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -57,7 +57,7 @@ class ActionModule(ActionBase):
         hostvars = task_vars["hostvars"]
         cluster = list(task_vars["groups"]["cluster"])
         in_play = set(task_vars["ansible_play_hosts"])
-        # The hosts that train: all, where there is no group gpu.
+        # The hosts that train: all of them without a group gpu.
         training = task_vars["groups"].get("gpu") or cluster
         hosts = {
             answer["item"]: {key: value for key, value in answer.items() if key not in NOT_THE_ANSWER and not key.startswith("_ansible")}
@@ -77,8 +77,8 @@ class ActionModule(ActionBase):
             wanted = [hostvars[name].get(key) or "" for key in ("cluster_address", "cluster_interface")]
             return pick_address(hosts[name], network, *wanted, inventory_address=inventory_address(name))
 
-        # Without a word from the user it is the head's network, as all must reach the head.
-        # Where the head is down, any other host that is there tells.
+        # The default is the head's network, because all hosts must reach the head.
+        # If the head is down, any other reachable host determines it.
         network, there = args["network"], {name: hosts[name] for name in [args["head"]] + cluster if name in hosts}
         for name in there:
             network = network or find_network(hosts[name], inventory_address(name))
@@ -86,19 +86,19 @@ class ActionModule(ActionBase):
             is_inside = all(cluster_place(name, network)[0] for name in there)
             network = cluster_network(network, is_inside, shared_networks(there, given("cluster_interface", there)))
 
-        # Data goes between the hosts that train: one that only has the storage need not be on the fabric.
+        # Data flows only between the hosts that train. A storage-only host need not be on the fabric.
         trains = {name: info for name, info in there.items() if name in training}
         fabric_named = given("cluster_fabric_interface", trains)
         fabric, why = args["fabric_network"], ""
         if not fabric:
             fabric, why = fabric_network(trains, shared_networks(trains, fabric_named), network, fabric_named)
         if why:
-            self._display.display("Fabric network: %s: %s. cluster_fabric_network sets another." % (fabric, why))
+            self._display.display("Fabric network: %s: %s. Set cluster_fabric_network to use another one." % (fabric, why))
 
         members = []
         for name in cluster:
             wanted = {key: hostvars[name].get("cluster_" + key) or "" for key in ("address", "interface", "slots")}
-            # What an earlier judgement counted is no word of the user's: a driver that has come since makes GPUs count.
+            # Slots counted in an earlier run are not set by the user: after a driver was installed, GPUs count.
             counted = not int(wanted["slots"] or 0) or bool(hostvars[name].get("__cluster_slots_are_counted"))
             slots = int(wanted["slots"]) if name in training and not counted else 0
             on_fabric, rdma = ("", ""), None

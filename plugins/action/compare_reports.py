@@ -17,7 +17,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import aligne
 
 
 class ActionModule(ActionBase):
-    """Show, on the controller, what differs between two reports."""
+    """Compares two reports on the controller."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -47,18 +47,18 @@ class ActionModule(ActionBase):
             except OSError as error:
                 raise AnsibleError("%s cannot be written: %s" % (page, error)) from error
         result.update(changed=False, changes=changes, page=page,
-                      msg="%s. Side by side: %s" % (quantity(len(changes), "difference"), page))
+                      msg="%s. Page: %s" % (quantity(len(changes), "difference"), page))
         return result
 
     def _paths(self, folder, args):
-        """The two reports: what is named, else the last ones."""
+        """The two reports: the named ones, else the last ones."""
         last = _report_files.folders(folder)
         if args["after"]:
             after = os.path.join(folder, os.path.expanduser(args["after"]))
         elif last:
             after = last[0]
         else:
-            raise _report.ReportError("report_dir %s holds no report. Run verify.yml, or set verify_report_dir to where its reports are." % folder)
+            raise _report.ReportError("report_dir %s holds no report. Run verify.yml, or set verify_report_dir to the folder of its reports." % folder)
         if args["before"]:
             return os.path.join(folder, os.path.expanduser(args["before"])), after
         older = [path for path in last if os.path.basename(path) < os.path.basename(os.path.normpath(after))]

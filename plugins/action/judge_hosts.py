@@ -15,12 +15,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import qua
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_table
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles, show_failure
 
-# How Ansible says that a host answers, but has no Python that it can use.
+# Ansible's messages for a host that answers, but has no usable Python.
 NO_PYTHON = re.compile(r"interpreter .*not found|requires a minimum of Python|SyntaxError: |python[\d.]*: (?:command )?not found", re.IGNORECASE)
 
 
 class ActionModule(ActionBase):
-    """Judge, on the controller, what all hosts have answered, by rules that are data."""
+    """Checks the answers of all hosts against rules on the controller."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -72,31 +72,31 @@ class ActionModule(ActionBase):
             result["msg"] = "%s on %s.%s" % (quantity(len(judged), "check"), quantity(len(alive), "host"), not_evaluated(findings))
         elif blocks(result["findings"], args["fail_on"]):
             result["failed"] = True
-            # Ansible prints all of a failed result: what is good would bury what is not.
+            # Ansible prints all values of a failed result. Passed checks would hide the failed ones.
             result["findings"] = [entry for entry in result["findings"] if entry["verdict"] not in ("pass", "skipped")]
-            result["msg"] = "Preflight found what stops this; nothing has been changed.\n" + render(result["findings"]) + not_evaluated(findings)
+            result["msg"] = "Preflight found blocking problems; nothing was changed.\n" + render(result["findings"]) + not_evaluated(findings)
             show_failure(self._display, self._templar, result["msg"])
         else:
             warnings = render(findings)
             if warnings:
-                self._display.warning("Preflight lets this pass, but:\n" + warnings, formatted=True)
-            result["msg"] = "%s on %s; nothing stops this.%s" % (quantity(len(judged), "check"), quantity(len(alive), "host"), not_evaluated(findings))
+                self._display.warning("Preflight passed with warnings:\n" + warnings, formatted=True)
+            result["msg"] = "%s on %s; no blocking problems.%s" % (quantity(len(judged), "check"), quantity(len(alive), "host"), not_evaluated(findings))
         return result
 
     def _rules(self, paths, overrule):
-        """All rules with their tables. A rule of a later file takes the place of one with its id."""
+        """All rules with their tables. A rule of a later file replaces one with the same id."""
         rules = {}
         for path in paths:
             table = load_data(self._loader, path)
-            # What Jinja cannot read is found when it is judged.
-            problem = problem_of_table(table, templates=False) if table is not None else "there is no such file"
+            # Jinja syntax errors are found during the evaluation.
+            problem = problem_of_table(table, templates=False) if table is not None else "the file does not exist"
             if problem:
                 raise AnsibleError("rules: %s: %s" % (path, problem))
             for rule in table["host_rules"]:
                 rules[rule["id"]] = (table, rule)
         for check_id, verdict in overrule.items():
             if check_id not in rules or verdict not in ("skip", "warn", "block"):
-                raise AnsibleError("overrule: %s: %s: known are the ids of the rules, each with skip, warn or block" % (check_id, verdict))
+                raise AnsibleError("overrule: '%s: %s' is not valid; use ids of rules, each with skip, warn or block" % (check_id, verdict))
             table, rule = rules[check_id]
             if verdict == "skip":
                 rules[check_id] = (table, {"id": check_id, "stage": "cluster", "otherwise": "overruled: skip"})
@@ -106,13 +106,13 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _let(table, name, inputs):
-        """What the table works out for a host before its rules are judged, in its order."""
+        """The values of C(let) of the table for a host, in their order."""
         values = {}
         for key, expression in table.get("let", {}).items():
             try:
                 values[key] = inputs.evaluate(expression)
             except AnsibleError as error:
-                raise AnsibleError("%s cannot be worked out for %s: %s" % (key, name, error)) from error
+                raise AnsibleError("%s cannot be evaluated for %s: %s" % (key, name, error)) from error
             inputs.settle({key: values[key]})
         return values
 
@@ -128,17 +128,17 @@ class ActionModule(ActionBase):
                 expected="Python 3.8 or newer",
                 found=member["error"],
                 source="ansible_python_interpreter",
-                fix="install python3 on %s, or point ansible_python_interpreter at a Python there that is 3.8 or newer" % name,
+                fix="install python3 on %s, or set ansible_python_interpreter to a Python 3.8 or newer there" % name,
             )
         return finding(
             "host-unreachable",
             name,
-            # One that --limit leaves out is not asked to be there.
+            # A host outside of --limit need not be reachable.
             "fail" if asked else "warn",
             expected="the host answers to Ansible",
             found="%s: %s" % (hostvars[name].get("ansible_host", name), member["error"]),
             source="ssh",
-            fix="start %s, or correct its address, user, key or sudo until «ansible %s --become -m ansible.builtin.ping» succeeds%s"
+            fix="start %s, or correct its address, user, key or sudo until 'ansible %s --become -m ansible.builtin.ping' succeeds%s"
             % (name, name, "; to work on the others meanwhile, leave it out with --limit" if asked else ""),
         )
 
@@ -148,10 +148,10 @@ class ActionModule(ActionBase):
             "host-unreachable",
             name,
             "fail",
-            expected="the host answers all questions",
-            found="it fell out of the play on the way, so nothing was judged there",
+            expected="the host answers in all tasks",
+            found="it dropped out of the play, so nothing was checked there",
             source="ansible-playbook",
-            fix="mend what the error of %s, above, names" % name,
+            fix="correct the error of %s above" % name,
         )
 
     @staticmethod
@@ -177,8 +177,8 @@ class ActionModule(ActionBase):
                 lesser = rule["severity"] == "warn" or "only_warn" in rule and inputs.evaluate(rule["only_warn"], item=item)
                 findings.append(finding(rule["id"], about, "warn" if lesser else "fail", **texts))
         except AnsibleError as error:
-            # A rule that can't be judged must not pass for one that is kept.
-            raise AnsibleError("rule %s cannot be judged for %s: %s" % (rule["id"], name, error)) from error
+            # A rule that cannot be evaluated must not count as met.
+            raise AnsibleError("rule %s cannot be evaluated for %s: %s" % (rule["id"], name, error)) from error
         return findings or [finding(rule["id"], where, "pass", source=source)]
 
 

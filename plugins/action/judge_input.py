@@ -35,25 +35,25 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import p
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import RUNTIME_FACTS, Shared, load_data, load_roles, show_failure
 
 HIDDEN = "(not shown)"
-# Files of the site's own: what is expected in them, and what to do.
+# Files of the site: their expected content, and what to do.
 FILES = {
     "preflight_rules_files": ("a YAML file with a list host_rules, in the form of roles/preflight/meta/compat_rules.yml",
-                              "correct the file, or take it out of preflight_rules_files"),
+                              "correct the file, or remove it from preflight_rules_files"),
     "preflight_compat_facts": ("a YAML file with keys and rows of the files in plugins/plugin_utils/compat",
-                               "correct the file, or leave preflight_compat_facts empty"),
+                               "correct the file, or set preflight_compat_facts to an empty text"),
 }
-# What is judged about how Ansible itself gets to a host, and its default.
+# Connection variables that are checked, and their defaults.
 CONNECTION = {"ansible_connection": C.DEFAULT_TRANSPORT, "ansible_host": None, "ansible_port": "22", "ansible_user": "", "cluster_address": "",
               "ansible_ssh_private_key_file": ""}
 
 
 def keeps_secrets(spec):
-    """Tell whether an option or one of its suboptions must not be shown."""
+    """Return whether an option or one of its suboptions must not be shown."""
     return bool(spec.get("no_log")) or any(keeps_secrets(inner) for inner in (spec.get("options") or {}).values())
 
 
 def option_at(spec, label):
-    """Return the option that a path within a variable names: [0].password; {} where nothing is said about it."""
+    """Return the option at a path within a variable: [0].password; {} if it is not specified."""
     for step in re.findall(r"\.[^.\[]+", label):
         if spec.get("no_log"):
             return spec
@@ -62,7 +62,7 @@ def option_at(spec, label):
 
 
 def without_secrets(spec, value):
-    """Return a value with (not shown) for what must not be."""
+    """Return a value with (not shown) for secrets."""
     if spec.get("no_log"):
         return HIDDEN
     if isinstance(value, dict):
@@ -70,19 +70,19 @@ def without_secrets(spec, value):
         return {key: without_secrets(options.get(key, {}), inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [without_secrets(spec, inner) for inner in value]
-    # A text in place of a dictionary with a secret key.
+    # A text instead of a dictionary with a secret key.
     return HIDDEN if keeps_secrets(spec) else value
 
 
 def without_names(findings, names):
-    """Return the findings without the credentials of hosts that are named as user:password@address."""
+    """Return the findings without credentials of hosts written as user:password@address."""
     for name in sorted(name for name in names if kinds.mask(name) != name):
         findings = [{key: inner.replace(name, kinds.mask(name)) if isinstance(inner, str) else inner for key, inner in entry.items()} for entry in findings]
     return findings
 
 
 def texts_of(value, label=""):
-    """Return (path, text) of all texts in a value, names in dictionaries among them."""
+    """Return (path, text) of all texts in a value, including keys of dictionaries."""
     if isinstance(value, dict):
         return [found for key, inner in value.items() for found in [(label, str(key))] + texts_of(inner, "%s.%s" % (label, key))]
     if isinstance(value, list):
@@ -91,19 +91,19 @@ def texts_of(value, label=""):
 
 
 def said(error):
-    """Return what an error of a template says, without the template's text, which ansible-core before 2.19 adds."""
+    """Return the message of a template error, without the template's text, which ansible-core before 2.19 adds."""
     return show(str(error).partition(". String: ")[0])
 
 
 def value_at(value, label):
-    """Return what a path within a value names: [0].environment.A."""
+    """Return the value at a path within a value: [0].environment.A."""
     for number, name in re.findall(r"\[([0-9]+)\]|\.([^.\[]+)", label):
         value = value[int(number)] if number else value.get(name)
     return value
 
 
 class ActionModule(ActionBase):
-    """Judge, on the controller, every variable of every role for every host before anything is changed."""
+    """Checks every variable of every role for every host on the controller before anything is changed."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -127,10 +127,10 @@ class ActionModule(ActionBase):
         findings, connections = self._connections(shared)
         findings += check_inventory(groups, connections)
         values = {host: {} for host in shared.hosts}
-        # Without a cluster there is nothing else to judge: every role's variables are those of its hosts.
+        # Without a cluster there is nothing else to check, because the variables of all roles belong to its hosts.
         if shared.hosts:
             names = [name for role in roles for name in role.options]
-            # Defaults are good, as a unit test says. What is left as it is on all hosts need not be worked out.
+            # Defaults are valid, as a unit test verifies. Variables that no host sets need no evaluation.
             touched = set().union(*[shared.touched(host, names) for host in shared.hosts])
             secrets = {role: secretive(of_role) for role, of_role in rules.items()}
             rules = {role: [rule for rule in of_role if rule["kind"] == "multiline" or not touched.isdisjoint(rule["words"])]
@@ -146,7 +146,7 @@ class ActionModule(ActionBase):
                     wrong[host] |= wrong_names
                     values[host].update(its_values)
                     shared.settle(host, its_values)
-            # Afterwards, as a rule may speak of other roles' variables.
+            # Afterwards, because a rule may use other roles' variables.
             for role in roles:
                 findings += self._judge_rules(self._with_data(rules[role.name], role, roles, values), values, wrong, shared, role, groups)
             findings += self._files(values)
@@ -159,15 +159,15 @@ class ActionModule(ActionBase):
         result.update(changed=False, findings=findings, seconds=round(time.monotonic() - started, 3),
                       evaluations=shared.evaluations)
         if stopping and all(entry["id"] == "inventory-no-lab" for entry in stopping):
-            # A fresh checkout: one line tells all, and what Ansible shows of the result should be no longer.
+            # In a fresh checkout one line is enough.
             result = {"changed": False, "failed": True, "msg": "; ".join(
                 "%s do not exist yet: %s" % (entry["host"], entry["fix"]) for entry in stopping)}
         elif stopping:
             result["failed"] = True
-            result["msg"] = "The input is refused; nothing has been changed.\n" + render(findings)
+            result["msg"] = "The input is not valid; nothing was changed.\n" + render(findings)
             show_failure(self._display, self._templar, result["msg"])
         else:
-            result["msg"] = "The input is good." if not findings else "The input is accepted with warnings."
+            result["msg"] = "The input is valid." if not findings else "The input is accepted with warnings."
             if findings:
                 self._display.warning("The input is accepted, but:\n" + render(findings), formatted=True)
         return result
@@ -177,7 +177,7 @@ class ActionModule(ActionBase):
         return data if data is not None else {"input_rules": []}
 
     def _with_data(self, rules, role, roles, values):
-        """Return the rules with the ids that they name a role for, to which files of one's own add, and with the options that they name a file for."""
+        """Return the rules with the ids of the role that they name, including ids from the site's files, and with the options of the file that they name."""
         paths = {role.name: role.path for role in roles}
         filled = []
         for rule in rules:
@@ -185,7 +185,7 @@ class ActionModule(ActionBase):
                 files = [os.path.join(paths[rule["ids"]], "meta", name) for name in ("host_rules.yml", "compat_rules.yml")]
                 own = {path for its in values.values() for path in its.get("preflight_rules_files", []) if kinds.is_file(path)}
                 if any(self._problem("preflight_rules_files", path) for path in own):
-                    # What is meant to be in a file that cannot be read is not known.
+                    # The ids in an unreadable file are unknown.
                     continue
                 rule = dict(rule, ids=frozenset().union(*[ids_in(load_data(self._loader, path)) for path in files + sorted(own)]))
             elif rule["kind"] == "options":
@@ -195,13 +195,13 @@ class ActionModule(ActionBase):
         return filled
 
     def _files(self, values):
-        """Return the findings about what is in a site's own files, which preflight would otherwise find after it has asked the hosts."""
+        """Return the findings about the content of the site's files, which preflight would otherwise find only after the facts were gathered."""
         findings = []
         for name, (expected, fix) in FILES.items():
             for host, its in values.items():
                 many = isinstance(its.get(name), list)
                 for number, path in enumerate(its.get(name) or [] if many else [its.get(name)]):
-                    # Whether there is such a file is a rule's to say.
+                    # A rule checks that the file exists.
                     problem = self._problem(name, path) if kinds.is_file(path) else ""
                     if problem:
                         findings.append(finding("input-file-content", host, "fail", expected, "%s: %s" % (show(path), show(problem)),
@@ -209,7 +209,7 @@ class ActionModule(ActionBase):
         return findings
 
     def _problem(self, name, path):
-        """Return what is wrong with a file, empty for a good one."""
+        """Return what is wrong with a file, empty for a valid one."""
         if path not in self._problems:
             try:
                 data = load_data(self._loader, path)
@@ -220,12 +220,12 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _fail_on(values):
-        # One that is wrong has a finding that blocks by itself.
+        # An invalid one has its own blocking finding.
         return "warn" if any(its.get("preflight_fail_on") == "warn" for its in values.values()) else "block"
 
     @staticmethod
     def _connections(shared):
-        """Return (findings, {host: how it is reached}); an expression that fails is one finding of many."""
+        """Return (findings, {host: connection data}); a failing expression is one finding among others."""
         findings, connections = [], {}
         for host, inputs in shared.hosts.items():
             entry = {}
@@ -235,25 +235,25 @@ class ActionModule(ActionBase):
                     try:
                         value = shared.value(host, name)
                     except AnsibleError as error:
-                        # cluster_address is judged with its role.
+                        # cluster_address is checked with its role.
                         if name != "cluster_address":
                             findings.append(finding("input-template", host, "fail", "text", "a template that fails: %s" % said(error), name,
-                                                    "correct the expression, or what it refers to, where the inventory sets %s" % name))
+                                                    "correct the expression or the variables in it where the inventory sets %s" % name))
                             entry["failed"] = True
                 entry[name] = "" if value is None else str(value)
             by_ssh = entry["ansible_connection"].rpartition(".")[2] in ("ssh", "smart", "paramiko", "paramiko_ssh")
             if by_ssh and "failed" not in entry:
                 if not kinds.is_host(entry["ansible_host"].partition("%")[0]) and entry["ansible_host"] != host:
                     findings.append(finding("input-hostname", host, "fail", "a host name or an address", show(entry["ansible_host"]), "ansible_host",
-                                            "set ansible_host to what ssh connects to; a port goes into ansible_port, a user into ansible_user"))
+                                            "set ansible_host to the address for ssh, ansible_port to the port, and ansible_user to the user"))
                 port = kinds.as_number(entry["ansible_port"])
                 if port is None or not 0 < port < 65536:
                     findings.append(finding("input-range", host, "fail", "a number from 1 to 65535", show(entry["ansible_port"]), "ansible_port",
                                             "set ansible_port to the port of the host's sshd"))
                 if not kinds.is_plain_text(entry["ansible_user"]) or re.search(r"[\s:/@]|\A-", entry["ansible_user"]):
                     findings.append(finding("input-pattern", host, "fail", "the name of an account", show(entry["ansible_user"]), "ansible_user",
-                                            "set ansible_user to the account that ssh logs in to"))
-            # Any other key may be in an agent under this name. This one exists only where lab/lab.py has made hosts.
+                                            "set ansible_user to the account for ssh logins"))
+            # Any other key may be in an agent under this name. This one exists only after lab/lab.py has created hosts.
             key = os.path.normpath(entry["ansible_ssh_private_key_file"])
             virtual = "inventory_dir" in inputs and os.path.basename(str(inputs.raw("inventory_dir"))) == "lab_virtual"
             connections[host] = {"missing_lab_key": key if "/.lab/" in key and not os.path.exists(key) else "",
@@ -264,22 +264,22 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _values_of(role, host, shared, texts, judged, needed):
-        """Return the values of a role's variables as the role will get them, what is wrong with the others, and the names of these."""
+        """Return the values of a role's variables as the role gets them, the problems of the others, and the names of these."""
         values, wrong, wrong_names = {}, [], set()
         inputs = shared.hosts[host]
         for name, spec in role.options.items():
             if name not in needed or name not in inputs:
-                # Whether a variable without a default is needed, only the playbook that uses the role can tell.
+                # Only the playbook that uses the role determines whether a variable without a default is required.
                 continue
             key = (name, shared.key(host, name))
             if key not in judged:
                 judged[key] = judge_value(name, spec, functools.partial(shared.value, host, name), shared.is_secret(host, name), *texts)
             value, problems = judged[key]
             if problems is None:
-                # What a default is made of may be wrong, or only known during the run.
+                # Variables in a default may be invalid, or known only during the run.
                 if name in inputs.given and not shared.depends_on_the_run(host, name):
                     wrong.append(finding("input-template", host, "fail", describe(spec), value, name,
-                                         "correct the expression, or what it refers to, where the inventory sets %s" % name))
+                                         "correct the expression or the variables in it where the inventory sets %s" % name))
             elif problems:
                 wrong += [finding(check_id, host, "fail", expected, found, name + label, fix) for check_id, label, expected, found, fix in problems]
             else:
@@ -294,8 +294,7 @@ class ActionModule(ActionBase):
         wrong_input = {host: not wrong[host].isdisjoint(role.options) for host in values}
 
         def evaluate(host, expression, item):
-            # A value of a shape that the rule doesn't know is not allowed either. What is made of a value that has been
-            # found wrong already is not blamed again.
+            # A value of an unexpected type is not allowed either. Values computed from an invalid value are not reported again.
             truth = shared.truth(host, expression, item)
             return wrong_input[host] if truth is None else truth
 
@@ -309,9 +308,9 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _causes(findings, shared, defaults):
-        """Return the findings without those about a default that is only wrong because it is made of a variable that is."""
+        """Return the findings without those about a default that is invalid only because of an invalid variable in it."""
         blamed = {(entry["host"], re.split(r"[.\[]", entry["source"])[0]) for entry in findings if entry["verdict"] == "fail"}
-        # A value that is wrong for itself is no matter of agreement.
+        # An invalid value is not compared between hosts.
         wrong = {re.split(r"[.\[]", entry["source"])[0] for entry in findings if entry["verdict"] == "fail" and entry["id"] != "input-same"}
         shape = any(entry["id"] in ("inventory-outside-cluster", "inventory-one-host") for entry in findings)
 
@@ -331,7 +330,7 @@ class ActionModule(ActionBase):
         known = {name for role in roles for name in list(role.options) + list(role.defaults)}.difference(RUNTIME_FACTS)
         names = [role.name for role in roles]
         findings, told = [], {}
-        # What a run before this one has worked out is not from the inventory.
+        # Values computed by an earlier run are not from the inventory.
         facts = getattr(getattr(hostvars, "_variable_manager", None), "_nonpersistent_fact_cache", {})
         for host, inputs in shared.hosts.items():
             group = frozenset(inputs.given)
@@ -345,22 +344,22 @@ class ActionModule(ActionBase):
             for name in RUNTIME_FACTS:
                 if name in inputs.given and name not in facts.get(host, {}):
                     findings.append(finding("input-unknown", host, "fail", "variables that a role has", "a name that every run sets itself", name,
-                                            "remove it, or give your own variable another name"))
+                                            "remove it, or rename your own variable"))
         return findings
 
 
 def what_to_do(name, meant, likely):
-    """Return the advice on a name that no role has. A variable of the user's own has a way to stay."""
+    """Return the advice for a name that no role has. The user can keep an own variable."""
     own = {
         "misspelt": "if the variable is your own, choose another name",
-        "prefix": "if %s is a variable of your own, set %s as well, and it is left alone" % (name, meant),
-        "maybe": "a variable of your own is better off with a name that does not begin like a role's",
+        "prefix": "if %s is your own variable, set %s as well, and it is ignored" % (name, meant),
+        "maybe": "if the variable is your own, prefer a name without the prefix of a role",
     }[likely]
     return ("did you mean %s? Correct the name; " % meant if meant else "correct the name; ") + own
 
 
 def yaml_problem(error):
-    """Return what a parser of YAML says, with the line; the messages of ansible-core differ in whether they have it."""
+    """Return the message of the YAML parser with the line, which only some messages of ansible-core have."""
     said = " ".join(str(error).splitlines()[:1])
     while error is not None:
         mark = getattr(error, "problem_mark", None)
@@ -371,14 +370,14 @@ def yaml_problem(error):
 
 
 def ids_in(data):
-    """Return the ids of a role's rules or checks, in whatever lists they stand."""
+    """Return the ids of a role's rules or checks in all of its lists."""
     if isinstance(data, dict):
         return frozenset([str(data["id"])] if "id" in data else []).union(*[ids_in(inner) for inner in data.values()])
     return frozenset().union(*[ids_in(inner) for inner in data]) if isinstance(data, list) else frozenset()
 
 
 def judge_value(name, spec, ask, secret, many_lines, secrets):
-    """Return (value, problems) of a variable; (what is said, None) where its template fails."""
+    """Return (value, problems) of a variable, or (message, None) if its template fails."""
     try:
         value = ask()
     except AnsibleError as error:
@@ -398,7 +397,7 @@ def judge_value(name, spec, ask, secret, many_lines, secrets):
         for label, text in texts_of(value):
             if not kinds.is_plain_text(text) and re.sub(r"\[[0-9]+\]", "[]", name + label) not in many_lines:
                 hidden = secret or keeps_secrets(option_at(spec, label))
-                # Names in dictionaries are no secrets.
+                # Keys of dictionaries are not secret.
                 its = reveal_at(name + label, text, secrets) if isinstance(value_at(value, label), str) else text
                 problems.append(("input-text", label, "text of one line, without control characters", HIDDEN if hidden else "%s (%s)" % (
                     show(its), ", ".join(sorted({ascii(char)[1:-1] for char in text if not kinds.is_plain_text(char)}))),

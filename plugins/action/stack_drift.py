@@ -11,7 +11,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import proble
 
 
 class ActionModule(ActionBase):
-    """Show, on the controller, what of all hosts is not as it was asked for."""
+    """Shows the differences of all hosts from the requested GPU stack on the controller."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -24,7 +24,7 @@ class ActionModule(ActionBase):
         for name in [name for name in task_vars["groups"]["cluster"] if name in task_vars["ansible_play_hosts_all"]]:
             variables = task_vars["hostvars"][name]
             answer, asked, driver = variables.get(args["answers"], {}), variables.get(args["asked"], {}), variables.get(args["driver"], "")
-            # One that fell out of the play on the way did not answer, whatever an earlier play has left of it.
+            # A host that has dropped out of the play did not answer, even if it has a result of an earlier play.
             silent = name not in task_vars["ansible_play_hosts"] or "packages" not in answer
             hosts.append({"name": name, "asked": len(asked), "problems": None if silent else problems(answer, asked, driver)})
         self._display.display(table(hosts))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The controller's half of synced_folder: what files there are here, and the files that the host lacks are carried over."""
+"""The controller's part of synced_folder: lists the files and transfers those that the host lacks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ActionModule(ActionBase):
         return result
 
     def upload(self, path, number):
-        # Made only now: a temporary folder costs a round trip that a run without a difference does not need.
+        # Created only now, because a temporary folder costs a round trip that a run without a difference does not need.
         if self._connection._shell.tmpdir is None:
             self._make_tmp_path()
         remote = self._connection._shell.join_path(self._connection._shell.tmpdir, f"upload-{number}")
@@ -46,10 +46,10 @@ class ActionModule(ActionBase):
         return remote
 
     def sources(self, src, patterns):
-        """{name: path} of what is taken from the controller's folder."""
+        """{name: path} of the selected files of the controller's folder."""
         folder = src if os.path.isabs(src) else self._find_needle("files", src)
         if not os.path.isdir(folder):
-            raise AnsibleActionFail(f"src: {folder} is no folder on the controller")
+            raise AnsibleActionFail(f"src: '{folder}' is not a folder on the controller; set an existing one")
         paths = {name: os.path.join(folder, name) for name in sorted(os.listdir(folder))}
         return {name: path for name, path in paths.items()
                 if os.path.isfile(path) and any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}

@@ -24,13 +24,13 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._transient_unit impo
 
 display = Display()
 
-# A host that is restarting its sshd or a cable that is moved should not cost a build of an hour.
+# A restart of sshd or a replugged cable must not abort a build of an hour.
 RETRY_SECONDS = 90
 TAIL_LINES = 15
 
 
 class ActionModule(ActionBase):
-    """Has the module start the unit, then follows it and shows its lines while they come: modules can't, they answer only at their end.
+    """Starts the unit with the module, then follows it and shows its lines as they appear. A module cannot do that, because it returns only at its end.
 
     It looks by a shell command, not by the module: that would be a Python process on a host that may be training, every few seconds.
     """
@@ -48,13 +48,13 @@ class ActionModule(ActionBase):
             return result
         secrets = secret_texts(check_type_dict(self._task.args.get("secret_environment") or {}))
         if secrets:
-            # What a look brings is raw. The connection would show it to those who ask for -vvv.
+            # The output of a look is raw. The connection would show it with -vvv.
             self._connection._play_context.no_log = True
         end, tail = None, []
         while end is None:
             if os.getppid() != play:
-                # ansible-playbook was killed and this worker was left: nobody sees its lines, and it must not keep the lease alive.
-                raise AnsibleError("The play that started %s is gone" % result["unit"])
+                # ansible-playbook was killed and this worker was left over: nobody sees its lines, and it must not renew the lease.
+                raise AnsibleError("The play that started %s has ended" % result["unit"])
             look = self._look(result, state)
             end = look["end"]
             lines, consumed = take_lines(look["data"], end is not None)
@@ -72,8 +72,8 @@ class ActionModule(ActionBase):
     def _show(self, lines, skipped, log):
         lines = abridge(lines, LINES_PER_LOOK, log)
         if skipped:
-            lines.insert(0, "... %d bytes left out here; all are in %s" % (skipped, log))
-        # One call for all lines of a look: every call crosses a queue to the main process.
+            lines.insert(0, "... %d bytes left out here; see the whole log in %s" % (skipped, log))
+        # One call for all lines of a look, because every call passes a queue to the main process.
         if lines:
             display.display("\n".join("%s | %s" % (self._host, line) for line in lines))
 
@@ -86,14 +86,14 @@ class ActionModule(ActionBase):
             except AnsibleConnectionFailure as error:
                 if time.monotonic() > give_up:
                     raise
-                display.warning("%s cannot be reached (%s); the unit %s goes on, trying again" % (self._host, error, result["unit"]))
+                display.warning("%s cannot be reached (%s); the unit %s continues, trying again" % (self._host, error, result["unit"]))
                 time.sleep(2)
                 self._connection.reset()
                 continue
             try:
                 return parse_look(answer["stdout"])
             except ValueError as error:
-                # Not what comes after the mark: log that may hold a secret.
+                # Without the text after the marker, which is log output and may contain a secret.
                 said = answer["stderr"] or answer["stdout"].partition("trainyard-look")[0]
-                raise AnsibleError("Cannot follow unit %s on host %s, which goes on there, its output in %s: %s: exit code %s: %s" % (
+                raise AnsibleError("Cannot follow unit %s on host %s, which continues there with its output in %s: %s: exit code %s: %s" % (
                     result["unit"], self._host, result["log"], error, answer["rc"], said.strip()[-500:]))

@@ -16,7 +16,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _report, _report_files, _report_page
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES, load_data, show_failure
 
-# Earlier runs whose curves the page shows.
+# Number of earlier runs whose curves the page shows.
 HISTORY = 5
 BANDWIDTH_KEYS = ("collective", "note", "runs", "tool", "tool_reason")
 
@@ -27,7 +27,7 @@ def published(loader):
 
 
 class ActionModule(ActionBase):
-    """Judge, on the controller, what verify has found, and write the report before the verdict fails the play."""
+    """Judges the findings of verify on the controller, and writes the report before the verdict fails the play."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
                 "fail_on": {"type": "str", "choices": ["block", "warn"], "default": "block"},
             }
         )
-        # What comes out of templates are Ansible's own kinds of text and list.
+        # Templates return Ansible's own types of text and list.
         args = json.loads(json.dumps(args, default=str))
         checks = published(self._loader)
         try:
@@ -72,7 +72,7 @@ class ActionModule(ActionBase):
                     "junit.xml": _report.junit(report, checks),
                     "report.html": _report_page.render(report, checks, suspect_file, earlier),
                 })
-                # Who has left the cluster since is nobody's suspect.
+                # Hosts that have left the cluster since then are no suspects.
                 members = (task_vars or {}).get("groups", {}).get("cluster")
                 former = [name for name in _report_files.suspects(suspect_file) if members is None or name in members]
                 _report_files.replace(suspect_file, _report.suspect_inventory(report, former))
@@ -82,32 +82,32 @@ class ActionModule(ActionBase):
         result["msg"] = _report.summary(report, checks) + where
         if report["verdict"] == "fail":
             result["failed"] = True
-            # Ansible prints all of a failed result, and the message has what matters of it.
+            # Ansible prints all values of a failed result, and the message has the relevant ones.
             del result["report"]
             show_failure(self._display, self._templar, result["msg"])
         return result
 
     def _report(self, args, checks):
-        """The report and those before it, or a ReportError, before anything is written."""
+        """The report and the earlier ones, or a ReportError before anything is written."""
         folder = self._folder(args["report_dir"])
         source = _report_files.read_as_inventory(folder, context.CLIARGS.get("inventory") or ())
         if source:
             raise _report.ReportError(
-                "report_dir %s lies in %s, of which Ansible takes every file for an inventory: junit.xml would become hosts. "
-                "Use a folder outside of it, or one below a name that begins with a dot, such as %s." % (
+                "report_dir %s is in %s, where Ansible reads every file as an inventory: junit.xml would become hosts. "
+                "Set a folder outside of it, or one below a name that begins with a dot, such as %s." % (
                     folder, source, os.path.join(source, ".trainyard", "reports")))
         schema = _report_files.load_schema()
         names = [host.get("name") for host in args["hosts"]]
         earlier, passed_over = _report_files.history(folder, schema, args["cluster"], names, HISTORY)
         for reason in passed_over:
-            self._display.warning("An earlier report is not compared with: %s" % reason)
+            self._display.warning("An earlier report was ignored: %s" % reason)
         before = earlier[0] if earlier else None
         if args["before"]:
             path = os.path.join(folder, os.path.expanduser(args["before"]))
             before = _report_files.read(path, schema)
             reason = _report_files.difference(before, args["cluster"], names)
             if reason:
-                raise _report.ReportError("before: %s cannot be compared with: %s. Name a report of this cluster, or none." % (path, reason))
+                raise _report.ReportError("before: '%s' cannot be used: %s. Set a report of this cluster, or none." % (path, reason))
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         shape = dict(schema, required=[], properties={name: rule for name, rule in schema["properties"].items() if name in args})
         given = {name: value for name, value in args.items() if name in shape["properties"] and value is not None}
@@ -115,18 +115,18 @@ class ActionModule(ActionBase):
         # A version such as 12.4 is a number to YAML.
         given["versions"] = {host: {component: version if version is None else str(version) for component, version in components.items()}
                              for host, components in args["versions"].items()}
-        # What the measurement has found besides goes into blame and suspect.
+        # Other results of the measurement are in blame and suspect.
         given["bandwidth"] = dict({"collective": None, "runs": []}, **{key: args["bandwidth"][key] for key in BANDWIDTH_KEYS if key in args["bandwidth"]})
         problem = _report_files.problem_of(given, shape)
         if problem:
-            raise _report.ReportError("verify_report was given what makes no report: %s" % problem)
+            raise _report.ReportError("the options of verify_report do not make a valid report: %s" % problem)
         required = _report.required_ids(args["required"], checks)
-        # What the site leaves out on purpose is not missing; nor is what check mode can't do.
+        # Checks that the site leaves out on purpose, or that check mode cannot make, are not missing.
         required = [] if self._task.check_mode else [name for name in required if args["overrule"].get(name) != "skip"]
         words = {key: given[key] for key in ("cluster", "checks", "hosts", "versions", "bandwidth", "blame", "suspect", "logs", "seconds")}
         report = _report.make(generated=now, published=checks, required=required, fail_on=args["fail_on"], before=before, **words)
         return report, earlier
 
     def _folder(self, path):
-        """Relative to where ansible-playbook was called, as its own -i is."""
+        """Relative to the working directory of ansible-playbook, like its -i."""
         return os.path.abspath(os.path.expanduser(path))

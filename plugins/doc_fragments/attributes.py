@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What every plugin says of check mode and diff mode, in the words of ansible-core's own fragment of this name."""
+"""Check mode and diff mode of every plugin, in the wording of ansible-core's fragment of this name."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    # The frame: a plugin that uses it fills in support (and details) itself.
+    # A plugin that uses it adds support and details.
     DOCUMENTATION = r"""
 options: {}
 attributes:
@@ -18,7 +18,7 @@ attributes:
     description: Returns details on what has changed, or would change in check mode, when run in diff mode.
 """
 
-    # A module that only looks: the same answer in check mode, and never a difference to show.
+    # For modules that only read: same result in check mode, never a diff.
     INFO_MODULE = r"""
 options: {}
 attributes:
@@ -26,7 +26,7 @@ attributes:
     description: Can run in C(check_mode) and return changed status prediction without modifying target.
     support: full
     details:
-      - This module does not change anything, so it answers the same in check mode.
+      - This module does not change anything, so its result is the same in check mode.
   diff_mode:
     description: Returns details on what has changed, or would change in check mode, when run in diff mode.
     support: N/A

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""One file, directory or link, as the modules take it that bring such into place."""
+"""Options of one file, directory or link, for the modules that manage them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ options:
         required: true
       state:
         description:
-          - V(file), V(directory) and V(link) are made or corrected.
-          - V(absent) removes a file, a link, or a directory that is empty. A directory with content fails the task, as
-            what is in it was not placed by the caller.
+          - V(file), V(directory) and V(link) are created or corrected.
+          - V(absent) removes a file, a link, or an empty directory. A directory with content fails the task, because its content is not the caller's.
         type: str
         choices: [file, directory, link, absent]
         default: file
@@ -35,30 +34,30 @@ options:
       mode:
         description:
           - Permissions as a string of octal digits, for example V("0600").
-          - Not given, a new file gets V("0644"), a new directory V("0755"), and what exists keeps its own. A new directory
-            below one with a default access list gets what that list says.
+          - By default a new file gets V("0644") and a new directory V("0755"). An existing one keeps its permissions. A new directory below one with a default
+            access list gets the permissions of that list.
         type: str
       owner:
-        description: Name or number of the owner. Not given, it stays as it is.
+        description: Name or number of the owner. By default it is not changed.
         type: str
       group:
-        description: Name or number of the group. Not given, it stays as it is.
+        description: Name or number of the group. By default it is not changed.
         type: str
       replace:
-        description: V(false) leaves the content of a file that exists alone; its mode, owner and group are still corrected.
+        description: V(false) keeps the content of an existing file. Its mode, owner and group are still corrected.
         type: bool
         default: true
       create:
-        description: V(false) leaves alone what isn't there. What is there is brought into place.
+        description: V(false) creates nothing. What exists is still corrected.
         type: bool
         default: true
       leave_filled:
-        description: For V(absent), V(true) leaves a directory with content alone instead of failing.
+        description: For V(absent), V(true) keeps a directory with content instead of failing.
         type: bool
         default: false
       validate:
         description:
-          - Command that must end with exit status 0 before the new content goes live. C(%s) stands for the path of the new
-            content. It is run without a shell, and not in check mode.
+          - Command that must end with exit status 0 before the new content is used. C(%s) is replaced by the path of the new content. It runs without a shell,
+            and not in check mode.
         type: str
 """

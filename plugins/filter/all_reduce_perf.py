@@ -6,37 +6,37 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: all_reduce_perf
-short_description: What a log of all_reduce_perf says, and whether it is worth anything
+short_description: Parse and judge an all_reduce_perf log
 version_added: "0.2.0"
 author:
   - trainyard maintainers (@trainyard)
 description:
-  - Judges a log that exists already, as M(trainyard.gpu.nccl_all_reduce) does with its option O(trainyard.gpu.nccl_all_reduce#module:log).
-  - A text that is something else, and an option that can't be used, fail the template.
+  - Judges an existing log, like M(trainyard.gpu.nccl_all_reduce) with its option O(trainyard.gpu.nccl_all_reduce#module:log).
+  - The template fails for other text and for invalid options.
 positional: expected_ranks, expected_hosts, min_busbw_gb_s, judge_from_bytes
 options:
   _input:
-    description: The log, of any layout since 2015, with or without a rank's tag or a container's name before each line; or the tool's own JSON.
+    description: The log in any layout since 2015, with or without a rank's tag or a container's name before each line, or the tool's JSON.
     type: str
     required: true
   expected_ranks:
-    description: Ranks that must have taken part, 2 or more.
+    description: Number of ranks that must have taken part, 2 or more.
     type: int
   expected_hosts:
-    description: Hosts that must have taken part.
+    description: Number of hosts that must have taken part.
     type: int
   min_busbw_gb_s:
-    description: Bus bandwidth in GB/s that must be reached on average over the rows that are judged.
+    description: Required average bus bandwidth of the judged rows in GB/s.
     type: float
   judge_from_bytes:
-    description: Size from which on rows are judged, such as V(256M). Without it, the largest size is.
+    description: Smallest size of the judged rows, such as V(256M). By default only the largest size is judged.
     type: str
 seealso:
   - module: trainyard.gpu.nccl_all_reduce
 """
 
 EXAMPLES = r"""
-- name: Sixteen ranks on two hosts, and 180 GB/s for large messages
+- name: Check for 16 ranks on two hosts, and 180 GB/s for large messages
   ansible.builtin.assert:
     that: judged.passed
     fail_msg: "{{ judged.reasons | map(attribute='cause') | join('; ') }}"
@@ -47,8 +47,8 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - What M(trainyard.gpu.nccl_all_reduce) returns of a log, with the same keys - RV(_value.rows), RV(_value.avg_busbw_gb_s), RV(_value.passed),
-      RV(_value.reasons) and all others.
+    - The values that M(trainyard.gpu.nccl_all_reduce) returns for a log - RV(_value.rows), RV(_value.avg_busbw_gb_s), RV(_value.passed), RV(_value.reasons) and
+      all others.
   type: dict
   contains:
     rows:
@@ -56,13 +56,13 @@ _value:
       type: list
       elements: dict
     avg_busbw_gb_s:
-      description: Average bus bandwidth that it printed.
+      description: Average bus bandwidth as printed.
       type: float
     passed:
-      description: Whether the run was complete and correct, and everything that was asked for was met.
+      description: Whether the run was complete and correct, and met all requirements.
       type: bool
     reasons:
-      description: Why it was not.
+      description: Why it did not pass.
       type: list
       elements: dict
 """
@@ -73,7 +73,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import a
 
 def all_reduce_perf(log, expected_ranks=None, expected_hosts=None, min_busbw_gb_s=None, judge_from_bytes=None):
     if not isinstance(log, str):
-        raise AnsibleFilterError("all_reduce_perf: a log is text, this is a %s" % type(log).__name__)
+        raise AnsibleFilterError("all_reduce_perf: the input is a %s; give the log as text" % type(log).__name__)
     try:
         return answer(str(log), **check_bounds(expected_ranks, expected_hosts, min_busbw_gb_s, judge_from_bytes))
     except ValueError as error:
@@ -81,7 +81,7 @@ def all_reduce_perf(log, expected_ranks=None, expected_hosts=None, min_busbw_gb_
 
 
 class FilterModule:
-    """Logs of nccl-tests, judged."""
+    """Filters that judge logs of nccl-tests."""
 
     def filters(self):
         return {"all_reduce_perf": all_reduce_perf}

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: bandwidth_checks
-short_description: What was measured between hosts, as checks
+short_description: Convert a bandwidth measurement to checks
 version_added: "0.2.0"
 description:
-  - Puts the answer of role C(verify)'s bandwidth job into checks C(bandwidth-host), one for each host, and C(bandwidth-cluster), which names who is to blame.
-  - What was seen while the job worked becomes C(gpus-busy) and C(fabric-counters), one for each host, and C(nccl-transport).
-  - A check whose measurement is not there is C(skipped), with what the job said at its end.
-  - A cluster whose bandwidth was measured, but of which nothing tells what it should be, is a warning.
+  - Converts the result of role C(verify)'s bandwidth job to checks C(bandwidth-host), one per host, and C(bandwidth-cluster), which names the suspects.
+  - Observations during the job become C(gpus-busy) and C(fabric-counters), one per host, and C(nccl-transport).
+  - A check without a measurement is C(skipped), with the last output of the job.
+  - A measured bandwidth without an expected value is a warning.
 positional: hosts, tail, gpus, reason
 options:
   _input:
-    description: What the job has left; empty where it left nothing.
+    description: Result of the job; empty if there is none.
     type: dict
     required: true
   hosts:
@@ -30,11 +30,11 @@ options:
     elements: str
     default: []
   gpus:
-    description: By host, how many GPUs its training container was given. Hosts that are not in it have none.
+    description: Number of GPUs in the training container of each host. Hosts that are not listed have none.
     type: dict
     default: {}
   reason:
-    description: Why no job was started, where none was.
+    description: Why no job was started, if none was.
     type: str
     default: ""
 author:
@@ -48,7 +48,7 @@ left_out: "{{ {} | trainyard.gpu.bandwidth_checks(['node-a', 'node-b'], reason='
 
 RETURN = r"""
 _value:
-  description: The checks, in the shape of C(report.json).
+  description: The checks in the format of C(report.json).
   type: list
   elements: dict
 """
@@ -61,10 +61,10 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool impo
 
 SOURCE = {"gloo": "PyTorch's all-reduce by Gloo", "nccl": "PyTorch's all-reduce by NCCL", "horovod": "Horovod's all-reduce",
           "all_reduce_perf": "all_reduce_perf of nccl-tests"}
-LOG = "look at the job's log, .trainyard/jobs/verify-bandwidth/job.log on the share"
+LOG = "read the job's log, .trainyard/jobs/verify-bandwidth/job.log on the share"
 ONE_RANK = "one rank has nothing to exchange"
 FRAMEWORKS = {"Torch": "PyTorch", "TensorFlow": "TensorFlow", "MXNet": "MXNet"}
-NO_SETS = "this Horovod has no process sets (0.23 and newer have), so it measures all ranks together only"
+NO_SETS = "this Horovod has no process sets (0.23 and newer have), so it measures only all ranks together"
 
 
 def _required(bound):
@@ -74,17 +74,17 @@ def _required(bound):
 
 
 def _ended(answer):
-    """Whether the job came to its end: until then its note is that it did not."""
+    """Whether the job has completed. Until then its note says that it did not."""
     return "runs" in answer and answer.get("note") != BROKE_OFF
 
 
 def _unseen(answer, hosts, tail):
-    """Why nobody has watched the ranks at work."""
+    """Why the ranks were not observed during their work."""
     if not answer.get("runs"):
         return reason_of(tail)
     if any(run["errors"] for run in answer["runs"] if run["id"] == "cluster" or len(hosts) < 2):
-        return "the measurement before it has failed"
-    return ONE_RANK if len(hosts) < 2 and _ended(answer) else "the job broke off"
+        return "the previous measurement has failed"
+    return ONE_RANK if len(hosts) < 2 and _ended(answer) else "the job was aborted"
 
 
 def _source(answer):
@@ -94,10 +94,10 @@ def _source(answer):
 
 
 def _watched_checks(answer, hosts, tail, gpus, reason):
-    """What was seen while all worked together. A check that can't be made says why."""
+    """Observations while all hosts worked together. A check that cannot be made gives the reason."""
     watched, name = answer.get("watched") or {}, ", ".join(hosts)
     carrier = answer.get("carrier") or answer.get("collective")
-    # Of Horovod's GPUs another library than NCCL may carry the data.
+    # Horovod may use another library than NCCL for GPUs.
     on_gpus = answer.get("on_gpus", carrier == "nccl")
     reason = reason or watched.get("error") or _unseen(answer, hosts, tail)
 
@@ -112,12 +112,12 @@ def _watched_checks(answer, hosts, tail, gpus, reason):
     checks = []
     for host in hosts:
         if not gpus.get(host) and not on_gpus:
-            checks.append(skipped("gpus-busy", host, "the training container was given no GPU"))
+            checks.append(skipped("gpus-busy", host, "the training container has no GPU"))
         elif carrier and not on_gpus:
             framework = FRAMEWORKS[answer.get("binding", "Torch")]
             checks.append(finding("gpus-busy", host, "fail", expected="%s in use" % quantity(gpus[host], "GPU"), source=_source(answer),
                                   found="the job ran on the CPU: %s sees no GPU" % framework,
-                                  fix="take an image whose %s is built for CUDA, and see check toolkit-container" % framework))
+                                  fix="use an image whose %s is built for CUDA, and read check toolkit-container" % framework))
         else:
             checks.append(skipped("gpus-busy", host, "not seen: %s" % unknown(host)) if unknown(host) else gpus_busy(watched, host))
     if len(hosts) > 1:
@@ -125,8 +125,8 @@ def _watched_checks(answer, hosts, tail, gpus, reason):
                    else fabric_counters(watched, answer["facts"], host, carrier) for host in hosts]
     if carrier and carrier != "nccl":
         return checks + [skipped("nccl-transport", name, "the job ran without NCCL, %s" % (
-            "which Horovod was not built with" if on_gpus else "as it has no GPUs"))]
-    # A run of which nothing else is known may have named its connections.
+            "which Horovod was not built with" if on_gpus else "because it has no GPUs"))]
+    # The log of a run without other results may still name its connections.
     missing = [] if watched.get("transports") else [text for text in map(unknown, hosts) if text]
     return checks + [skipped("nccl-transport", name, "not seen: %s" % missing[0]) if missing else nccl_transport(watched, answer["facts"], hosts)]
 
@@ -167,22 +167,22 @@ def _measured_checks(answer, hosts, tail, gpus, reason):
         blame = ["%s %s: %s" % (entry["kind"], " - ".join(entry["names"]), entry["evidence"]) for entry in answer["blame"]]
         found = ". ".join([found] + (blame or [text for text in [answer["note"]] if text]))
         links = [entry["names"] for entry in answer["blame"] if entry["kind"] == "link"]
-        fix = " and ".join(["look at %s" % host for host in blamed] + ["look at the way between %s and %s" % tuple(link) for link in links])
+        fix = " and ".join(["check %s" % host for host in blamed] + ["check the path between %s and %s" % tuple(link) for link in links])
         if not answer["blame"] and answer.get("tool") in ("all_reduce_perf", "horovod"):
-            fix = "look at the hosts that fail alone first, then at what all hosts share: the switch, its uplinks, settings"
+            fix = "check first the hosts that fail alone, then what all hosts share: the switch, its uplinks, settings"
         elif answer["suspect"]:
             fix += "; until then leave out: %s" % ", ".join(answer["suspect"])
         else:
-            fix = "look at what all hosts share: the switch, its uplinks, settings"
+            fix = "check what all hosts share: the switch, its uplinks, settings"
     elif verdict == "warn":
-        found += ", but nothing tells what it should be: %s, and there is no earlier run" % run["expected"]["from"]
+        found += ", but its expected value is unknown: %s, and there is no earlier run" % run["expected"]["from"]
         fix = "set verify_bandwidth_min_gb_s; later runs are compared with this one"
     return checks + [finding("bandwidth-cluster", name, verdict, expected=_required(run["expected"]), found=found, source=source,
                              seconds=run["seconds"], fix=fix)]
 
 
 class FilterModule:
-    """What was measured between hosts, as checks."""
+    """Filters for checks of the bandwidth."""
 
     def filters(self):
         return {"bandwidth_checks": bandwidth_checks}

@@ -23,7 +23,7 @@ def bandwidth_with_search(found, job, tail=()):
 
 
 class FilterModule:
-    """The tool that measures the bandwidth, and its answer."""
+    """Filters for the tool that measures the bandwidth and its result."""
 
     def filters(self):
         return {"bandwidth_tool": bandwidth_tool, "bandwidth_of_nccl_tests": bandwidth_of_nccl_tests, "bandwidth_with_search": bandwidth_with_search}

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: base_image_problems
-short_description: Say why Horovod can't be compiled on a base image as required
+short_description: Check whether Horovod can be compiled on a base image
 version_added: "0.1.0"
 description:
-  - Judges before hours are spent and before anything of a running container is touched.
+  - Use it before an image build, which can take hours.
 options:
   _input:
-    description: What step C(probe) of the recipe says of the base image.
+    description: Output of step C(probe) of the recipe for the base image.
     type: dict
     required: true
   base:
@@ -20,7 +20,7 @@ options:
     type: str
     required: true
   requires:
-    description: What Horovod must have, in lists C(frameworks), C(controllers), C(tensor_operations).
+    description: Required parts of Horovod, in lists C(frameworks), C(controllers), C(tensor_operations).
     type: dict
     required: true
   variables:
@@ -38,7 +38,7 @@ options:
     elements: str
     required: true
   nccl_version:
-    description: The NCCL version asked for, empty for that of the base.
+    description: The requested NCCL version; empty for that of the base.
     type: str
     required: true
 author:
@@ -46,7 +46,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Refuse a base on which the requirements can't be met
+- name: Check that the base image can meet the requirements
   ansible.builtin.assert:
     that: problems | length == 0
     fail_msg: "{{ problems | join('\n') }}"
@@ -59,7 +59,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: One sentence for each problem, with variable, value and remedy. Empty where nothing is in the way.
+  description: One sentence per problem, with variable, value and fix. Empty if there are none.
   type: list
   elements: str
 """

@@ -6,32 +6,32 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: cuda_toolkits
-short_description: What is to be installed for the CUDA toolkits that are asked for, and what of it a host lacks
+short_description: Plan the packages for the requested CUDA toolkits
 version_added: "0.2.0"
 description:
-  - Names the folders, packages and versions of toolkits and of cuDNN, and compares them with what a host says of itself.
+  - Returns the folders, packages and versions of toolkits and of cuDNN, and compares them with the host.
 positional: runfiles
 options:
   _input:
-    description: Versions that come as packages, each a series (V(12.4)), a release (V(12.4.1)) or a package's version (V(12.4.1-1)).
+    description: Versions to install as packages, each a series (V(12.4)), a release (V(12.4.1)) or a package version (V(12.4.1-1)).
     type: list
     elements: str
     required: true
   runfiles:
-    description: Toolkits that come as NVIDIA's self-extracting files, of which C(version) is read.
+    description: Toolkits to install from NVIDIA's self-extracting files. Their key C(version) is used.
     type: list
     elements: dict
     default: []
   chosen:
-    description: The one that C(/usr/local/cuda) shall lead to, as one of the others is written or as its series. Empty is the newest.
+    description: Toolkit for the link C(/usr/local/cuda), written like one of the others or as its series. Empty means the newest.
     type: str
     default: ""
   cudnn:
-    description: Version of cuDNN's packages, V(9.1.0.70-1) or V(8.9.7.29-1+cuda12.2). Empty is none.
+    description: Version of cuDNN's packages, such as V(9.1.0.70-1) or V(8.9.7.29-1+cuda12.2). Empty means none.
     type: str
     default: ""
   found:
-    description: What M(trainyard.gpu.gpu_stack_info) says of the host.
+    description: Result of M(trainyard.gpu.gpu_stack_info) for the host.
     type: dict
     default: {}
 """
@@ -42,42 +42,42 @@ plan: "{{ ['12.4.1', '11.8'] | trainyard.gpu.cuda_toolkits(cudnn='9.1.0.70-1', f
 
 RETURN = r"""
 _value:
-  description: What is to be done.
+  description: The plan.
   type: dict
   contains:
     folders:
       description: Folder of every toolkit, with its series.
       type: dict
     chosen:
-      description: The folder that C(/usr/local/cuda) shall lead to; empty where no toolkit is asked for.
+      description: Target of the link C(/usr/local/cuda); empty if no toolkit is requested.
       type: str
     priority:
-      description: Its priority among the alternatives, as NVIDIA's packages give it.
+      description: Its priority among the alternatives, as in NVIDIA's packages.
       type: int
     packages:
-      description: Packages as apt takes them.
+      description: Packages in apt's notation.
       type: list
       elements: str
     asked:
-      description: Their versions by name, of those without one the series, as M(trainyard.gpu.gpu_stack_info) takes them.
+      description: Their versions by name, or the series of those without one, for option C(asked) of M(trainyard.gpu.gpu_stack_info).
       type: dict
     holds:
-      description: Names, as shell patterns, of what is held besides them.
+      description: Shell patterns of names of other packages to hold.
       type: list
       elements: str
     lacks_packages:
-      description: Whether the host lacks one of them at its version and held.
+      description: Whether one of them is missing on the host, has another version or is not held.
       type: bool
     missing_runfiles:
-      description: Those of the self-extracting files whose toolkit the host lacks, with C(folder).
+      description: The self-extracting files whose toolkit the host lacks, with C(folder).
       type: list
       elements: dict
     new_folders:
-      description: Folders of these in which no nvcc is.
+      description: Folders of these toolkits without nvcc.
       type: list
       elements: str
     wrong:
-      description: What nvcc says that is not as asked, in words.
+      description: Differences of nvcc versions from the requested ones, as text.
       type: list
       elements: str
 """
@@ -94,13 +94,13 @@ def number(version):
 
 
 def packages_of(versions, cudnn, cuda):
-    """Name and version; a series alone has none."""
+    """Name and version; a series alone has no version."""
     found = []
     for version in versions:
         exact = "" if version.count(".") < 2 else version if "-" in version else version + "-1"
         found.append(("cuda-toolkit-" + series_of(version).replace(".", "-"), exact))
     major = cudnn.split(".")[0]
-    # From 9 on a name for each CUDA major, before that the CUDA is in the version.
+    # From 9 on there is a name for each CUDA major. Before that the CUDA is part of the version.
     if cudnn and int(major) >= 9:
         names = ["libcudnn%s-%scuda-%s" % (major, part, cuda.split(".")[0]) for part in ("", "headers-", "dev-")]
     else:
@@ -132,13 +132,13 @@ def cuda_toolkits(versions, runfiles=(), chosen="", cudnn="", found=None):
         "lacks_packages": any(lacks(name, version) for name, version in packages),
         "missing_runfiles": missing,
         "new_folders": [runfile["folder"] for runfile in missing if runfile["folder"] not in cuda],
-        "wrong": ["%s/bin/nvcc is %s, not %s" % (folder, cuda[folder]["release"] if folder in cuda else "missing or silent", release)
+        "wrong": ["%s/bin/nvcc is %s, not %s" % (folder, cuda[folder]["release"] if folder in cuda else "missing or gives no output", release)
                   for folder, release in folders.items() if cuda.get(folder, {}).get("release") != release],
     }
 
 
 class FilterModule:
-    """CUDA toolkits by version."""
+    """Filters for CUDA toolkits."""
 
     def filters(self):
         return {"cuda_toolkits": cuda_toolkits}

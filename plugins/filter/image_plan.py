@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: image_plan
-short_description: Decide what a build of the training image does with its base
+short_description: Plan what an image build does with its base image
 version_added: "0.3.0"
 description:
-  - Keeps what the base's Horovod was built with, works out the pair of NCCL's packages, and names what stands in the way.
+  - Keeps the parts of the base image's Horovod, determines the NCCL packages, and lists problems.
 options:
   _input:
-    description: What step C(probe) of the recipe says of the base image; empty where nothing is compiled and no NCCL is pinned.
+    description: Output of step C(probe) of the recipe for the base image; empty if nothing is compiled and no NCCL is pinned.
     type: dict
     required: true
   base:
@@ -20,19 +20,20 @@ options:
     type: str
     required: true
   horovod:
-    description: What M(trainyard.gpu.horovod_build_info) says of it.
+    description: Result of M(trainyard.gpu.horovod_build_info) for it.
     type: dict
     required: true
   requested:
-    description: What the inventory requests - C(requires), C(build_variables), C(cuda_architectures), C(nccl_version), C(compiles), C(has_repositories).
+    description: Requests of the inventory - C(requires), C(build_variables), C(cuda_architectures), C(nccl_version), C(compiles), C(has_repositories).
     type: dict
     required: true
   vendor:
-    description: What filter P(trainyard.gpu.vendor_source#filter) takes besides the system - C(cuda_url), C(keyring_checksum), C(cuda_fingerprint).
+    description: Options of filter P(trainyard.gpu.vendor_source#filter) - C(cuda_url), C(keyring_checksum), C(cuda_fingerprint).
     type: dict
     default: {}
   facts_file:
-    description: Path on the controller of more facts, in the form of the files in C(plugins/plugin_utils/compat), that come before the collection's.
+    description: Path on the controller of additional compatibility data in the format of the files in C(plugins/plugin_utils/compat). It has priority over the
+      collection's.
     type: str
     default: ""
 author:
@@ -51,10 +52,10 @@ _value:
   type: dict
   contains:
     requires:
-      description: What Horovod must have, with what is kept of the base's.
+      description: Required parts of Horovod, including those kept from the base.
       type: dict
     kept:
-      description: What is kept, such as V(controllers.mpi).
+      description: Kept parts, such as V(controllers.mpi).
       type: list
       elements: str
     variables:
@@ -64,10 +65,10 @@ _value:
       description: C(version) to install, empty for none; C(why); C(vendor), whether NVIDIA's repository serves it.
       type: dict
     source:
-      description: NVIDIA's repository for the image's distribution, as filter P(trainyard.gpu.vendor_source#filter) says it.
+      description: NVIDIA's repository for the image's distribution, as returned by filter P(trainyard.gpu.vendor_source#filter).
       type: dict
     retired:
-      description: By what the entries and keys of NVIDIA's that stop apt in an image are known.
+      description: Patterns of retired NVIDIA entries and keys that break apt in an image.
       type: dict
     labels:
       description: Labels of the image that record this.
@@ -77,7 +78,7 @@ _value:
       type: list
       elements: str
     problems:
-      description: Why the build is refused, one sentence each.
+      description: Problems that prevent the build, one sentence each.
       type: list
       elements: str
 """

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: image_recipe
-short_description: Work out the training image's recipe hash, name and build variables
+short_description: Compute an image recipe's hash, name and build variables
 version_added: "0.1.0"
 description:
-  - The hash is over everything that decides what is in the image, and over nothing else. Mirrors, certificates, proxies and facts of hosts are not in it.
+  - The hash covers everything that determines the content of the image, and nothing else. It does not cover mirrors, certificates, proxies and facts of hosts.
   - Two sites with the same recipe have the same hash, and an image is built only if no image of its hash exists.
 options:
   _input:
-    description: The recipe, as role P(trainyard.gpu.training_image#role) puts it together from its variables and files.
+    description: The recipe from the variables and files of role P(trainyard.gpu.training_image#role).
     type: dict
     required: true
     contains:
@@ -21,47 +21,47 @@ options:
         description: Name of the base image.
         type: str
       base_archive:
-        description: Path on the controller of an archive that holds the base. Empty means none. Its image's identity is part of the hash.
+        description: Path on the controller of an archive with the base image. Empty means none. The identity of its image is part of the hash.
         type: str
       requires:
-        description: What Horovod must have, in lists C(frameworks), C(controllers), C(tensor_operations).
+        description: Required parts of Horovod, in lists C(frameworks), C(controllers), C(tensor_operations).
         type: dict
       cuda_architectures:
         description: Compute capabilities for which Horovod's CUDA kernels are compiled.
         type: list
         elements: str
       build_variables:
-        description: Build variables that come after those that follow from C(requires).
+        description: Additional build variables, which override those derived from C(requires).
         type: dict
       files:
-        description: Text of every file of the recipe that ends in the image or works on it.
+        description: Text of every file of the recipe that is part of the image or used to build it.
         type: dict
 author:
   - trainyard maintainers (@trainyard)
 """
 
 EXAMPLES = r"""
-- name: Say which image this recipe makes
+- name: Report the name of the image
   ansible.builtin.debug:
     msg: "{{ (recipe | trainyard.gpu.image_recipe).name }}"
 """
 
 RETURN = r"""
 _value:
-  description: What follows from the recipe.
+  description: The computed values.
   type: dict
   contains:
     hash:
       description: The recipe hash, 64 hexadecimal digits.
       type: str
     name:
-      description: Name of the image, C(trainyard/training:) and the first 12 digits of the hash.
+      description: Name of the image, C(trainyard/training:) with the first 12 digits of the hash.
       type: str
     variables:
       description: Build variables for Horovod.
       type: dict
     base_layers:
-      description: Layers of the base in C(base_archive), empty without one.
+      description: Layers of the base in C(base_archive); empty without an archive.
       type: list
       elements: str
 """

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: layers_digest
-short_description: Digest of an image's layers, for its label C(trainyard.layers)
+short_description: Compute the digest of an image's layers
 version_added: "0.1.0"
 description:
-  - M(trainyard.gpu.image_info) compares the label with the layers that the image has.
+  - The digest is the value of label C(trainyard.layers). M(trainyard.gpu.image_info) compares the label with the image's layers.
 options:
   _input:
     description: Digests of the image's layers, lowest first.
@@ -21,9 +21,9 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Show what the label must be
+- name: Report the expected label
   ansible.builtin.debug:
-    msg: "{{ asked.images[0].layers | trainyard.gpu.layers_digest }}"
+    msg: "{{ gathered.images[0].layers | trainyard.gpu.layers_digest }}"
 """
 
 RETURN = r"""

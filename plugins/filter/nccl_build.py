@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: nccl_build
-short_description: Parts of the version of a build of NCCL
+short_description: Split the version of an NCCL build
 version_added: "0.3.0"
 author:
   - trainyard maintainers (@trainyard)
 description:
-  - Splits the version of NCCL's packages as NVIDIA writes it.
-  - A text that is no such version has empty parts.
+  - Splits a version of NVIDIA's NCCL packages into its parts.
+  - For other text the parts are empty.
 options:
   _input:
     description: A version such as V(2.21.5-1+cuda12.4).
@@ -38,10 +38,10 @@ _value:
       description: Revision of the package, V(1).
       type: int
     cuda:
-      description: CUDA that it is built for, V(12.4).
+      description: CUDA version of the build, V(12.4).
       type: str
     cuda_major:
-      description: Its first part, V(12); 0 where the text names no build.
+      description: CUDA major version, V(12); 0 if the text is not a build.
       type: int
 """
 
@@ -54,7 +54,7 @@ def nccl_build(text):
 
 
 class FilterModule:
-    """NCCL's versions, parsed."""
+    """Filters that parse NCCL versions."""
 
     def filters(self):
         return {"nccl_build": nccl_build}

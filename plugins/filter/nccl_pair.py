@@ -6,23 +6,23 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: nccl_pair
-short_description: The one exact version of libnccl2 and libnccl-dev, and how it is pinned
+short_description: Resolve the version of libnccl2 and libnccl-dev
 version_added: "0.2.0"
 description:
-  - Resolves what was asked for by the collection's facts. Where they don't have the pair, the version is made of what was asked, and apt decides.
-  - The preference is the same for a host and for an image.
+  - Resolves the request with the compatibility data. If the data does not have the pair, the version is composed from the request, and apt decides.
+  - The apt preferences are the same for a host and for an image.
 positional: cuda
 options:
   _input:
-    description: An exact version, V(2.21.5-1+cuda12.4), or a release, V(2.21.5), to go with a CUDA. Empty gives empty answers.
+    description: An exact version, V(2.21.5-1+cuda12.4), or a release, V(2.21.5), for a CUDA version. If empty, all results are empty.
     type: str
     required: true
   cuda:
-    description: For a release, the CUDA to go with, such as V(12.4).
+    description: CUDA version for a release, such as V(12.4).
     type: str
     default: ""
   directory:
-    description: Directory of NVIDIA's repositories that it is taken from, such as V(ubuntu2204). Empty stands for any.
+    description: Directory of NVIDIA's repositories, such as V(ubuntu2204). Empty means any.
     type: str
     default: ""
   architecture:
@@ -30,7 +30,8 @@ options:
     type: str
     default: x86_64
   facts_file:
-    description: Path on the controller of more facts, in the form of the files in C(plugins/plugin_utils/compat), that come before the collection's.
+    description: Path on the controller of additional compatibility data in the format of the files in C(plugins/plugin_utils/compat). It has priority over the
+      collection's.
     type: str
     default: ""
 """
@@ -48,18 +49,18 @@ _value:
       description: Exact version of both packages.
       type: str
     known:
-      description: Whether the facts have it for the directory and architecture.
+      description: Whether the compatibility data has it for the directory and architecture.
       type: bool
     nearest:
-      description: Versions that come nearest, best first.
+      description: Nearest versions, best first.
       type: list
       elements: str
     packages:
-      description: Both packages with their version, as apt takes them.
+      description: Both packages with their version, in apt's notation.
       type: list
       elements: str
     preferences:
-      description: Text for a file of apt's preferences.
+      description: Text of an apt preferences file.
       type: str
 """
 
@@ -68,7 +69,7 @@ from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import CUDA_
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 
 NAMES = ("libnccl2", "libnccl-dev")
-# Above 1000, so that it holds against a newer version that is installed already, and against the vendor's own pin of 600.
+# Above 1000, so that it overrides an installed newer version and the vendor's pin of 600.
 PREFERENCES = """\
 Explanation: Managed by trainyard.gpu. libnccl-dev needs the libnccl2 of its very version, and a newer build may need a newer CUDA than the driver runs.
 Package: %s
@@ -86,7 +87,7 @@ def nccl_pair(version, cuda="", directory="", architecture="x86_64", facts_file=
 
 
 class FilterModule:
-    """NCCL's packages, resolved."""
+    """Filters that resolve NCCL packages."""
 
     def filters(self):
         return {"nccl_pair": nccl_pair}

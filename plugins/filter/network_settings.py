@@ -6,22 +6,22 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: network_settings
-short_description: What NCCL, Gloo, MPI and Horovod are told of the cluster's networks
+short_description: Compute the network settings of NCCL, Gloo, MPI and Horovod
 version_added: "0.2.0"
 description:
-  - Turns what role C(trainyard.gpu.cluster) has worked out into the environment variables by which ranks take the fabric network for their data and the
-    cluster network for their rendezvous. Whoever starts ranks takes them from here, and lets what the user sets go before.
-  - Interface names may differ between hosts for V(torchrun), whose hosts have an environment each, and for V(mpirun), which is told networks. V(horovodrun)
-    gives one name to all ranks, and sets C(NCCL_SOCKET_IFNAME) to it after the environment that it is given; there they are a problem.
+  - Converts the networks from role C(trainyard.gpu.cluster) to environment variables. With these, ranks use the fabric network for data and the cluster network
+    for their rendezvous. Programs that start ranks use these variables, and variables set by the user override them.
+  - Interface names may differ between hosts for V(torchrun), which has an environment per host, and for V(mpirun), which uses networks. With V(horovodrun) they
+    must be the same, because it passes one name to all ranks and overrides C(NCCL_SOCKET_IFNAME) with it.
 positional: launcher, cluster_network, fabric_network
 options:
   _input:
-    description: The hosts of the job, as in C(cluster_members). Those without slots have no rank, and no say.
+    description: The hosts of the job, as in C(cluster_members). Hosts without slots have no ranks and are ignored.
     type: list
     elements: dict
     required: true
   launcher:
-    description: What starts the ranks.
+    description: The launcher of the ranks.
     type: str
     choices: [horovodrun, torchrun, mpirun]
     required: true
@@ -38,23 +38,23 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Show what each host's ranks are told
+- name: Report the environment of each host's ranks
   ansible.builtin.debug:
     msg: "{{ (cluster_members | trainyard.gpu.network_settings('torchrun', cluster_network, cluster_fabric_network)).environment }}"
 """
 
 RETURN = r"""
 _value:
-  description: What ranks are told.
+  description: The settings of the ranks.
   type: dict
   contains:
     environment:
       description:
-        - Environment variables by host. C(GLOO_SOCKET_IFNAME) and C(NCCL_SOCKET_IFNAME), with RDMA C(NCCL_IB_HCA), with RoCE C(NCCL_IB_GID_INDEX), where
-          only some hosts have RDMA C(NCCL_IB_DISABLE); for Open MPI, by network, C(OMPI_MCA_oob_tcp_if_include) and C(OMPI_MCA_btl_tcp_if_include);
-          for Horovod C(HOROVOD_GLOO_IFACE).
-        - With V(mpirun) and V(horovodrun) it is one environment for all hosts. Where names of interfaces or devices differ, NCCL is told those of all hosts,
-          as it takes what a host has; what can't be told so is left out.
+        - Environment variables by host. C(GLOO_SOCKET_IFNAME) and C(NCCL_SOCKET_IFNAME), with RDMA C(NCCL_IB_HCA), with RoCE C(NCCL_IB_GID_INDEX), if only some
+          hosts have RDMA C(NCCL_IB_DISABLE); for Open MPI, by network, C(OMPI_MCA_oob_tcp_if_include) and C(OMPI_MCA_btl_tcp_if_include); for Horovod
+          C(HOROVOD_GLOO_IFACE).
+        - With V(mpirun) and V(horovodrun) it is one environment for all hosts. If names of interfaces or devices differ, NCCL gets those of all hosts, because
+          it uses those that a host has. Other differing settings are left out.
       type: dict
       sample: {server-a: {GLOO_SOCKET_IFNAME: ib0, NCCL_SOCKET_IFNAME: =bond0, NCCL_IB_HCA: =mlx5_0}}
     addresses:
@@ -62,14 +62,14 @@ _value:
       type: dict
       sample: {server-a: 169.254.142.62}
     interface:
-      description: Interface on the fabric network for horovodrun's C(--network-interface) or C(--network-interfaces); empty where the hosts' differ.
+      description: Interface on the fabric network for horovodrun's C(--network-interface) or C(--network-interfaces); empty if it differs between hosts.
       type: str
     problems:
-      description: What stands against a job, hosts named; empty where nothing does.
+      description: Problems that prevent a job, with the hosts; empty if there are none.
       type: list
       elements: str
     notes:
-      description: What is not as one may expect, and why.
+      description: Unexpected settings, with the reason.
       type: list
       elements: str
 """
@@ -80,12 +80,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _network_sett
 
 def network_settings(members, launcher, cluster_network, fabric_network):
     if launcher not in _network_settings.LAUNCHERS:
-        raise AnsibleFilterError("network_settings: launcher is %r; known are %s" % (launcher, ", ".join(_network_settings.LAUNCHERS)))
+        raise AnsibleFilterError("network_settings: launcher is %r; use one of %s" % (launcher, ", ".join(_network_settings.LAUNCHERS)))
     return _network_settings.network_settings(members, launcher, cluster_network, fabric_network)
 
 
 class FilterModule:
-    """What NCCL, Gloo, MPI and Horovod are told of the cluster's networks."""
+    """Filters for the network settings of NCCL, Gloo, MPI and Horovod."""
 
     def filters(self):
         return {"network_settings": network_settings}

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: nfs_mounts
-short_description: NFS mounts of a host, with everything filled in
+short_description: Complete the NFS mounts of a host
 version_added: "0.2.0"
 description:
-  - Completes the entries of C(nfs_client_mounts) with source, mount options and names of systemd's units.
-  - A server that is a member of the cluster is taken by its address on the cluster network. What the host itself serves is left out.
+  - Completes the entries of C(nfs_client_mounts) with source, mount options and names of systemd units.
+  - For a server that is a cluster member, its address on the cluster network is used. Exports of the host itself are left out.
 positional: host
 options:
   _input:
@@ -28,16 +28,16 @@ options:
     elements: dict
     default: []
   options:
-    description: Options of the mounts that name none themselves.
+    description: Options of mounts without their own options.
     type: list
     elements: str
     default: [hard]
   version:
-    description: Version of the protocol for mounts that name none. Empty leaves it to both sides.
+    description: Protocol version for mounts without one. If empty, client and server negotiate it.
     type: str
     default: ""
   nconnect:
-    description: Connections to the server for mounts that name no number.
+    description: Number of connections to the server for mounts without one.
     type: int
     default: 1
 """
@@ -48,7 +48,7 @@ mounts: "{{ nfs_client_mounts | trainyard.gpu.nfs_mounts(inventory_hostname, clu
 
 RETURN = r"""
 _value:
-  description: One entry for each mount of the host, in their order.
+  description: One entry per mount of the host, in the same order.
   type: list
   elements: dict
   contains:
@@ -56,13 +56,13 @@ _value:
       description: Mount point.
       type: str
     source:
-      description: Server and path as the mount program takes them.
+      description: Server and path in the notation of mount.
       type: str
     server:
       description: Address or name of the server.
       type: str
     options:
-      description: Mount options, those for systemd included.
+      description: Mount options, including those for systemd.
       type: list
       elements: str
     unit:
@@ -90,7 +90,7 @@ def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect
         if member and member["name"] == host:
             continue
         server = (member["address"] or member["name"]) if member else mount["server"]
-        # As the kernel shows them.
+        # In the kernel's notation.
         path, target = normal_path(mount["path"]), normal_path(mount.get("target") or mount["path"])
         chosen = ["_netdev", "nofail"] + list(mount.get("options") or options)
         given = {option.partition("=")[0] for option in chosen}
@@ -99,7 +99,7 @@ def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect
         if int(nconnect) > 1 and "nconnect" not in given:
             chosen.append("nconnect=%d" % int(nconnect))
         if not given & {"retry", "bg", "fg"}:
-            # In minutes, a week: at boot the server may be long in coming, and a unit that has failed stays so.
+            # A week in minutes: at boot the server may take long to start, and a failed unit stays failed.
             chosen.append("retry=10080")
         found.append({
             "target": target,
@@ -113,7 +113,7 @@ def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect
 
 
 class FilterModule:
-    """Mounts as systemd and the kernel know them."""
+    """Filters for NFS mounts."""
 
     def filters(self):
         return {"nfs_mounts": nfs_mounts}

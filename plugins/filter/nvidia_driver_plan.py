@@ -6,14 +6,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: nvidia_driver_plan
-short_description: Say what driver a host gets, and what stands in its way
+short_description: Plan the driver of a host and list conflicts
 version_added: "0.2.0"
 description:
-  - Takes the kernel module by the generation of the GPUs, by the facts in role preflight, and the packages by where the driver comes from.
-  - Judges before anything is changed.
+  - Selects the kernel module by the generation of the GPUs and the compatibility data of role preflight, and the packages by the source of the driver.
+  - Use it before anything is changed.
 options:
   _input:
-    description: What M(trainyard.gpu.gpu_stack_info) says of the host, with its record.
+    description: Result of M(trainyard.gpu.gpu_stack_info) for the host, with its record.
     type: dict
     required: true
   source:
@@ -37,7 +37,7 @@ options:
     type: dict
     required: true
   recommended:
-    description: The branch that the tool recommends, once it has been asked.
+    description: The branch that the tool recommends, after it was run.
     type: str
     default: ''
 author:
@@ -45,7 +45,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Refuse what can't work
+- name: Fail if the plan has problems
   ansible.builtin.assert:
     that: plan.problems == []
     fail_msg: "{{ plan.problems | join('; ') }}"
@@ -57,11 +57,11 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description: >-
-    C(problems); C(kernel_module), open or proprietary; C(generations) of the GPUs; C(own_kernel), false in a container; C(signed), whether the modules come
-    signed by the distribution; C(fabric_manager); C(asked), versions in the order of preference; C(recommended_by), the tool to ask; C(families), lists of
-    packages of which the first that is to be had is taken; C(headers), packages that are missing; C(kernels_without_package); C(key), what the record has to
-    say so that it counts; C(installed), whether all is there as it was asked for; C(stays), a driver of
-    somebody else's that is left as it is, as none was asked for by version; C(driver_packages) and C(former), the driver that is there, and its version.
+    C(problems); C(kernel_module), open or proprietary; C(generations) of the GPUs; C(own_kernel), false in a container; C(signed), whether the distribution
+    signs the modules; C(fabric_manager); C(asked), versions in the order of preference; C(recommended_by), the tool to run; C(families), lists of packages of
+    which the first available one is used; C(headers), missing packages; C(kernels_without_package); C(key), the required key of a valid record; C(installed),
+    whether everything is installed as requested; C(stays), a driver from another source that is left alone because no version is requested; C(driver_packages)
+    and C(former), the installed driver and its version.
   type: dict
 """
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: quoted
-short_description: A value as a configuration file reads it back whole
+short_description: Quote a value for a configuration file format
 version_added: "0.3.0"
 author:
   - trainyard maintainers (@trainyard)
@@ -21,8 +21,8 @@ options:
     required: true
   form:
     description:
-      - V(one_line) for formats that take a line as it stands, V(field) for those that take a word as it stands (apt's sources and preferences,
-        C(limits.conf), C(pip.conf)), V(host_name) for C(known_hosts) and C(ssh_config).
+      - V(one_line) for formats that use a line literally, V(field) for those that use a word literally (apt's sources and preferences, C(limits.conf),
+        C(pip.conf)), V(host_name) for C(known_hosts) and C(ssh_config).
       - V(systemd_line) for C(What=) and C(Description=) of a unit, V(systemd_word) for lists of words, V(systemd_argument) for C(ExecStart=),
         V(environment_file) for the value of a variable in C(EnvironmentFile=).
       - V(apt_conf) for the value of an option of apt, V(export_path) and V(export_word) for C(exports).
@@ -67,7 +67,7 @@ def quoted(value, form):
 
 
 class FilterModule:
-    """Values for configuration files."""
+    """Filters that quote values for configuration files."""
 
     def filters(self):
         return {"quoted": quoted}

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: shared_storage_plan
-short_description: What is served, mounted and made for a shared folder and the trees beside it
+short_description: Plan exports, mounts and folders of the shared storage
 version_added: "0.2.0"
 description:
-  - Works out, from the variables of role C(trainyard.gpu.shared_storage), what its parts have to do.
-  - What a mount of the site's own covers is neither served nor mounted by the cluster.
+  - Computes exports, mounts, folders, quotas and accounts from the variables of role C(trainyard.gpu.shared_storage).
+  - Folders below a mount of the site are neither exported nor mounted by the cluster.
 options:
   _input:
     description: Absolute path of the shared folder.
     type: str
     required: true
   storage:
-    description: Inventory name of the host that serves.
+    description: Inventory name of the NFS server.
     type: str
     required: true
   trees:
@@ -41,12 +41,12 @@ options:
     elements: dict
     default: []
   exports:
-    description: C(nfs_server_exports), as far as the site has set it.
+    description: C(nfs_server_exports) as set by the site.
     type: list
     elements: dict
     default: []
   members:
-    description: C(cluster_members) of role C(trainyard.gpu.cluster), by which a server's address is known to be O(storage)'s.
+    description: C(cluster_members) of role C(trainyard.gpu.cluster), to recognise addresses of O(storage).
     type: list
     elements: dict
     default: []
@@ -62,27 +62,27 @@ _value:
   type: dict
   contains:
     exports:
-      description: For C(nfs_server_exports).
+      description: Value of C(nfs_server_exports).
       type: list
       elements: dict
     mounts:
-      description: For C(nfs_client_mounts).
+      description: Value of C(nfs_client_mounts).
       type: list
       elements: dict
     folders:
-      description: For M(trainyard.gpu.shared_folders), the folders of people and groups.
+      description: Folders of users and groups, for M(trainyard.gpu.shared_folders).
       type: list
       elements: dict
     quotas:
-      description: For M(trainyard.gpu.disk_quotas).
+      description: Quotas, for M(trainyard.gpu.disk_quotas).
       type: list
       elements: dict
     accounts:
-      description: For M(trainyard.gpu.shared_accounts), the users.
+      description: Users, for M(trainyard.gpu.shared_accounts).
       type: list
       elements: dict
     homes:
-      description: Path of the first tree of users; empty where there is none.
+      description: Path of the first tree of users; empty if there is none.
       type: str
 """
 
@@ -119,7 +119,7 @@ def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=()
             if limit:
                 quotas.append({"path": path, "kind": tree["of"][:-1], "id": one["uid" if tree["of"] == "users" else "gid"], "limit_mib": limit})
     targets = {(mount.get("target") or mount["path"]).rstrip("/"): names.get(mount["server"], mount["server"]) for mount in mounts}
-    # A mount that names the storage host itself only says with which options.
+    # A mount that names the storage host itself only sets the options.
     served = [path for path in paths if not any(_covers(target, path) and server != storage for target, server in targets.items())]
     named = [export["path"].rstrip("/") for export in exports]
     return {
@@ -133,7 +133,7 @@ def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=()
 
 
 class FilterModule:
-    """What the parts of role shared_storage have to do."""
+    """Filters for the plan of role shared_storage."""
 
     def filters(self):
         return {"shared_storage_plan": shared_storage_plan}

@@ -6,23 +6,24 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: stack_problems
-short_description: What of the GPU stack is not as it was asked for
+short_description: List where a GPU stack differs from the requested one
 version_added: "0.2.0"
 description:
-  - Puts an answer of M(trainyard.gpu.gpu_stack_info) into what is wrong with the host - packages of other versions, packages that are not held or were
-    broken off, a reboot that was skipped, a driver that the next boot will break.
+  - Lists the problems in a result of M(trainyard.gpu.gpu_stack_info) - packages of other versions, packages that are not held or only partly installed, a
+    pending reboot, a driver that the next boot will break.
 positional: asked, driver
 options:
   _input:
-    description: What M(trainyard.gpu.gpu_stack_info) has answered.
+    description: Result of M(trainyard.gpu.gpu_stack_info).
     type: dict
     required: true
   asked:
-    description: Versions by package, as option C(asked) of M(trainyard.gpu.gpu_stack_info). Those in the C(record) of role C(nvidia_driver) are asked for too.
+    description: Requested versions by package, as in option C(asked) of M(trainyard.gpu.gpu_stack_info). Those in the C(record) of role C(nvidia_driver) are
+      requested too.
     type: dict
     default: {}
   driver:
-    description: The driver's version or branch that is asked for; empty for any.
+    description: The requested version or branch of the driver; empty for any.
     type: str
     default: ""
 author:
@@ -35,18 +36,18 @@ problems: "{{ stack | trainyard.gpu.stack_problems({'libnccl2': '2.21.5-1+cuda12
 
 RETURN = r"""
 _value:
-  description: What is wrong; empty where nothing is.
+  description: The problems; empty if there are none.
   type: list
   elements: dict
   contains:
     what:
-      description: A package, or what else it is about.
+      description: Name of a package or another subject.
       type: str
     asked:
-      description: What it should be.
+      description: The requested state.
       type: str
     found:
-      description: What it is.
+      description: The state on the host.
       type: str
 """
 
@@ -58,7 +59,7 @@ def stack_problems(answer, asked=None, driver=""):
 
 
 class FilterModule:
-    """What of the GPU stack is not as it was asked for."""
+    """Filters that compare the GPU stack with the requested one."""
 
     def filters(self):
         return {"stack_problems": stack_problems}

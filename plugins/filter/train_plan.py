@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: train_plan
-short_description: Work out a job's hosts, ranks and requested GPUs
+short_description: Plan a job's hosts, ranks and requested GPUs
 version_added: "0.2.0"
 description:
   - Fits the number of ranks on each host to the devices that C(CUDA_VISIBLE_DEVICES) names, and reports what does not fit.
@@ -38,19 +38,19 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: What the job is.
+  description: The plan of the job.
   type: dict
   contains:
     hosts:
-      description: The members, with C(slots) as the job has them.
+      description: The members with their C(slots) in the job.
       type: list
       elements: dict
     watch:
-      description: By host, the GPUs that the job requests. C(count), and C(devices) where they were chosen.
+      description: GPUs that the job requests, by host. C(count), and C(devices) if they were chosen.
       type: dict
       sample: {server-a: {count: 2, devices: ["0", "1"]}}
     problems:
-      description: What keeps the job from starting, as sentences; empty where nothing does.
+      description: Problems that prevent the job, as sentences; empty if there are none.
       type: list
       elements: str
 """
@@ -63,7 +63,7 @@ def train_plan(members, environment, gpus):
 
 
 class FilterModule:
-    """Work out a job's hosts, ranks and requested GPUs."""
+    """Filters for the plan of a job."""
 
     def filters(self):
         return {"train_plan": train_plan}

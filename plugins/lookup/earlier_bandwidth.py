@@ -6,15 +6,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: earlier_bandwidth
-short_description: What the same hosts' all-reduce reached in earlier verify runs
+short_description: Read the bandwidths of earlier verify runs
 version_added: "0.2.0"
 description:
-  - Reads the evidence packs that earlier runs have left, newest first, and returns the median of the bus bandwidth by kind of collective and by run.
-  - Only runs count that passed, of the same cluster, with the same hosts in the same order, the same collective and the same message sizes.
-  - A folder that isn't there has no history.
+  - Reads the reports of earlier runs, newest first, and returns the median bus bandwidth by collective and by run.
+  - Only passed runs count, of the same cluster, with the same hosts in the same order, the same collective and the same message sizes.
+  - If the folder does not exist, there is no history.
 options:
   _terms:
-    description: The folder of the packs, which holds a folder for each run of verify with its C(report.json).
+    description: The folder of the reports. It has a folder for each run of verify with its C(report.json).
     required: true
   hosts:
     description: Names of the hosts, in the order in which they take part.
@@ -22,21 +22,21 @@ options:
     elements: str
     required: true
   cluster:
-    description: Name of the cluster, as the reports have it. Empty takes those of any cluster whose hosts have these names.
+    description: Name of the cluster in the reports. If empty, reports of any cluster with these host names are used.
     type: str
     default: ""
   sizes:
-    description: The largest message in bytes, by kind of collective.
+    description: The largest message in bytes, by collective.
     type: dict
     required: true
   packs:
-    description: How many of the newest packs count. V(0) compares with none.
+    description: Number of newest reports to use. V(0) uses none.
     type: int
     default: 5
   pack:
     description:
-      - Path of one C(report.json) to compare with in place of the newest ones, for example the one of the day on which the cluster was handed over.
-      - One that can't be read, is no report, or is of another cluster or other hosts is an error.
+      - Path of one C(report.json) to compare with instead of the newest ones, for example that of the cluster's acceptance test.
+      - The lookup fails if it cannot be read, is not a report, or is of another cluster or other hosts.
     type: str
     default: ""
 author:
@@ -50,7 +50,7 @@ history: >-
 
 RETURN = r"""
 _list:
-  description: One dictionary, by kind of collective (C(gloo), C(nccl)), of dictionaries from a run's id (C(cluster), C(host:NAME)) to GB/s.
+  description: One dictionary by collective (C(gloo), C(nccl)). Its values are dictionaries from a run's id (C(cluster), C(host:NAME)) to GB/s.
   type: list
   elements: dict
 """
@@ -64,27 +64,27 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 
 
 def _read(path):
-    """The cluster and the bandwidth of a pack; ValueError says why there is none."""
+    """The cluster and the bandwidth of a report; ValueError gives the reason if there is none."""
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError("it cannot be read: %s" % error.strerror) from error
     except ValueError as error:
-        raise ValueError("it is no JSON: %s" % error) from error
+        raise ValueError("it is not JSON: %s" % error) from error
     bandwidth = report.get("bandwidth") if isinstance(report, dict) and "schema_version" in report else None
     if not isinstance(bandwidth, dict) or not isinstance(bandwidth.get("runs"), list):
-        raise ValueError("it is no report of verify with bandwidth in it")
+        raise ValueError("it is not a report of verify with a bandwidth")
     return report.get("cluster", ""), bandwidth
 
 
 def _measured(bandwidth):
-    """The hosts that a pack is about. One host alone has no run of all."""
+    """The hosts of a report. One host alone has no run of all hosts."""
     runs = {run["id"]: run["hosts"] for run in bandwidth["runs"]}
     return runs.get("cluster") or [hosts[0] for run_id, hosts in runs.items() if run_id.startswith("host:")]
 
 
 def _packs(folder, cluster, count):
-    """Newest first: the folders' names are times. What can't be read is no history; a run that was killed leaves such a thing."""
+    """Newest first, because the folders' names are times. Unreadable reports, as left by a killed run, are ignored."""
     found = []
     for path in sorted(Path(folder).glob("*/report.json"), key=lambda path: path.parent.name, reverse=True):
         if len(found) >= count:
@@ -93,7 +93,7 @@ def _packs(folder, cluster, count):
             of, bandwidth = _read(path)
         except ValueError:
             continue
-        # In a folder that several clusters share, hosts of the same name are other machines.
+        # In a folder shared by several clusters, hosts of the same name may be different machines.
         if cluster in ("", of):
             found.append(bandwidth)
     return found
@@ -112,12 +112,12 @@ def _named(path, cluster, hosts):
     if measured != hosts:
         raise AnsibleLookupError(
             "verify_bandwidth_history: %s is a report of %s, and this run has %s. Name a report.json of the same hosts, or leave it empty" % (
-                path, ", ".join(measured) or "no hosts, as nothing was measured then", ", ".join(hosts)))
+                path, ", ".join(measured) or "no hosts, because nothing was measured then", ", ".join(hosts)))
     return [bandwidth]
 
 
 class LookupModule(LookupBase):
-    """What the same hosts' all-reduce reached in earlier verify runs."""
+    """Lookup of the bandwidths of earlier verify runs."""
 
     def run(self, terms, variables=None, **kwargs):
         self.set_options(var_options=variables, direct=kwargs)

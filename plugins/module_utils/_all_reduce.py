@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What C(all_reduce_perf) of nccl-tests says, and whether it is worth anything: text in, typed data out.
+"""Parse and judge the output of C(all_reduce_perf) of nccl-tests: text in, typed data out.
 
     # nThread 1 nGpus 1 minBytes 33554432 maxBytes 536870912 step: 2(factor) ... validation: 1 graph: 0
     #  Rank  0 Group  0 Pid 2201134 on cnode3-002 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
@@ -12,11 +12,11 @@
     # Out of bounds values : 0 OK
     # Avg bus bandwidth    : 43.6076
 
-The layout has changed many times since 2015, and logs of it carry prefixes (a rank's tag, an indentation, a container's name), have lost their «#», and
-have lines of NCCL and of launchers in between. So a line is recognised by what it says wherever that stands in it, and columns by the header's names.
+The layout has changed many times since 2015, and logs of it carry prefixes (a rank's tag, an indentation, a container's name), have lost their '#', and
+have lines of NCCL and of launchers in between. So a line is recognised by its text at any position, and columns by the names in the header.
 
-A table says more than it seems to. The bandwidths follow from size, time and number of ranks, and the average from all rows; where the figures don't fit
-each other, rows were lost, damaged or mixed up. Nothing is taken as complete that can't show that it is.
+The figures of a table depend on each other: the bandwidths follow from size, time and number of ranks, and the average from all rows. If they are
+inconsistent, rows were lost, damaged or mixed up. A run counts as complete only if its output shows that it is.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures im
 from ansible_collections.trainyard.gpu.plugins.module_utils._job_watch import transports
 from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around
 
-# Bytes of an element. Without it (a type of the future), nothing is known of the sizes but their order.
+# Bytes per element. For an unknown type, only the order of the sizes can be checked.
 _WIDTHS = {"int8": 1, "char": 1, "uint8": 1, "int32": 4, "int": 4, "uint32": 4, "int64": 8, "uint64": 8, "half": 2, "float": 4, "double": 8, "bfloat16": 2,
            "f8e4m3": 1, "f8e5m2": 1}
-# Until NCCL 2.13 a column had the largest difference instead of the number of wrong values: what nccl-tests itself let pass, by type.
+# Until NCCL 2.13 a column had the largest difference instead of the number of wrong values. These are the limits of nccl-tests, by type.
 _DELTAS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
 _COLUMNS = {"bytes": "size", "N": "count", "op": "redop", "cputime": "time", "res": "error", "#wrong": "wrong"}
 _TOO_LONG = 4 * 1024
 
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))|[\x00-\x08\x0b-\x1f\x7f]")
-# A patched build names function and line of the source before each piece of output.
+# A patched build prints function and line of the source before each piece of output.
 _SOURCE_LINE = re.compile(r"[A-Za-z_]\w*\(\), [\w./]+:\d+, ?")
 _COMMENT = re.compile("nccl-tests version|Collective test|nThread|Rank |Reducing max|algbw|Out of bounds|Avg bus")
 _STARTING = re.compile(r"Collective test starting: *(\S+)")
@@ -49,7 +49,7 @@ _CONCLUDED = re.compile(r"Collective test concluded: *(\S+)")
 _BEFORE = {"version": (), "starting": ("version",), "config": ("version", "starting"), "header": ("config",)}
 _LIBRARY = re.compile(r"nccl-tests version .*nccl-library=(\d+)")
 _CONFIG = re.compile(r"nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((factor|bytes)\)(?=\s)(?:.*? validation: (\d+)(?!\d))?")
-# Hydra and Open MPI put a rank's tag before each piece that they read of it, in the middle of a line, too; exactly this was not there before.
+# Hydra and Open MPI put a rank's tag before each piece of its output, also in the middle of a line.
 _TAG_INSIDE = re.compile(r"\[\d{1,6}\] |\[\d{1,6},\d{1,6}\]<std(?:out|err)>: ?")
 _RANK = re.compile(r"Rank +(\d+) +(?:Group +(\d+) +)?(?:Pid +\d+ +)?(?:on +(\S+)|uses) +device +(\d+) +\[([0-9a-fA-Fx:.]+)\] *([^#]*)")
 _REDUCING = re.compile(r"Reducing maxBytes to (\d+) due to memory limitation")
@@ -59,24 +59,24 @@ _ROW = re.compile(r"(?<![\w.,-])(\d+)[ \t]+(\d+)[ \t]+(" + _TYPE + r")\b(.*)")
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values *: *(\d+) (OK|FAILED)\b")
 _AVERAGE = re.compile(r"Avg bus bandwidth *: *(-?[\w.+-]+)(?: +(OK|FAILED)\b)?")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.(\d+))?(?:e([+-]?\d\d?))?$")
-# A count of wrong values: 0, or 2.68435e+08 if it is large. 0.00 belongs to a different column.
+# A count of wrong values is 0, or 2.68435e+08 if it is large. 0.00 belongs to a different column.
 _WHOLE = re.compile(r"\d+$|\d(?:\.\d+)?e[+]?\d+$")
 _TIMESTAMP = re.compile(r"\s\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _COMMAND = re.compile(r"\b(all_reduce|all_gather|alltoallv?|broadcast|gather|hypercube|reduce|reduce_scatter|scatter|sendrecv)_perf\b")
 
 _NCCL_VERSION = re.compile(r"\bNCCL version (\d+\.\d+\.\d+)")
 _NCCL_LINE = re.compile(r"NCCL (?:INFO|WARN|TRACE|version) ")
-# Between the two stand a bus and an id.
+# A bus and an id are between the two.
 _NRANKS = re.compile(r"\bn[rR]anks (\d{1,9})\b[^\n]{0,200}? Init COMPLETE")
-# Names of networks have blanks in them; a number after them is the adapter's. Concurrent writers cut lines short: kinds of P2P and SHM are a list.
+# Names of networks contain blanks; a number after them is the adapter's. Concurrent writers truncate lines, so kinds of P2P and SHM are a list.
 
 
 class ParseError(ValueError):
-    """The text can't be understood; the message names the line."""
+    """The text cannot be parsed; the message names the line."""
 
 
 class Settings(NamedTuple):
-    """What all_reduce_perf was asked for, as it says itself."""
+    """The options of all_reduce_perf, as it prints them."""
 
     threads: int
     gpus: int
@@ -88,7 +88,7 @@ class Settings(NamedTuple):
 
 
 class _Section:
-    """One run of one test, or what several runs that wrote at the same time have left."""
+    """One run of one test, or the mixed output of several concurrent runs."""
 
     def __init__(self, begin):
         self.begin, self.end = begin, begin
@@ -96,12 +96,12 @@ class _Section:
         self.name, self.command, self.concluded, self.settings, self.max_bytes, self.nccl_version = "", "", "", None, None, None
         self.devices, self.unlisted, self.said = [], 1, ""
         self.columns, self.milliseconds, self.cpu_time, self.has_operation = None, False, False, False
-        # Lines below the header that are no rows.
+        # Lines below the header that are not rows.
         self.around = None
-        # Each row is kept with half a unit of the last digit of its figures, and with its line.
+        # Each row with half a unit of the last digit of its figures, and with its line.
         self.rows, self.damaged, self.precision = [], [], []
         self.out_of_bounds, self.averages = [], []
-        # Parts of a head below the header of the table, which are another run's; rows after the summary; a summary that may have been cut.
+        # Parts of another run's head below the table's header; rows after the summary; a summary that may be truncated.
         self.mixed, self.late, self.cut = False, False, False
 
     @property
@@ -109,17 +109,17 @@ class _Section:
         return len(self.averages) >= max(1, self.heads["config"], self.heads["header"])
 
     def takes(self, kind):
-        """Whether a line of a test's head is still this run's, or that of another process that runs at the same time."""
+        """Whether a line of a test's head belongs to this run and not to a concurrent process."""
         if self.closed:
             return False
         if kind == "rank" or kind == "header" and not self.rows or self.heads[kind] < max([1] + [self.heads[before] for before in _BEFORE[kind]]):
             return True
-        # Processes that know nothing of each other are rank 0 of 1 each; of a real job's ranks only one prints. All others are later runs.
+        # Independent processes are rank 0 of 1 each. In a real job only one rank prints. All others are later runs.
         return {device["rank"] for device in self.devices} <= {0} and (self.heads["config"] > 0 or not self.rows)
 
 
 def _value(word):
-    """A printed number with half a unit of its last digit. None for N/A and everything that is no finite number."""
+    """A printed number with half a unit of its last digit. None for N/A and everything that is not a finite number."""
     found = _NUMBER.match(word)
     if not found:
         return None
@@ -135,7 +135,7 @@ def _version(code):
 
 
 def _sections(text):
-    """Take the text apart: one section for each test that ran, in their order."""
+    """Split the text into one section per test, in their order."""
     reader = _Reader(len(text))
     for raw in text.split("\n"):
         reader.take(raw)
@@ -162,7 +162,7 @@ class _Reader:
         return last
 
     def take(self, raw):
-        """Sort one line in."""
+        """Assign one line to a section."""
         line = raw[:_TOO_LONG]
         if not line.isprintable():
             line = _CONTROL.sub("", line.replace("\t", "    "))
@@ -177,7 +177,7 @@ class _Reader:
                 _take_row(row, line, self.section())
             if _COMMENT.search(line):
                 self._take_comment(line, self.at + len(raw) >= self.length)
-        # The head of a later run is none of this one's lines.
+        # The head of a later run does not belong to this one.
         if around and around is self.sections[-1].around:
             around.add(line[:row.start()] if row else line, ended, bool(row))
         self.at += len(raw) + 1
@@ -208,7 +208,7 @@ class _Reader:
             words = found.group(0).split()
             section.columns, section.has_operation = _columns(words), bool({"redop", "op"} & set(words))
             section.around = section.around or Around(line[:found.start()])
-            # The names of 2015 to 2018, when times were in milliseconds.
+            # The names from 2015 to 2018, when times were in milliseconds.
             section.milliseconds, section.cpu_time = found.group(0).startswith("bytes"), "cputime" in found.group(0)
         found = _OUT_OF_BOUNDS.search(line)
         if found:
@@ -217,7 +217,7 @@ class _Reader:
         if found:
             section = self.section()
             section.averages.append((found.group(1), found.group(2)))
-            # Six digits are printed, less zeros at their end. Fewer, and nothing after them: the rest may be missing, unless the rows say the same.
+            # Six digits are printed, without trailing zeros. With fewer digits at the end of the text, the rest may be missing, unless the rows agree.
             section.cut = is_last and found.end() == len(line) and 0 < len(re.sub(r"e.*|\D", "", found.group(1)).lstrip("0")) < 6
         found = _CONCLUDED.search(line)
         if found and self.sections:
@@ -225,7 +225,7 @@ class _Reader:
 
 
 def _columns(words):
-    """Names of the columns that a header has once for each of the two placements. None where it can't be read."""
+    """Names of the columns that a header has for each of the two placements. None if it cannot be parsed."""
     names = [_COLUMNS.get(word, word.lstrip("#")) for word in words]
     if names[-1] == "timestamp":
         names.pop()
@@ -251,7 +251,7 @@ def _take_row(found, line, section):
     # Collectives without an operation or a root leave these columns blank.
     redop = next((word for word in left if not _NUMBER.match(word)), None)
     root = next((int(word) for word in left if re.match(r"-?\d+$", word)), None)
-    # All-reduce has an operation: a row without it has lost a word, and who knows which.
+    # All-reduce has an operation. A row without it has lost an unknown field.
     lost = redop in (None, "none") and section.has_operation and section.name.startswith("all_reduce")
     uneven = section.name.startswith("all_reduce") and not _is_whole(int(size), int(count), kind)
     if lost or uneven or len(right) < 2 * len(names) or len(left) > 2 or len(left) != (redop is not None) + (root is not None):
@@ -275,9 +275,9 @@ def _is_whole(size, count, kind):
 
 
 def _placement(words, kind, milliseconds):
-    """One half of a row, and its figures with half a unit of their last digit. None where one isn't a number, or can't be."""
+    """One half of a row, and its figures with half a unit of their last digit. None if one is not a valid number."""
     values = {name: _value(words[name]) for name in ("time", "algbw", "busbw")}
-    # Nothing happens in no time.
+    # A time of 0 is not possible.
     if None in values.values() or values["time"][0] <= 0:
         return None
     if milliseconds:
@@ -301,24 +301,24 @@ def _placement(words, kind, milliseconds):
 
 
 def _is_all_reduce(section):
-    """Whether it is this collective; None where nothing says so, as in a run that ended before its table."""
+    """Whether it is this collective; None if unknown, as in a run that ended before its table."""
     if section.name:
         return section.name.startswith("all_reduce")
     if not section.rows:
         return None if section.command in ("", "all_reduce_perf") else False
-    # Reduce has a root, reduce-scatter counts a rank's part only, and all others have no operation.
+    # Reduce has a root, reduce-scatter counts only a rank's part, and all others have no operation.
     return all(row["redop"] not in (None, "none") and row["root"] in (None, -1) and
                _is_whole(row["size_bytes"], row["count"], row["type"]) for row in section.rows)
 
 
 def _document(text):
-    """The one section of the tool's own JSON (option -J); None where the text is no such document, or was cut."""
+    """The one section of the tool's JSON (option -J); None if the text is not such a document, or is truncated."""
     try:
         told = json.loads(text)
         section, config = _Section(0), told["config"]
         section.name = section.concluded = re.split(r"[/\\]", told["args"][0])[-1]
         section.nccl_version = _version(told["nccl_version"])
-        # The largest size is the one asked for, not what was left of it by the GPUs' memory.
+        # The document has the requested largest size, and not the one that fits the GPUs' memory.
         section.settings = Settings(config["nthreads"], config["ngpus"], config["minimum_bytes"], None, config.get("step_factor") or config["step_bytes"],
                                     "step_factor" in config, config["validation"] != 0)
         for device in config["devices"]:
@@ -329,13 +329,13 @@ def _document(text):
         section.heads["header"], section.columns = 1, True
         for result in told.get("results", []):
             _take_result(result, section)
-        # Two words of the first versions were misspelt.
+        # The first versions misspelt two keys.
         average = told.get("average_bus_bandwidth", told.get("average_bus_bandwidith"))
         if average and "out_of_bounds" in told and "end_time" in told:
             section.averages.append(("%.6f" % float(average.get("bandwidth", average.get("bandwidith"))), "FAILED" if average["okay"] == "false" else None))
             count = told["out_of_bounds"]["count"]
             section.out_of_bounds.append({"count": count, "ok": told["out_of_bounds"]["okay"] == "true" and count == 0})
-        # Not the whole text: the environment is in it, secrets and all.
+        # Not the whole text, because it contains the environment with its secrets.
         section.said = "\n".join(error for error in told.get("errors", []) if error)
         return section
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
@@ -343,12 +343,12 @@ def _document(text):
 
 
 def _plain(number):
-    """A number of the document in the form of the text."""
+    """A number of the document in the form of the text output."""
     return "%d" % number if number == int(number) else "%r" % number
 
 
 def _take_result(result, section):
-    """Take a row of the document; what is missing in it, a run that broke off there has left out."""
+    """Read a row of the document. An aborted run leaves out values."""
     row, exact = {"size_bytes": result["size"], "count": result["count"], "type": result["type"], "redop": result["redop"], "root": int(result["root"])}, {}
     for name in ("out_of_place", "in_place"):
         placement = result.get(name) or {}
@@ -368,11 +368,11 @@ def _reason(name, cause, fix, line=None):
     return {"id": name, "cause": cause, "fix": fix, "source": None, "line": line and " ".join(line.split())[:500]}
 
 
-AGAIN = "run it again, and keep everything that it prints"
+AGAIN = "run it again, and keep its complete output"
 
 
 def _asked_sizes(section, sizes, width):
-    """The sizes that this run prints, at most one more than it has; a type's elements are whole."""
+    """The sizes that this run prints, at most one more than it has. Sizes are whole numbers of elements."""
     settings = section.settings
     most = section.max_bytes or settings.max_bytes
     size, asked = min(settings.min_bytes, most or settings.min_bytes), []
@@ -382,13 +382,13 @@ def _asked_sizes(section, sizes, width):
         if after <= size:
             break
         size = after
-    # The document doesn't say where it ends: there, one cycle is what grows.
+    # The document does not show its end, so growing sizes are one cycle.
     cycle = next((number for number in range(1, len(sizes)) if sizes[number] < sizes[number - 1]), len(sizes))
     return asked if most is not None else asked[:cycle]
 
 
 def _regular(sizes, width):
-    """Whether sizes grow by one factor or one step, but for elements that must be whole."""
+    """Whether sizes grow by one factor or one step, except for rounding to whole elements."""
     if len(sizes) < 2:
         return True
     factor, step = round(sizes[-1] / sizes[-2]), sizes[-1] - sizes[-2]
@@ -398,7 +398,7 @@ def _regular(sizes, width):
 
 
 def _missing_size(section):
-    """What is wrong with the sequence of sizes, in words; None where nothing is."""
+    """What is wrong with the sequence of sizes as text; None if nothing is."""
     tables = {}
     for row in section.rows:
         tables.setdefault((row["type"], row["redop"], row["root"]), []).append(row["size_bytes"])
@@ -408,9 +408,9 @@ def _missing_size(section):
             asked = _asked_sizes(section, sizes, width)
             if sizes != asked * (len(sizes) // max(len(asked), 1)):
                 missing = next((size for size in asked if size not in sizes), None)
-                return "sizes are not those that were asked for" if missing is None else "the row of %d bytes is missing" % missing
+                return "the sizes differ from the requested ones" if missing is None else "the row of %d bytes is missing" % missing
         elif not _regular([size for size in sizes if size], width or 8) or 0 in sizes[sizes.count(0):]:
-            return "sizes do not grow evenly from row to row"
+            return "the sizes do not grow evenly from row to row"
     return None
 
 
@@ -437,43 +437,43 @@ def _misfit(section, ranks):
 
 
 def _mean(section):
-    """The average of the rows: the figure, the most that rounding can have taken from it, and what rounding takes from it as a rule."""
+    """The average of the rows, the maximum loss by rounding, and the usual loss by rounding."""
     halves = [exact[name]["busbw"] for exact, _line in section.precision for name in ("out_of_place", "in_place")]
     mean, half = (sum(column) / len(halves) for column in zip(*halves))
     return mean, half, math.sqrt(sum(part * part / 3 for _figure, part in halves)) / len(halves)
 
 
 def _is_whole_average(section):
-    """Whether the last word of the log, which may have been cut, is as near to the average of the rows as a whole one."""
+    """Whether the last word of the log, which may be truncated, matches the average of the rows like a complete one."""
     word = section.averages[0][0]
     mean, half, deviation = _mean(section)
-    # Zeros at the end are not printed.
+    # Trailing zeros are not printed.
     return not ("." in word and word[-1] in ".0") and abs(mean - float(word)) <= min(half, 3 * deviation) + 1e-5 * abs(mean)
 
 
 def _incomplete(section, ranks):
-    """Why it is no whole run, as reasons."""
+    """Why it is not a whole run, as reasons."""
     found, copies = [], Counter(device["rank"] for device in section.devices)
     runs = max(section.heads["config"], section.heads["header"], len(section.averages), 1 + section.mixed, *copies.values())
     if runs > 1 and (set(copies) == {0} or section.rows and not any(row["in_place"]["busbw_gb_s"] for row in section.rows)):
-        found.append(_reason("mpi_not_built", "%d runs of one rank each wrote at the same time: they know nothing of each other, and nothing was moved between "
-                             "GPUs" % runs, "build nccl-tests with MPI=1, and start it with the mpirun of that very MPI"))
+        found.append(_reason("mpi_not_built", "%d runs of one rank each wrote at the same time: they are independent, and nothing was moved between "
+                             "GPUs" % runs, "build nccl-tests with MPI=1, and start it with the mpirun of the same MPI"))
     elif runs > 1:
-        found.append(_reason("several_runs", "%d runs wrote at the same time, so no row can be told from another's" % runs, AGAIN + ", one run at a time"))
+        found.append(_reason("several_runs", "%d runs wrote at the same time, so their rows cannot be distinguished" % runs, AGAIN + ", one run at a time"))
     if not section.columns or not section.rows:
         found.append(_reason("no_table", "there is no table of results", AGAIN + " on stdout and stderr"))
     if section.damaged or section.late:
         line = section.damaged[0] if section.damaged else None
-        found.append(_reason("damaged_rows", "%d rows can't be read" % len(section.damaged) if line else "rows follow the summary", AGAIN, line))
+        found.append(_reason("damaged_rows", "%d rows cannot be parsed" % len(section.damaged) if line else "rows follow the summary", AGAIN, line))
     elif section.rows and _misfit(section, ranks):
-        found.append(_reason("damaged_rows", "the figures of a row don't fit each other%s" % (", or not %d ranks" % ranks if ranks else ""), AGAIN,
+        found.append(_reason("damaged_rows", "the figures of a row are inconsistent%s" % (", or not %d ranks" % ranks if ranks else ""), AGAIN,
                              _misfit(section, ranks)))
     average = _value(section.averages[0][0]) if section.averages else None
     if not section.rows:
         return found
     cut = section.cut and not _is_whole_average(section) or section.concluded not in ("", section.name or section.concluded)
     if len(section.out_of_bounds) != 1 or average is None or cut:
-        found.append(_reason("no_summary", "its summary is missing or cut: the run did not come to its end", "see what ended it, and run it again"))
+        found.append(_reason("no_summary", "its summary is missing or truncated: the run did not complete", "find out what ended it, and run it again"))
     elif not found:
         missing = _missing_size(section)
         mean, half, _deviation = _mean(section)
@@ -485,40 +485,40 @@ def _incomplete(section, ranks):
 
 
 def _incorrect(section, ranks):
-    """Why what it computed is no proof, as reasons."""
+    """Why its results are no proof, as reasons."""
     found = []
     cells = [(row, row[name]["wrong"]) for row in section.rows for name in ("out_of_place", "in_place")]
     unchecked = [row for row, wrong in cells if wrong is None]
     if unchecked or section.settings and section.settings.checked is False:
-        found.append(_reason("not_checked", "the results were not checked (-c 0), so «0 OK» says nothing", "run it with -c 1"))
+        found.append(_reason("not_checked", "the results were not checked (-c 0), so '0 OK' is meaningless", "run it with -c 1"))
     wrong = [row["size_bytes"] for row, wrong in cells if wrong]
     if wrong or any(not bounds["ok"] for bounds in section.out_of_bounds):
         found.append(_reason("wrong_values", "results are wrong" + (", from %d bytes on" % wrong[0] if wrong else ""),
                              "don't train on these GPUs: test each host alone, then pairs, to find the GPU, link or adapter that damages data"))
     if any(verdict == "FAILED" for _average, verdict in section.averages):
-        found.append(_reason("below_environment", "the average is below NCCL_TESTS_MIN_BW", "see what limits it, or set the variable to what can be had"))
+        found.append(_reason("below_environment", "the average is below NCCL_TESTS_MIN_BW", "find out what limits it, or set the variable to a lower value"))
     algbw, busbw = (any(row[name][key] for row in section.rows for name in ("out_of_place", "in_place")) for key in ("algbw_gb_s", "busbw_gb_s"))
     if ranks == 1 or algbw and not busbw and not ranks:
         found.append(_reason("one_rank", "one rank ran, so nothing was moved between GPUs",
-                             "start it with two ranks or more, and see that it was built with MPI=1"))
+                             "start it with two or more ranks, and check that it was built with MPI=1"))
     elif section.rows and not busbw:
-        found.append(_reason("nothing_moved", "no row shows a bandwidth: nothing, or next to nothing, was moved", "measure larger sizes, such as -b 8 -e 1G"))
+        found.append(_reason("nothing_moved", "no row shows a bandwidth: almost nothing was moved", "measure larger sizes, such as -b 8 -e 1G"))
     return found
 
 
 def _devices(section):
-    """GPUs of the ranks that work together: all, unless NCCL_TESTS_SPLIT has made groups."""
+    """GPUs of the ranks that take part: all, unless NCCL_TESTS_SPLIT has made groups."""
     group = next((device["group"] for device in section.devices if device["rank"] == 0), 0)
     return [device for device in section.devices if device["group"] == group]
 
 
 def _gpu(device):
-    """What tells a GPU from the others. A bus id without domain may be another GPU's too."""
+    """Key of a GPU. A bus id without domain may be ambiguous."""
     return (device["host"], device["bus_id"]) + (() if ":" in device["bus_id"] else (device["device"],))
 
 
 def _count_ranks(section, words):
-    """How many ranks work together; None where that isn't said, or the list has gaps."""
+    """Number of ranks that take part; None if unknown, or if the list has gaps."""
     if section.unlisted > 1:
         return len(section.devices) * section.unlisted
     if section.devices:
@@ -530,7 +530,7 @@ def _count_ranks(section, words):
 
 
 def _told(section):
-    """What a section says, without a verdict."""
+    """The data of a section, without a verdict."""
     cells = [row[name]["busbw_gb_s"] for row in section.rows for name in ("out_of_place", "in_place")]
     average = _value(section.averages[0][0]) if section.averages else None
     return {
@@ -540,67 +540,67 @@ def _told(section):
 
 
 def _other(section):
-    """A section that isn't the one that is judged."""
+    """A section that is not judged."""
     if _is_all_reduce(section) is not False:
         return dict(_told(section), name="all_reduce_perf", complete=not _incomplete(section, None))
     name = section.name or (section.command if section.command != "all_reduce_perf" else "") or "unknown"
-    # Figures follow another formula there, so rows and summary are all that counts.
+    # Other collectives have other formulas, so only rows and summary count.
     whole = bool(section.rows and section.columns and not section.damaged and len(section.averages) == len(section.out_of_bounds) == 1
                  and not section.cut)
     return dict(_told(section), name=name, complete=whole)
 
 
 def parse_size(value, name):
-    """Bytes of a size as nccl-tests takes it: 8, 512K, 1G. ValueError names the option."""
+    """Bytes of a size in nccl-tests' notation: 8, 512K, 1G. ValueError names the option."""
     found = re.match(r"(\d+(?:\.\d+)?) *([KMG]?)$", str(value).strip().upper())
     size = int(float(found.group(1)) * 1024 ** " KMG".index(found.group(2) or " ")) if found else 0
     if size < 1:
-        raise ValueError("%s: «%s» is no size. Give a number of bytes above 0, or one with K, M or G behind it, such as 512M" % (name, value))
+        raise ValueError("%s: '%s' is not a valid size. Give a number of bytes above 0, or one with suffix K, M or G, such as 512M" % (name, value))
     return size
 
 
 def check_bounds(expected_ranks=None, expected_hosts=None, min_busbw_gb_s=None, judge_from_bytes=None):
-    """What is to be judged, as numbers, for answer(). ValueError names what can't be used, and what can."""
+    """The requirements as numbers for answer(). ValueError names an invalid value and the valid ones."""
     bounds = {"judge_from_bytes": None if judge_from_bytes in (None, "") else parse_size(judge_from_bytes, "judge_from_bytes")}
     for name, value, least in (("expected_ranks", expected_ranks, 2), ("expected_hosts", expected_hosts, 1)):
         if value is not None and (isinstance(value, bool) or not re.match(r"\d+$", str(value)) or int(value) < least):
-            raise ValueError("%s: «%s» can't be. Give a whole number, %d or more" % (name, value, least))
+            raise ValueError("%s: '%s' is not valid. Give a whole number, %d or more" % (name, value, least))
         bounds[name] = None if value is None else int(value)
     try:
         threshold = None if min_busbw_gb_s is None else float(min_busbw_gb_s)
     except (TypeError, ValueError):
         threshold = -1.0
     if isinstance(min_busbw_gb_s, bool) or threshold is not None and not 0 < threshold < math.inf:
-        raise ValueError("min_busbw_gb_s: «%s» is no bandwidth. Give a number of GB/s above 0, such as 180 or 9.5" % min_busbw_gb_s)
+        raise ValueError("min_busbw_gb_s: '%s' is not a valid bandwidth. Give a number of GB/s above 0, such as 180 or 9.5" % min_busbw_gb_s)
     bounds["min_busbw_gb_s"] = threshold
     return bounds
 
 
 def _read(text):
-    """Sections of the text, and the text. ParseError: it is something else."""
-    # A page of the web has blanks of its own, a file from Windows a mark before its first character.
+    """Sections of the text, and the text. ParseError if it is other text."""
+    # Web pages have no-break spaces, and Windows files begin with a byte order mark.
     text = re.sub(r"\r\n?", "\n", text).replace("\u00a0", " ").lstrip("\ufeff")
     if text.lstrip().startswith("{"):
         section = _document(text)
         if not section:
-            raise ParseError("line 1: this begins like all_reduce_perf's JSON, but is another document, or was cut")
+            raise ParseError("line 1: this begins like all_reduce_perf's JSON, but is another document, or is truncated; give its complete output")
         section.end = len(section.said)
         return [section], section.said
     return _sections(text), text
 
 
 def _nothing(sections, text, rc):
-    """Why there is no run of all_reduce_perf, as reasons. ParseError: because it is something else, and not what a command said that failed."""
+    """Why there is no run of all_reduce_perf, as reasons. ParseError if it is other text, and not the output of a failed command."""
     if not sections and not rc and not find_errors(text) and not _NCCL_LINE.search(text):
         line = next((line.strip() for line in text.split("\n") if line.strip()), "")
-        raise ParseError("line 1: «%s» begins no output of all_reduce_perf" % line[:200] if line else "the text is empty")
+        raise ParseError("line 1: '%s' is not the beginning of output of all_reduce_perf" % line[:200] if line else "the text is empty")
     names = sorted({_other(section)["name"] for section in sections})
-    return [_reason("no_all_reduce", "there is no run of all_reduce_perf in it" + (", but of %s" % ", ".join(names) if names else ""),
-                    "run all_reduce_perf, or give the log of it")]
+    return [_reason("no_all_reduce", "it contains no run of all_reduce_perf" + (", but of %s" % ", ".join(names) if names else ""),
+                    "run all_reduce_perf, or give its log")]
 
 
 def _take_document(section, document):
-    """Put the document's rows in place of those of the text, which are rounded, where both are of one run that came to its end."""
+    """Replace the rounded rows of the text by those of the document if both are of the same complete run."""
     exact = _document(document) if document.strip() else None
     if exact and _is_all_reduce(exact) and exact.averages and max(section.heads["config"], section.heads["header"], len(section.averages)) == 1:
         section.rows, section.precision, section.damaged, section.late = exact.rows, exact.precision, exact.damaged, False
@@ -608,15 +608,15 @@ def _take_document(section, document):
 
 
 def _unexpected(sections):
-    """Whether a whole table stands in a log that isn't that of a whole run, which no exit code says."""
+    """Whether a log without an exit code has a whole table, but is not that of a whole run."""
     found = [section.around.unexpected(section is not sections[-1]) for section in sections if section.around and _is_all_reduce(section) is not False]
-    # What is said at the end of the log is said of all runs in it.
+    # Lines at the end of the log apply to all runs in it.
     if sections and sections[-1].around and _is_all_reduce(sections[-1]) is False:
         found.append(sections[-1].around.unexpected_end())
     line = next((line for line in found if line), None)
     return [] if line is None else [_reason(
-        "unexpected_output", "a line inside or below the table of results is none that a run prints which comes to its end",
-        "see what the line says: something ended, or spoke between the rows. " + AGAIN[0].upper() + AGAIN[1:], line)]
+        "unexpected_output", "a line inside or below the table of results is not printed by a run that completes",
+        "check the line: a process ended, or wrote between the rows. " + AGAIN[0].upper() + AGAIN[1:], line)]
 
 
 def _shared(devices):
@@ -628,32 +628,32 @@ def _shared(devices):
 def _too_few(name, asked, found):
     if asked is None or found == asked:
         return []
-    return [_reason(name, "%d %s were asked for, and %s took part" % (asked, name, "it isn't said how many" if found is None else found),
-                    "see which are missing from «devices», and give the launcher all hosts with all their slots")]
+    return [_reason(name, "%d %s are requested, and %s took part" % (asked, name, "an unknown number" if found is None else found),
+                    "check which are missing in 'devices', and give the launcher all hosts with all their slots")]
 
 
 def _too_slow(asked, found, judge_from_bytes):
     if asked is None or found is not None and found >= asked:
         return []
     if found is None:
-        return [_reason("no_large_rows", "there is no row to judge the bandwidth by" + (
+        return [_reason("no_large_rows", "no row is large enough to judge the bandwidth" + (
             ", from %d bytes on" % judge_from_bytes if judge_from_bytes else ""), "measure larger sizes, or judge smaller ones")]
-    return [_reason("bandwidth", "the bus bandwidth is %.6g GB/s, at least %g are asked for" % (found, asked),
-                    "see «transports» and the links between the hosts; measure hosts alone and in pairs to find the slow one")]
+    return [_reason("bandwidth", "the bus bandwidth is %.6g GB/s, at least %g are requested" % (found, asked),
+                    "check 'transports' and the links between the hosts; measure hosts alone and in pairs to find the slow one")]
 
 
 def answer(text, document="", rc=None, expected_ranks=None, expected_hosts=None, min_busbw_gb_s=None, judge_from_bytes=None):
-    """What a log says, and the verdict over it. C(document): the tool's own JSON of the same run. C(rc): the command's exit code; None for a log, of
-    which nobody knows it, so that its lines have to show that nothing was ended. ParseError: it is something else."""
+    """The data of a log and its verdict. C(document) is the tool's JSON of the same run. C(rc) is the command's exit code. It is None for a log, whose lines
+    then must show that nothing was aborted. ParseError if it is other text."""
     sections, text = _read(text)
     ours = [section for section in sections if _is_all_reduce(section) is not False]
     first = ours[0] if ours else _Section(0)
     _take_document(first, document)
-    # What NCCL says before the first test belongs to it, too.
+    # Lines of NCCL before the first test belong to it, too.
     begin, end = (0 if first is sections[0] else first.begin, first.end) if ours else (0, len(text))
     words = text[begin:end]
     ranks, devices = _count_ranks(first, words), _devices(first)
-    # A list with gaps doesn't say who else took part.
+    # A list with gaps does not show all participants.
     listed = devices if ranks is not None else []
     hosts = len({device["host"] for device in listed}) or None
     gpus = len({_gpu(device) for device in listed}) * first.unlisted or None
@@ -667,12 +667,12 @@ def answer(text, document="", rc=None, expected_ranks=None, expected_hosts=None,
             reasons.append(_reason("later_run", "a later run of all_reduce_perf in this log was not complete and correct", "judge each run by its own log"))
     else:
         missing = reasons = _nothing(sections, text, rc)
-    # An error before a run that was whole is no matter of that run.
+    # An error before a whole run does not concern that run.
     reasons = find_errors(text[begin if missing else first.begin:end]) + reasons
     if rc is None and not reasons:
         reasons = _unexpected(sections)
     if rc:
-        reasons.append(_reason("exit_code", "the command ended with exit code %d" % rc, "see what it said"))
+        reasons.append(_reason("exit_code", "the command ended with exit code %d" % rc, "read its output"))
     least = max([row["size_bytes"] for row in first.rows], default=0) if judge_from_bytes is None else judge_from_bytes
     cells = [row[name]["busbw_gb_s"] for row in first.rows for name in ("out_of_place", "in_place") if row["size_bytes"] >= least]
     bandwidth = sum(cells) / len(cells) if cells else None

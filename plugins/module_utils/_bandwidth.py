@@ -3,9 +3,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The bus bandwidth that a cluster should have, which bound limits it, and whether what was measured is enough. Bandwidths are in GB/s (1e9 bytes), one way.
+"""The expected bus bandwidth of a cluster, its limiting bound, and the verdict on a measurement. Bandwidths are in GB/s (1e9 bytes), one way.
 
-Pure, and it runs in training containers too, so it is Python 3.6 with nothing but the standard library.
+Pure functions. They also run in training containers, so this is Python 3.6 with only the standard library.
 
 Bus bandwidth is size / time x 2(n-1)/n, as nccl-tests' PERFORMANCE.md defines it for an all-reduce: it doesn't depend on the number of ranks n, and can be
 compared with what the slowest part of the way can carry. What that is:
@@ -22,38 +22,38 @@ import statistics
 __all__ = ["BROKE_OFF", "COUNTER_FILES", "ParseError", "better", "card", "counted", "expected", "gpus", "history", "judge_runs", "judged_busbw", "may_move",
            "must_move", "peaks", "row", "sizes", "utilization", "verdict", "watched_size", "wrong_values"]
 
-#: The note of an answer as long as its job has not ended.
-BROKE_OFF = "the job did not come to its end"
+#: The note of a result until its job has ended.
+BROKE_OFF = "the job did not complete"
 RDMA_SHARE = 0.96
 TCP_SHARE = 0.94
 PCIE_SHARE = 0.8
 NVLINK_SHARE = 0.75
 GLOO = 1.0
-#: GB/s that a lane carries, by the rate that sysfs and lspci tell in GT/s: after the line code, before the packets' headers.
+#: GB/s of a lane by its rate in GT/s in sysfs and lspci: after the line code, before packet headers.
 LANES = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
-#: The same by generation, as nvidia-smi tells it.
+#: The same by generation, as in nvidia-smi.
 GENERATIONS = dict(enumerate(sorted(LANES.values()), 1))
-#: What counts the bytes that were sent, and those received: of an interface, of an adapter's port (64 bits, former kernels'; in four octets).
-#: The first that is found counts.
+#: Counters of sent and received bytes: of an interface, and of an adapter's port (64 bits, older kernels'; in units of four octets).
+#: The first existing one is used.
 _COUNTERS = tuple((("statistics/%s_bytes" % ethernet, 1), ("counters_ext/port_%s_data_64" % port, 4), ("counters/port_%s_data" % port, 4))
                   for ethernet, port in (("tx", "xmit"), ("rx", "rcv")))
-# A port that lacks this one counts with 32 bits, and stays at their end.
+# A port without this counter has 32-bit counters, which stop at their maximum.
 _WIDE = "counters/unicast_xmit_packets"
-#: Where they are below an interface's or a port's folder in sysfs.
+#: Their paths below an interface's or a port's folder in sysfs.
 COUNTER_FILES = tuple(path for names in _COUNTERS for path, _factor in names) + (_WIDE,)
-#: Gloo's ring sends a message in pieces of at most 1 MiB, two of them for each rank or more.
+#: Gloo's ring sends a message in pieces of at most 1 MiB, two or more per rank.
 GLOO_PIECE = 1 << 20
 
 
 class ParseError(ValueError):
-    """Text that isn't what its tool writes; the message names the line."""
+    """Unexpected output of a tool; the message names the line."""
 
 
 def card(name, rate_gbit_s, rdma=False, link_speed="", link_width=""):
-    """A network card: its name, what its line carries, what its slot carries (0.0 where either isn't known).
+    """A network card: its name, and the bandwidths of its line and of its slot (0.0 if unknown).
 
-    C(rate_gbit_s) is a number, or the text of sysfs' speed or rate («100000» are Mbit/s, «200 Gb/sec (4X HDR)»); C(link_speed) and C(link_width) are the texts
-    of current_link_speed and current_link_width («16.0 GT/s PCIe», «16»).
+    C(rate_gbit_s) is a number, or the text of sysfs' speed or rate ('100000' are Mbit/s, '200 Gb/sec (4X HDR)'); C(link_speed) and C(link_width) are the texts
+    of current_link_speed and current_link_width ('16.0 GT/s PCIe', '16').
     """
     if isinstance(rate_gbit_s, str):
         text = rate_gbit_s.strip()
@@ -63,8 +63,8 @@ def card(name, rate_gbit_s, rdma=False, link_speed="", link_width=""):
         elif re.match(r"-?[0-9]+$", text):
             rate_gbit_s = max(0, int(text)) / 1000.0
         elif text:
-            raise ParseError("no rate of a network card: %r" % text)
-        # 2^32 - 1 is -1 of older drivers: not known.
+            raise ParseError("not a rate of a network card: %r" % text)
+        # 2^32 - 1 is -1 of older drivers: unknown.
         rate_gbit_s = 0.0 if not text or rate_gbit_s > 4e6 else rate_gbit_s
     lane = re.match(r"([0-9.]+) GT/s", link_speed)
     pcie = LANES.get(float(lane.group(1)), 0.0) * int(link_width) if lane and link_width.strip().isdigit() else 0.0
@@ -72,7 +72,7 @@ def card(name, rate_gbit_s, rdma=False, link_speed="", link_width=""):
 
 
 def gpus(nvlink_status, pcie_query):
-    """What each GPU's way to the others carries: C(nvlink) and C(pcie), 0.0 where it has none or doesn't say.
+    """Bandwidths of each GPU's links to the others: C(nvlink) and C(pcie), 0.0 if it has none or does not report it.
 
     The arguments are the outputs of C(nvidia-smi nvlink --status) and of C(nvidia-smi --query-gpu=pcie.link.gen.max,pcie.link.width.current
     --format=csv,noheader). The generation may drop while a GPU idles, so its maximum counts; the width doesn't.
@@ -85,7 +85,7 @@ def gpus(nvlink_status, pcie_query):
         match = re.match(r"\s+Link \d+: ([0-9.]+) GB/s$", line.rstrip())
         if match:
             if not links:
-                raise ParseError("a link of no GPU: %r" % line)
+                raise ParseError("a link without a GPU: %r" % line)
             links[-1] += float(match.group(1))
     found = []
     for number, line in enumerate(line for line in pcie_query.splitlines() if line.strip()):
@@ -99,7 +99,7 @@ def gpus(nvlink_status, pcie_query):
 
 
 def _bounds(host, collective, crosses):
-    """(GB/s, bound, how it comes about) of one host: what the cards carry together, and what the GPUs carry among themselves."""
+    """(GB/s, bound, explanation) of one host: the bandwidth of all cards together, and of the GPUs among themselves."""
     bounds = []
     if crosses and host["cards"] and all(entry["line"] for entry in host["cards"]):
         line = sum(entry["line"] * (RDMA_SHARE if entry["rdma"] else TCP_SHARE) for entry in host["cards"])
@@ -109,7 +109,7 @@ def _bounds(host, collective, crosses):
             bounds.append((sum(entry["pcie"] for entry in host["cards"]) * PCIE_SHARE, "pcie", "%s in PCIe slots of %g GB/s" % (
                 names, sum(entry["pcie"] for entry in host["cards"]))))
         if collective == "gloo":
-            bounds.append((GLOO, "cpu", "Gloo adds up on one core and has one TCP stream"))
+            bounds.append((GLOO, "cpu", "Gloo reduces on one core and uses one TCP stream"))
     if len(host["gpus"]) > 1:
         if all(gpu["nvlink"] for gpu in host["gpus"]):
             bounds.append((min(gpu["nvlink"] for gpu in host["gpus"]) * NVLINK_SHARE, "nvlink", "%d GPUs with NVLink" % len(host["gpus"])))
@@ -119,7 +119,7 @@ def _bounds(host, collective, crosses):
 
 
 def expected(hosts, collective, asked, earlier=None, peers=None):
-    """What a run should reach: busbw_gb_s, bound, from, required_gb_s, history_gb_s; None where nothing says.
+    """Expected values of a run: busbw_gb_s, bound, from, required_gb_s, history_gb_s; None if unknown.
 
     C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)); C(asked) the site's thresholds: fraction of what is expected,
     min_busbw_gb_s (0: none; it replaces what is expected), drop_percent against C(earlier), what earlier runs of the same kind did, peer_fraction of
@@ -127,12 +127,13 @@ def expected(hosts, collective, asked, earlier=None, peers=None):
     """
     crosses = len(hosts) > 1
     bounds = [(value, bound, "%s: %s" % (host["name"], told)) for host in hosts for value, bound, told in _bounds(host, collective, crosses)]
-    # Across hosts a card that doesn't tell its rate may be what limits, whatever else is known.
+    # Across hosts a card with an unknown rate may be the limit, whatever else is known.
     known = bounds and not (crosses and any(not entry["line"] for host in hosts for entry in host["cards"] or [{"line": 0}]))
-    best, bound, told = min(bounds) if known else (None, None, "no network card tells its rate" if crosses else "nothing tells what a host does alone")
+    best, bound, told = min(bounds) if known else (
+        None, None, "the rates of the network cards are unknown" if crosses else "the bandwidth of a host alone is unknown")
     required = best * asked["fraction"] if known else None
     if peers and not known:
-        best, bound, told = peers, "peers", "what the other hosts do alone"
+        best, bound, told = peers, "peers", "the other hosts alone"
         required = peers * asked["peer_fraction"]
     if crosses and asked["min_busbw_gb_s"]:
         best, bound, told = asked["min_busbw_gb_s"], "threshold", "the site's threshold"
@@ -145,12 +146,12 @@ def expected(hosts, collective, asked, earlier=None, peers=None):
 
 
 def sizes(largest):
-    """Message sizes in bytes, five of them up to the largest: a curve's beginning, and the part that is judged."""
+    """Five message sizes in bytes up to the largest: the beginning of a curve, and the judged part."""
     return [largest >> shift for shift in (8, 6, 4, 2, 0)]
 
 
 def row(size_bytes, seconds, ranks, wrong):
-    """A row as nccl_all_reduce has them. The collective works in place, so the figures of one that doesn't are null."""
+    """A row in the format of nccl_all_reduce. The collective works in place, so the out-of-place figures are null."""
     algbw = size_bytes / seconds / 1e9
     figures = {"time_us": round(seconds * 1e6, 1), "algbw_gb_s": round(algbw, 4), "busbw_gb_s": round(algbw * 2 * (ranks - 1) / ranks, 4), "wrong": wrong}
     return {"size_bytes": size_bytes, "count": size_bytes // 4, "type": "float", "redop": "sum", "root": -1, "out_of_place": None, "in_place": figures}
@@ -161,7 +162,7 @@ def _busbw(entry):
 
 
 def judged_busbw(rows, wanted=None):
-    """The best row among those of a sixteenth of the largest size and more: latency rules below, and noise only ever takes away.
+    """The best row among those of at least a sixteenth of the largest size. Latency dominates below that, and noise only lowers a bandwidth.
 
     With C(wanted), only those sizes count. None where no row is left.
     """
@@ -171,7 +172,7 @@ def judged_busbw(rows, wanted=None):
 
 
 def history(packs, collective, run_id, hosts, wanted):
-    """The median of what a run did earlier: same run, same hosts, same collective, same sizes. None where there is no such run.
+    """The median of earlier results of a run: same run, same hosts, same collective, same sizes. None without such a run.
 
     C(packs) are the C(bandwidth) of earlier reports. What failed then is no measure for now.
     """
@@ -182,12 +183,12 @@ def history(packs, collective, run_id, hosts, wanted):
 
 
 def wrong_values(rows):
-    """How many values of the sums are wrong in all of these rows."""
+    """Number of wrong values of the sums in all of these rows."""
     return sum((entry["out_of_place"] or entry["in_place"])["wrong"] for entry in rows)
 
 
 def better(former, run):
-    """Of two measurements of a group the faster one, and the rows that it lacks. A row with wrong values stays: no other measurement makes it good."""
+    """The faster of two measurements of a group, with its missing rows. A row with wrong values stays, whatever the other measurement is."""
     slower, faster = sorted([former, run], key=lambda each: judged_busbw(each["rows"]) or 0)
     rows = {}
     for entry in slower["rows"] + faster["rows"]:
@@ -197,7 +198,7 @@ def better(former, run):
 
 
 def verdict(run, bound):
-    """A run's C(passed), C(reasons) and what else follows from its rows and from what was expected."""
+    """C(passed), C(reasons) and other results of a run, from its rows and the expected values."""
     reasons = list(run["errors"])
     wrong = wrong_values(run["rows"])
     if wrong:
@@ -206,14 +207,14 @@ def verdict(run, bound):
     if busbw is None and not reasons:
         reasons.append("nothing was measured")
     elif busbw is not None and bound["required_gb_s"] is not None and busbw < bound["required_gb_s"]:
-        reasons.append("%.3g GB/s, required are %.3g (%s: %s)" % (busbw, bound["required_gb_s"], bound["bound"], bound["from"]))
+        reasons.append("%.3g GB/s, required: %.3g (%s: %s)" % (busbw, bound["required_gb_s"], bound["bound"], bound["from"]))
     figures = [_busbw(entry) for entry in run["rows"]]
     return {"expected": bound, "judged_busbw_gb_s": busbw, "passed": not reasons, "reasons": reasons,
             "avg_busbw_gb_s": round(sum(figures) / len(figures), 4) if figures else None, "max_busbw_gb_s": max(figures) if figures else None}
 
 
 def judge_runs(runs, facts, carrier, asked, earlier):
-    """Runs with what each should have reached, and whether it did.
+    """Runs with their expected bandwidths and verdicts.
 
     C(facts) are the hosts' cards and GPUs, C(carrier) what moves the data (nccl or gloo), C(earlier) what the same runs did before, by their id.
     """
@@ -224,27 +225,27 @@ def judge_runs(runs, facts, carrier, asked, earlier):
         if len(hosts) > 1:
             return expected(hosts, carrier, asked, earlier.get("cluster") if run["id"] == "cluster" else None)
         peers = [value for host, value in alone.items() if host != run["hosts"][0]]
-        # Of two hosts the other; of many the usual one.
+        # With two hosts the other one; with many the median.
         return expected(hosts, carrier, asked, earlier.get(run["id"]), sorted(peers)[len(peers) // 2] if peers else None)
 
     return [dict(run, **verdict(run, bound(run))) for run in runs]
 
 
 def watched_size(largest, collective, ranks):
-    """The largest message, not above C(largest), of which it is known what its all-reduce moves.
+    """The largest message up to C(largest) whose all-reduce has a known traffic.
 
-    Of more than two pieces for each rank, former versions of Gloo send some for nothing.
+    With more than two pieces per rank, older versions of Gloo send some unnecessarily.
     """
     return min(largest, 2 * ranks * GLOO_PIECE) if collective == "gloo" else largest
 
 
 def must_move(size_bytes, iterations, ranks):
-    """Bytes that a ring over C(ranks) sends out of each host, and as many into it: it enters and leaves a host once, however many ranks are there."""
+    """Bytes that a ring over C(ranks) sends out of each host, and receives there: the ring enters and leaves a host once, for any number of ranks."""
     return 2.0 * (ranks - 1) / ranks * size_bytes * iterations
 
 
 def may_move(least_bytes, most_bytes):
-    """The least and the most that leaves each of several hosts, and arrives there, for messages of that many bytes together, by any algorithm of NCCL.
+    """The minimum and the maximum of bytes that each of several hosts sends, and receives, for messages of this total size, for all algorithms of NCCL.
 
     A host's part of a sum has to leave it, or the sum itself does, and one of the two has to arrive: each value once at least. A ring moves it twice, less a
     part (P(must_move)); of NCCL's two trees, each for a half, a host has three neighbours in the one and one in the other at most: twice.
@@ -253,7 +254,7 @@ def may_move(least_bytes, most_bytes):
 
 
 def counted(texts):
-    """Bytes that an interface or port has sent, and received; None where it doesn't tell. C(texts) has those of P(COUNTER_FILES) that there are."""
+    """Bytes that an interface or port has sent and received; None if unknown. C(texts) has the existing files of P(COUNTER_FILES)."""
     found = []
     for names in _COUNTERS:
         there = [(texts[path].strip(), factor) for path, factor in names if texts.get(path, "").strip().isdigit()]
@@ -264,7 +265,7 @@ def counted(texts):
 
 
 def utilization(text):
-    """Percent of each GPU, None where it doesn't tell, of C(nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits)."""
+    """Percent of each GPU, None if unknown, from C(nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits)."""
     found = []
     for line in text.splitlines():
         match = re.match(r"\s*(?:(\d{1,3})(?: %)?|\[[^\]]+\])\s*$", line)
@@ -276,12 +277,12 @@ def utilization(text):
 
 
 def peaks(text):
-    """The highest use of each GPU in percent, None where it doesn't tell.
+    """The highest utilization of each GPU in percent, None if unknown.
 
     C(text) is of C(nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits -lms 200), which goes on until it is ended.
     """
     found = {}
-    # What follows the last line's end was cut.
+    # Text after the last line end is truncated.
     for line in text.split("\n")[:-1]:
         match = re.match(r"\s*(\d{1,3})\s*,\s*(?:(\d{1,3})(?: %)?|\[[^\]]+\])\s*$", line)
         if line.strip() and not match:

@@ -3,26 +3,26 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which host or link keeps a cluster below the bandwidth that it should have: what to measure next, and what follows from it.
+"""Finds the host or link that keeps a cluster below its required bandwidth: chooses the next measurements and draws conclusions.
 
-Pure, and it runs in training containers too, so it is Python 3.6 with nothing but the standard library.
+Pure functions. They also run in training containers, so this is Python 3.6 with only the standard library.
 
 P(search) is a generator. It yields rounds, receives what was measured, and returns the verdict: an all-reduce over each group of a round, the groups of a
 round disjoint, so they can run side by side. A group of one is a host alone (its own processes or GPUs, no network), a group of two is a link, larger ones
 narrow the search down: a slow half has a slow member, so a single culprit among 64 hosts is found in about ten rounds. Where halves tell nothing, all pairs are
-measured in rounds by the circle method, n-1 of them for an even number of hosts and n for an odd one. Nobody is blamed for what was measured once.
+measured in rounds by the circle method, n-1 of them for an even number of hosts and n for an odd one. A single measurement is never enough for blame.
 """
 
 import statistics
 
 __all__ = ["circle", "search"]
 
-#: Fewer hosts are measured in all their pairs at once: that takes no more rounds than halving.
+#: With fewer hosts all pairs are measured, which takes no more rounds than halving.
 BISECT_FROM = 8
 
 
 def circle(hosts):
-    """All pairs in rounds of disjoint ones: one host stays, the others move on by one place from round to round."""
+    """All pairs in rounds of disjoint pairs: one host stays, the others move by one position per round."""
     places = list(hosts) + [None] * (len(hosts) % 2)
     rounds = []
     for dummy in range(len(places) - 1):
@@ -34,7 +34,7 @@ def circle(hosts):
 
 
 def _in_rounds(groups, at_once):
-    """Groups in rounds of disjoint ones, at most at_once in each (0: as many as there are), in the order in which they come."""
+    """Groups in rounds of disjoint groups, at most at_once in each (0: no limit), in the given order."""
     rounds = []
     for group in groups:
         for taken, members in rounds:
@@ -49,7 +49,7 @@ def _in_rounds(groups, at_once):
 
 
 class _Search(object):
-    """What was measured so far, by group: the best, as noise only ever takes away."""
+    """Best measurement by group so far, because noise only lowers a bandwidth."""
 
     def __init__(self, hosts, required, alone, at_once, share):
         self.hosts = list(hosts)
@@ -67,11 +67,11 @@ class _Search(object):
             self.rounds += 1
             answer = yield members
             for group in members:
-                # What did not come to an end has no bandwidth.
+                # An incomplete measurement has no bandwidth.
                 self.best[group] = max(self.best.get(group, 0.0), answer.get(group) or 0.0)
 
     def limit(self, values):
-        """Below it a group is slow. Where none has what is required, those that stand out: all others share what is wrong with them."""
+        """Limit below which a group is slow. If no group reaches the requirement, only outliers count, because all others share the same problem."""
         values = list(values)
         return self.required if len(values) == 1 or max(values) >= self.required else self.share * max(values)
 
@@ -81,10 +81,10 @@ class _Search(object):
         return [group for group in groups if self.best[group] < limit]
 
     def slow_alone(self):
-        """Hosts that do less alone than the others do: a CPU, memory, PCIe or GPU of their own. Each is measured once more."""
+        """Hosts that are slower alone than the others, because of their CPU, memory, PCIe or GPUs. Each is measured once more."""
         for again in (False, True):
             alone = {group: value for group, value in self.best.items() if len(group) == 1}
-            # Of two hosts the faster one.
+            # With two hosts the faster one.
             usual = statistics.median_high(alone.values()) if len(alone) > 1 else 0
             slow = [group for group, value in alone.items() if value < self.share * usual]
             if slow and not again:
@@ -92,7 +92,7 @@ class _Search(object):
         return [group[0] for group in slow], usual
 
     def measure_twice(self, pairs):
-        """Each pair that was not measured yet, and then once more those that look slow, but for hosts that three others or more have found slow already."""
+        """Each pair that was not measured yet, then slow ones once more, except for hosts that were slow with three or more others."""
         yield from self.measure(pair for pair in pairs if self.key(pair) not in self.best)
         pairs = {self.key(pair) for pair in pairs}
         slow = self.slow(sorted(pairs))
@@ -100,7 +100,7 @@ class _Search(object):
         yield from self.measure(pair for pair in slow if not found.intersection(pair))
 
     def narrow(self, hosts):
-        """Pairs that tell the culprits, by halving; what they tell is nothing where the culprits are in no half or in every one."""
+        """Pairs that identify the culprits by halving. There is no result if no half or every half is slow."""
         groups, pairs, witnesses = [self.key(hosts)], [], []
         while groups:
             halves = [(group[:len(group) // 2], group[len(group) // 2:]) for group in groups if len(group) > 3]
@@ -111,21 +111,21 @@ class _Search(object):
             witnesses += [host for half in both if half not in groups for host in half]
             for one, other in halves:
                 if one not in groups and other not in groups:
-                    # An all-reduce goes round in a ring, which crosses from half to half at two places.
+                    # An all-reduce uses a ring, which crosses between the halves at two links.
                     pairs += [(one[-1], other[0]), (one[0], other[-1])]
         yield from self.measure_twice(pairs)
         suspects = list(dict.fromkeys(host for pair in pairs if self.best[self.key(pair)] < self.required for host in pair))
         witnesses = [host for host in witnesses if host not in suspects]
-        # Which of the two it is, others tell: two of them, as one may have a bad link itself.
+        # Two other hosts show which of the two it is, because one of them may have a bad link itself.
         asked = [(host, witnesses[(2 * place + which) % len(witnesses)]) for which in range(min(2, len(witnesses))) for place, host in enumerate(suspects)]
         yield from self.measure_twice(asked)
         return list(dict.fromkeys(self.key(pair) for pair in pairs + asked)) if witnesses else []
 
     def culprits(self, hosts, pairs):
-        """Hosts all whose links are slow, and then the slow links between the others."""
+        """Hosts whose links are all slow, then the slow links between the others."""
         slow, blame, left = self.slow(pairs), [], list(hosts)
         limit = self.limit(self.best[pair] for pair in pairs) if pairs else 0
-        # Who was in anything fast is no culprit, though whoever asked it since was one.
+        # A host of any fast group is not a culprit, even if its later partners were.
         good = {host for group, value in self.best.items() if len(group) > 1 and value >= limit for host in group}
         while True:
             links = {host: [pair for pair in pairs if host in pair and set(pair) <= set(left)] for host in left}
@@ -133,19 +133,20 @@ class _Search(object):
             if worst is None:
                 break
             others = [self.best[pair] for pair in pairs if worst not in pair and pair not in slow]
-            blame.append({"kind": "host", "names": [worst], "evidence": "each of the %d pairs measured with it does %s GB/s at most (required: %s)%s: its "
+            blame.append({"kind": "host", "names": [worst], "evidence": "each of the %d pairs measured with it reaches at most %s GB/s (required: %s)%s: its "
                           "network card, cable or switch port" % (
                               len(links[worst]), _figure(max(self.best[pair] for pair in links[worst])), _figure(self.required),
-                              "; links between others do %s or more" % _figure(min(others)) if others else "")})
+                              "; links between others reach %s or more" % _figure(min(others)) if others else "")})
             left.remove(worst)
         for pair in slow:
             if set(pair) <= set(left):
                 others = {host: [self.best[other] for other in pairs if host in other and other not in slow] for host in pair}
                 if all(others.values()):
-                    told = "; with other hosts %s: the way between the two" % " and ".join("%s does %s" % (host, _figure(max(others[host]))) for host in pair)
+                    told = "; with other hosts %s: the path between the two" % " and ".join(
+                        "%s reaches %s" % (host, _figure(max(others[host]))) for host in pair)
                 else:
-                    told = ". Without a third host it is not known whether it is the link or one of the two"
-                blame.append({"kind": "link", "names": list(pair), "evidence": "this pair does %s GB/s (required: %s)%s" % (
+                    told = ". A third host is needed to distinguish the link from the two hosts"
+                blame.append({"kind": "link", "names": list(pair), "evidence": "this pair reaches %s GB/s (required: %s)%s" % (
                     _figure(self.best[pair]), _figure(self.required), told)})
         return blame
 
@@ -153,7 +154,7 @@ class _Search(object):
         blame, suspect = [], []
         slow, usual = yield from self.slow_alone()
         for host in slow:
-            blame.append({"kind": "host", "names": [host], "evidence": "alone, without the network, it does %s GB/s where the others do %s: its CPU, memory, "
+            blame.append({"kind": "host", "names": [host], "evidence": "alone, without the network, it reaches %s GB/s, but the others %s: its CPU, memory, "
                           "PCIe or GPUs" % (_figure(self.best[(host,)]), _figure(usual))})
             suspect.append(host)
         whole = False
@@ -165,7 +166,7 @@ class _Search(object):
             yield from self.measure([left])
             together = self.best[tuple(left)]
             if together >= self.required:
-                note = "" if blame else "when measured again the cluster did %s GB/s: the first measurement was disturbed" % _figure(together)
+                note = "" if blame else "in a second measurement the cluster reached %s GB/s: the first one was disturbed" % _figure(together)
                 break
             pairs = []
             if len(left) >= BISECT_FROM and not whole:
@@ -180,17 +181,17 @@ class _Search(object):
                 note = self.why_none(left, pairs, together)
                 break
             blame += found
-            # Of a link one end is enough, and the head, which is the first, launches the jobs.
+            # One end of a link is enough. The head, which is the first host, launches the jobs.
             suspect += [host for host in dict.fromkeys(entry["names"][-1] for entry in found) if host not in suspect]
         return {"blame": blame, "suspect": suspect, "note": note, "rounds": self.rounds}
 
     def why_none(self, hosts, pairs, together):
         values = [self.best[self.key(pair)] for pair in pairs]
-        told = "%d hosts together do %s GB/s (required: %s), each pair of them %s to %s" % (
+        told = "%d hosts together reach %s GB/s (required: %s), each pair of them %s to %s" % (
             len(hosts), _figure(together), _figure(self.required), _figure(min(values)), _figure(max(values)))
         if min(values) >= self.required:
-            return told + ": they fall short only together, so look at what they share: the switch, its uplinks (oversubscription)"
-        return told + ": no host and no link stands out, so look at what all share (switch, driver, settings), and whether what is required is right"
+            return told + ": they are too slow only together, so check what they share: the switch, its uplinks (oversubscription)"
+        return told + ": no host and no link stands out, so check what all share (switch, driver, settings), and whether the requirement is right"
 
 
 def _figure(value):
@@ -198,7 +199,7 @@ def _figure(value):
 
 
 def search(hosts, required, alone=None, at_once=0, share=0.6):
-    """Find who keeps the hosts below the bus bandwidth that is required (GB/s).
+    """Find the hosts and links that keep the hosts below the required bus bandwidth (GB/s).
 
     C(alone) is what each host does by itself, as far as it was measured; C(at_once) limits the groups of a round, 0 does not. Below the C(share) of what
     the others do a host alone is slow, and a pair where all fall short. A generator: yields lists of

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which networks a cluster has, and which address, interface and number of slots each host. Pure functions over what M(host_info) returned."""
+"""The networks of a cluster, and address, interface and number of slots of each host. Pure functions over results of M(host_info)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["as_address", "cluster_network", "fabric_network", "find_network", "p
 
 
 def as_address(text):
-    """Return text as an IP address object, None where it isn't one (a name, nothing)."""
+    """Return text as an IP address object, None for other text (a name, empty)."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:
@@ -24,7 +24,7 @@ def as_address(text):
 
 
 def _candidates(info, include_virtual=False):
-    """List (interface name, address, network) of the interfaces that are up and that a cluster may run on."""
+    """List (interface name, address, network) of the interfaces that are up and that a cluster may use."""
     return [
         (interface["name"], ipaddress.ip_address(entry["address"]), ipaddress.ip_interface("%s/%d" % (entry["address"], entry["prefix"])).network)
         for interface in info["interfaces"]
@@ -34,13 +34,13 @@ def _candidates(info, include_virtual=False):
 
 
 def find_network(info, inventory_address):
-    """Return the network (CIDR) that carries the host's inventory address, else its default route; '' where neither does."""
+    """Return the network (CIDR) of the host's inventory address, else of its default route; '' if there is none."""
     candidates = _candidates(info)
     wanted = as_address(inventory_address)
     for dummy, address, network in candidates:
         if address == wanted:
             return str(network)
-    # Behind a translated or forwarded address no interface carries it.
+    # A translated or forwarded address is not on any interface.
     for version in (4, 6):
         for name, address, network in candidates:
             if name == info["default_interface"] and address.version == version and not (version == 6 and address.is_link_local):
@@ -49,10 +49,10 @@ def find_network(info, inventory_address):
 
 
 def shared_networks(hosts, named=None):
-    """Return, as network objects in the first host's order, the IPv4 networks in which every host has an address of its own.
+    """Return, as network objects in the first host's order, the IPv4 networks in which every host has a different address.
 
     C(hosts) are answers by name. A host with an interface in C(named) offers that one alone. An address that two hosts have is none of their own:
-    bridges and service processors have the same one everywhere, whatever they are called.
+    bridges and service processors have the same address everywhere, under any name.
     """
     named = named or {}
     offers = {
@@ -67,7 +67,7 @@ def shared_networks(hosts, named=None):
 
 
 def cluster_network(network, is_inside, shared):
-    """Return the cluster network (CIDR): the head's, or the only one that all hosts share where C(is_inside) tells that a host isn't in the head's."""
+    """Return the cluster network (CIDR): the head's, or the only one that all hosts share if C(is_inside) finds a host outside of the head's."""
     return str(shared[0]) if len(shared) == 1 and not (network and is_inside) else network
 
 
@@ -78,7 +78,7 @@ def _speed_mbit_s(info, interface):
 
 
 def fabric_network(hosts, shared, network, named=None):
-    """Return (CIDR, why): the fastest network that all hosts share, or the cluster network where that is not beyond doubt.
+    """Return (CIDR, reason): the fastest network that all hosts share, or the cluster network if the fastest is not certain.
 
     C(why) is '' where there is nothing to choose.
     """
@@ -92,12 +92,12 @@ def fabric_network(hosts, shared, network, named=None):
     speeds = {}
     for each in shared:
         of_hosts = [_speed_mbit_s(info, pick_address(info, str(each), interface=(named or {}).get(name, ""))[1]) for name, info in hosts.items()]
-        # What the slowest host has is what a ring of all of them gets.
+        # The slowest host limits a ring of all hosts.
         speeds[each] = None if None in of_hosts else min(of_hosts)
     told = ", ".join("%s %s" % (each, "%g Gb/s" % (speed / 1000.0) if speed else "of unknown speed") for each, speed in speeds.items())
     fastest = [each for each, speed in speeds.items() if speed == max(value or 0 for value in speeds.values())]
     if not all(speeds.values()) or len(fastest) > 1:
-        return network, "which network is the fastest can't be told (%s), so it is the cluster network" % told
+        return network, "the fastest network is unknown (%s), so the cluster network is used" % told
     if fastest[0].overlaps(own):
         return network, "the cluster network is the fastest (%s)" % told
     return str(fastest[0]), "the fastest that all hosts share (%s)" % told
@@ -106,10 +106,10 @@ def fabric_network(hosts, shared, network, named=None):
 def pick_address(info, network, address="", interface="", inventory_address=""):
     """Return (address, interface) of a host inside the network.
 
-    A given address or interface is taken as it is and only completed; otherwise the inventory's own address goes first.
+    A given address or interface is used and only completed. Otherwise the inventory address has priority.
     ('', '') where the host has no address in the network.
     """
-    # A bridge that is named, by its name or its address, is the user's own choice.
+    # A bridge that is given by name or address is the user's choice.
     found = _candidates(info, include_virtual=bool(address or interface))
     if address:
         wanted = as_address(address)
@@ -122,10 +122,10 @@ def pick_address(info, network, address="", interface="", inventory_address=""):
 
 
 def rdma_of(info, network, address, interface):
-    """Return the RDMA devices that carry a host's data on the fabric: transport, rate, devices as NCCL_IB_HCA takes them, GID index; None without any.
+    """Return the RDMA devices of a host's fabric data: transport, rate, devices in NCCL_IB_HCA's notation, GID index; None without any.
 
     InfiniBand needs no address, so every active port of the same rate is a rail of the fabric. RoCE does: each port with one inside the network.
-    Where the host has faster ports than these, they are not what its data should be held to, and NCCL chooses by itself.
+    If the host has faster ports than these, its data should not be restricted to them, and NCCL chooses by itself.
     """
     ports = [port for port in info.get("rdma_ports", []) if port["state"] == "active" and port["transport"] in ("infiniband", "roce")]
     names = {interface, interface.partition(".")[0]}
@@ -146,11 +146,11 @@ def rdma_of(info, network, address, interface):
         "transport": first["transport"],
         "rate_gb_s": first["rate_gb_s"],
         "devices": ["%s:%d" % (port["device"], port["port"]) if port["device"] in several else port["device"] for port in rails],
-        # One for the process: NCCL has no other variable for it.
+        # One per process, because NCCL has only one variable for it.
         "gid_index": indexes.pop() if len(indexes) == 1 else None,
     }
 
 
 def slots_of(info, slots, trains=True):
-    """Return how many ranks the host takes: as asked, or one for each GPU, or one where there is no GPU; none where group gpu leaves it out."""
+    """Return the host's number of ranks: the requested one, or one per GPU, or one without a GPU; none if group gpu exists without it."""
     return (slots or max(1, info["gpus"])) if trains else 0

@@ -12,12 +12,12 @@ import re
 
 from typing import Any, NamedTuple
 
-# What dockerd takes over on SIGHUP; everything else needs a restart (dockerd's manual, «Configuration reload behavior»).
+# Options that dockerd reloads on SIGHUP; all others need a restart (dockerd's manual, 'Configuration reload behavior').
 RELOADABLE = frozenset([
     "authorization-plugins", "debug", "default-runtime", "features", "insecure-registries", "labels", "live-restore",
     "max-concurrent-downloads", "max-concurrent-uploads", "max-download-attempts", "registry-mirrors", "runtimes", "shutdown-timeout",
 ])
-# «Docker version 28.5.1, build e180ab8», «containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3»
+# 'Docker version 28.5.1, build e180ab8', 'containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3'
 _VERSION = re.compile(r"(?:version|containerd(?:\.io|/v\d+)?) v?(\d+(?:\.\d+)+[^\s,]*)[\s,]", re.IGNORECASE)
 _UPSTREAM = re.compile(r"v?(?:\d+:)?(\d+(?:\.\d+)*(?:[-~](?:rc|beta)[.\d]*)?)")
 

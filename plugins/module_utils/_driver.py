@@ -46,7 +46,7 @@ def parse_nvidia_detect(text):
 def parse_ubuntu_drivers(text):
     """The package that `ubuntu-drivers` recommends, of `list --gpgpu --recommended` or of `devices`; empty where it names none.
 
-    The former prints «nvidia-driver-535-server, (kernel modules provided by …)» or the package alone, the latter «driver : nvidia-driver-535 - … recommended».
+    The former prints 'nvidia-driver-535-server, (kernel modules provided by …)' or the package alone, the latter 'driver : nvidia-driver-535 - … recommended'.
     """
     for line in whole_lines(text, "ubuntu-drivers"):
         match = re.match(r"driver\s*:\s*(nvidia-driver-\S+) - .*\brecommended\b", line) or re.match(r"(nvidia-driver-\d+\S*?)(?:[,\s]|$)", line)

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What NCCL, CUDA, the launchers and ssh say when a job over several GPUs fails: one table, text in, causes with their fix out.
+"""Errors of NCCL, CUDA, launchers and ssh in failed jobs over several GPUs: one table, text in, causes with their fix out.
 
-A line is told once, by the first entry of the table that knows it, so what is special stands before what is general. Each pattern begins with
+A line is reported once, by the first matching entry of the table, so special entries come before general ones. Each pattern begins with
 plain text, in the case in which it is printed: looking for it takes a moment also in a log of many megabytes.
 """
 
@@ -30,157 +30,157 @@ class Signature(NamedTuple):
 
 
 SIGNATURES = [Signature(*entry) for entry in (
-    # What was asked for.
+    # Requested options.
     ("too_many_gpus", r"Invalid number of GPUs: (\d+) requested but only (\d+) were found",
-     "more GPUs are asked for than there are: {1}, and {2} were found",
-     "ask for at most {2} GPUs, or see with nvidia-smi why the others don't show", NCCL_TESTS),
+     "more GPUs are requested than exist: {1} are requested, and {2} were found",
+     "request at most {2} GPUs, or check with nvidia-smi why the others are missing", NCCL_TESTS),
     ("too_many_gpus", r"Test CUDA failure [^\n]{0,300}?invalid device ordinal",
-     "more GPUs are asked for than a process sees",
-     "ask for fewer GPUs, or see with nvidia-smi and CUDA_VISIBLE_DEVICES which ones the process was given", NCCL_TESTS),
+     "more GPUs are requested than a process can use",
+     "request fewer GPUs, or check with nvidia-smi and CUDA_VISIBLE_DEVICES which ones the process can use", NCCL_TESTS),
     ("duplicate_gpu", r"Duplicate GPU detected",
-     "two ranks were given the same GPU",
-     "start at most as many ranks on a host as it has GPUs, and build nccl-tests with MPI=1, so that each rank takes its own",
+     "two ranks use the same GPU",
+     "start at most as many ranks on a host as it has GPUs, and build nccl-tests with MPI=1, so that each rank uses its own GPU",
      NCCL_DOCS + "/troubleshooting.html"),
-    ("option_unsupported", r"invalid option '", "the tool doesn't know an option that it was given",
+    ("option_unsupported", r"invalid option '", "the tool does not support one of the given options",
      "set nccl_tests_tag to a newer tag and run gpu_stack.yml, or leave the option out", NCCL_TESTS),
     # Driver, CUDA and the GPU itself.
     ("cuda_stub_library", r"CUDA driver is a stub library",
-     "the program runs with CUDA's stub of libcuda.so, which is only for linking",
-     "take CUDA's folder lib64/stubs out of LD_LIBRARY_PATH and out of ld.so.conf, so that the driver's own libcuda.so.1 is found", NCCL_TESTS + "/issues/124"),
+     "the program uses CUDA's stub of libcuda.so, which is only for linking",
+     "remove CUDA's folder lib64/stubs from LD_LIBRARY_PATH and ld.so.conf, so that the driver's libcuda.so.1 is found", NCCL_TESTS + "/issues/124"),
     ("driver_too_old", r"CUDA driver version is insufficient for CUDA runtime version",
      "the driver is older than the CUDA that the program was built with",
-     "set nvidia_driver_version to a newer branch and run gpu_stack.yml, or take an image with an older CUDA",
+     "set nvidia_driver_version to a newer branch and run gpu_stack.yml, or use an image with an older CUDA",
      "https://docs.nvidia.com/deploy/cuda-compatibility/"),
     ("no_kernel_image", r"no kernel image is available for execution on the device",
      "the program has no code for this generation of GPUs",
-     "take a newer image; for what is built on the host, add the GPU to nccl_compute_capabilities and nccl_tests_compute_capabilities and run gpu_stack.yml",
+     "use a newer image; for programs built on the host, add the GPU to nccl_compute_capabilities and nccl_tests_compute_capabilities and run gpu_stack.yml",
      NCCL_TESTS),
     ("fabric_manager", r"system not yet initialized",
-     "the GPUs' NVSwitch fabric isn't up (CUDA error 802)",
+     "the NVSwitch fabric of the GPUs is not ready (CUDA error 802)",
      "run gpu_stack.yml, which installs and starts nvidia-fabricmanager in the driver's version; set nvidia_driver_fabric_manager to always where it sees no "
      "NVSwitch. "
      "`nvidia-smi -q` then has the fabric state Completed",
      "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"),
     ("no_gpu", r"no CUDA-capable device is detected",
-     "a process sees no GPU",
-     "see what nvidia-smi says on each host and in its container; a container that lost its GPUs has to be restarted", NCCL_TESTS),
+     "a process finds no GPU",
+     "run nvidia-smi on each host and in its container; restart a container that has lost its GPUs", NCCL_TESTS),
     ("ecc_error", r"uncorrectable ECC error encountered",
-     "a GPU's memory has an error that can't be corrected",
-     "take the host out of use and reset the GPU; if it comes back, have the GPU replaced", "https://docs.nvidia.com/deploy/xid-errors/"),
+     "a GPU's memory has an uncorrectable error",
+     "take the host out of use and reset the GPU; if the error returns, replace the GPU", "https://docs.nvidia.com/deploy/xid-errors/"),
     ("gpu_out_of_memory", r"failure [^\n]{0,300}?'out of memory'",
      "a GPU has too little free memory",
-     "end what else runs on the GPUs (nvidia-smi names it), or ask for a smaller largest size", NCCL_TESTS),
+     "end other processes on the GPUs (nvidia-smi lists them), or set a smaller largest size", NCCL_TESTS),
     ("gpu_fault", r"failure [^\n]{0,300}?(?:an illegal memory access was encountered|unspecified launch failure|device-side assert)",
      "a kernel on a GPU was aborted",
-     "look for Xid errors in the kernel's log of each host (dmesg | grep Xid)", "https://docs.nvidia.com/deploy/xid-errors/"),
-    # Memory that NCCL needs of the host.
+     "look for Xid errors in the kernel log of each host (dmesg | grep Xid)", "https://docs.nvidia.com/deploy/xid-errors/"),
+    # Host memory for NCCL.
     ("shared_memory_small", r"(?:Error while creating shared memory segment|Error: failed to extend /dev/shm|Call to posix_fallocate failed)",
      "/dev/shm is too small for NCCL",
-     "set training_container_shm_size to more and run training_environment.yml; for a container of your own, docker run --shm-size or --ipc=host",
+     "raise training_container_shm_size and run training_environment.yml; for your own container, use docker run --shm-size or --ipc=host",
      NCCL_DOCS + "/troubleshooting.html"),
     ("memlock_limit", r"ibv_\w{1,60}[^\n]{0,300}?Cannot allocate memory",
-     "a rank may not lock enough memory for the fabric's adapter",
-     "set training_container_ulimits.memlock to -1 and run training_environment.yml; `ulimit -l` has to say unlimited where the ranks run, behind port 12345",
+     "a rank is not allowed to lock enough memory for the fabric adapter",
+     "set training_container_ulimits.memlock to -1 and run training_environment.yml; `ulimit -l` must print unlimited in logins through port 12345",
      NCCL_TESTS + "/issues/206"),
     # The network.
     ("no_socket_interface", r"Bootstrap ?: no socket interface found",
      "NCCL found no network interface",
      "set NCCL_SOCKET_IFNAME to an interface that every host has (=name is exact, a name without it is a prefix)", NCCL_DOCS + "/env.html"),
     ("fabric_error", r"Got completion (?:from peer [^\n]{0,300}?)?with (?:status|error)[= ]\d+",
-     "the fabric's adapter gave up on a transfer",
-     "look for a port that is down or flaps, for NCCL_IB_HCA naming ports of one fabric, and with RoCE for the GID index of each host",
+     "the fabric adapter aborted a transfer",
+     "check for a port that is down or flaps, that NCCL_IB_HCA names ports of one fabric, and with RoCE the GID index of each host",
      NCCL_DOCS + "/env.html"),
     ("connect_failed", r"Connect to [^\n]{1,80} failed ?: ([^\n]{1,60})",
-     "one rank can't connect to another",
-     "open the network between the hosts for all ports above 1023 (NCCL's are random), and see that NCCL_SOCKET_IFNAME names one that all hosts share",
+     "a rank cannot connect to another rank",
+     "allow all ports above 1023 between the hosts (NCCL's are random), and check that NCCL_SOCKET_IFNAME names an interface that all hosts have",
      NCCL_DOCS + "/troubleshooting.html"),
     ("nccl_mismatch", r"Incompatible NCCL versions",
-     "nccl-tests was built with another NCCL than it runs with",
-     "run gpu_stack.yml, which builds nccl-tests anew against the NCCL that is installed", NCCL_TESTS),
+     "nccl-tests was built with another NCCL version than it runs with",
+     "run gpu_stack.yml, which rebuilds nccl-tests with the installed NCCL", NCCL_TESTS),
     ("nccl_mismatch", r"undefined symbol: p?nccl",
-     "the program needs a newer NCCL than the one that is found",
-     "in the training container, name the NCCL that it was built with in training_image_nccl_version and run training_environment.yml; on a host, nccl_version "
-     "and gpu_stack.yml. ldd tells which one is found first", NCCL_DOCS),
+     "the program needs a newer NCCL than the one in use",
+     "in the training container, set training_image_nccl_version to its NCCL and run training_environment.yml; on a host, set nccl_version "
+     "and run gpu_stack.yml. ldd shows which one is found first", NCCL_DOCS),
     ("library_missing", r"error while loading shared libraries: ([^:\s]+)",
      "the shared library {1} is missing",
      "in the training container, add its package to training_image_apt_packages, or its folder to LD_LIBRARY_PATH in training_container_environment, and run "
-     "training_environment.yml; what is installed in the running container is lost with it", NCCL_TESTS),
+     "training_environment.yml; software installed in the running container is lost with it", NCCL_TESTS),
     # Launchers.
     ("ssh_denied", r"Permission denied \(publickey",
-     "a host refuses the launcher's ssh key",
-     "run playbook training_environment, which hands out and proves the keys between all containers", OPEN_MPI),
+     "a host rejects the launcher's ssh key",
+     "run training_environment.yml, which distributes and verifies the keys between all containers", OPEN_MPI),
     ("ssh_host_key", r"Host key verification failed",
-     "a host's ssh key isn't the one that is known",
-     "find out first who answers there; if the host was installed anew, training_environment.yml tells how to accept its new key", OPEN_MPI),
+     "a host's ssh key differs from the known one",
+     "find out first which machine answers; if the host was reinstalled, training_environment.yml shows how to accept its new key", OPEN_MPI),
     ("ssh_failed", r"ssh: (?:connect to host|Could not resolve hostname) ([^\n]{1,120})",
-     "the launcher can't reach a host by ssh",
-     "run training_environment.yml, which starts the training container and its sshd on every host, or names the host that does not answer", OPEN_MPI),
+     "the launcher cannot reach a host by ssh",
+     "run training_environment.yml, which starts the training container and its sshd on every host, or reports the host that does not answer", OPEN_MPI),
     ("not_enough_slots", r"There are not enough slots available in the system",
-     "more ranks are asked for than the hosts have slots",
+     "more ranks are requested than the hosts have slots",
      "give each host as many slots as it has GPUs", OPEN_MPI),
     ("run_as_root", r"mpirun has detected an attempt to run as root",
-     "mpirun refuses to run as root",
+     "mpirun does not run as root by default",
      "add --allow-run-as-root to its options", OPEN_MPI),
     ("executable_missing", r"(?:mpirun|prterun|orterun|mpiexec) (?:was unable to (?:find|launch)|could not (?:access|find)) ",
-     "the launcher doesn't find the program on a host",
-     "put it at the same path on every host, or in the image", OPEN_MPI),
+     "the launcher does not find the program on a host",
+     "install it at the same path on every host, or in the image", OPEN_MPI),
     ("daemon_failed", r"(?:ORTE|PRTE) (?:was unable to reliably start|has lost communication with)",
-     "the launcher's daemon didn't start, or stopped, on a host",
-     "see that every host has the same Open MPI at the same path, and that the containers' sshd lets the head in", OPEN_MPI),
+     "the launcher's daemon did not start, or stopped, on a host",
+     "check that every host has the same Open MPI at the same path, and that the containers' sshd accepts logins from the head", OPEN_MPI),
     ("daemon_failed", r"An (?:ORTE|PRTE) daemon has unexpectedly failed",
      "the launcher's daemon failed on a host",
-     "see that every host has the same Open MPI at the same path, and that the containers' sshd lets the head in", OPEN_MPI),
+     "check that every host has the same Open MPI at the same path, and that the containers' sshd accepts logins from the head", OPEN_MPI),
     ("cxi_resources", r"CXI alloc failed on (\w+)",
-     "the launcher got no resources of the Slingshot adapter {1}",
-     "end other jobs on that host, or ask for fewer ranks there", "https://github.com/argonne-lcf/alcf-nccl-tests"),
+     "the launcher could not allocate resources of the Slingshot adapter {1}",
+     "end other jobs on that host, or start fewer ranks there", "https://github.com/argonne-lcf/alcf-nccl-tests"),
     ("pmi_port", r"Couldn't allocate a port for PMI",
-     "the launcher got no port for its PMI server",
-     "end left-over jobs on that host, and start again", "https://github.com/argonne-lcf/alcf-nccl-tests"),
+     "the launcher could not allocate a port for its PMI server",
+     "end left-over jobs on that host, and start the job again", "https://github.com/argonne-lcf/alcf-nccl-tests"),
     ("time_limit", r"CANCELLED AT [^\n]{0,300}?DUE TO (?:TIME LIMIT|PREEMPTION)",
      "the scheduler ended the job",
      "give it more time, or measure fewer sizes", "https://slurm.schedmd.com/squeue.html"),
-    # What NCCL and nccl-tests call everything else.
+    # General errors of NCCL and nccl-tests.
     ("remote_process_exited", r"remote process exited or there was a network error",
-     "another rank ended, or the network between two ranks broke",
-     "look at the first error of the other hosts; if there is none, test the link between them", NCCL_DOCS + "/troubleshooting.html"),
+     "another rank ended, or the network between two ranks failed",
+     "read the first error of the other hosts; if there is none, test the link between them", NCCL_DOCS + "/troubleshooting.html"),
     ("nccl_system_error", r"unhandled system error",
      "a system call of NCCL failed (network, memory or device files)",
-     "run it with NCCL_DEBUG=INFO: the line before says which call", NCCL_DOCS + "/troubleshooting.html"),
+     "run it with NCCL_DEBUG=INFO: the line before shows the call", NCCL_DOCS + "/troubleshooting.html"),
     ("nccl_cuda_error", r"unhandled cuda error",
      "a CUDA call of NCCL failed",
-     "run it with NCCL_DEBUG=INFO: the line before says which call", NCCL_DOCS + "/troubleshooting.html"),
+     "run it with NCCL_DEBUG=INFO: the line before shows the call", NCCL_DOCS + "/troubleshooting.html"),
     ("nccl_failure", r"Test NCCL failure ",
      "an NCCL call failed",
      "run it with NCCL_DEBUG=INFO", NCCL_DOCS + "/troubleshooting.html"),
     ("cuda_failure", r"Test CUDA failure ",
      "a CUDA call failed",
-     "see that nvidia-smi answers on each host, and look for Xid errors in the kernel's log", NCCL_TESTS),
+     "check that nvidia-smi answers on each host, and look for Xid errors in the kernel log", NCCL_TESTS),
     ("test_timeout", r"Test timeout \(",
-     "an operation didn't end in the time that was given for it",
-     "see whether all ranks run, and test the links between the hosts", NCCL_TESTS),
+     "an operation exceeded its timeout",
+     "check whether all ranks run, and test the links between the hosts", NCCL_TESTS),
     ("segmentation_fault", r"(?:Segmentation fault|Signal: Segmentation fault|exited on signal 11)",
      "a process crashed",
-     "see that all hosts have the same NCCL, CUDA and MPI libraries (ldd of the program)", NCCL_TESTS),
+     "check that all hosts have the same NCCL, CUDA and MPI libraries (ldd of the program)", NCCL_TESTS),
     ("out_of_memory_killed", r"exited on signal 9",
      "a process was killed",
-     "look for «Out of memory» in the kernel's log of its host", NCCL_TESTS),
+     "look for 'Out of memory' in the kernel log of its host", NCCL_TESTS),
     ("process_failed", r"(?:mpirun|prterun|mpiexec|orterun) (?:detected that one or more processes exited|noticed that (?:process rank|the job aborted))",
      "a process ended with an error, and the launcher ended the others",
-     "see what that process said before", OPEN_MPI),
+     "read the earlier output of that process", OPEN_MPI),
     ("process_failed", r"Primary job\s+terminated normally, but \d+ process",
      "a process ended with an error, and the launcher ended the others",
-     "see what that process said before", OPEN_MPI),
+     "read the earlier output of that process", OPEN_MPI),
     ("process_failed", r"srun: error: ",
      "a process ended with an error",
-     "see what that process said before", "https://slurm.schedmd.com/srun.html"),
+     "read the earlier output of that process", "https://slurm.schedmd.com/srun.html"),
     ("test_failure", r"Test failure ",
      "nccl-tests ended early",
-     "see what was said before", NCCL_TESTS),
+     "read the earlier output", NCCL_TESTS),
 )]
 _PATTERNS = [(signature, re.compile(signature.pattern)) for signature in SIGNATURES]
 
 
-# Of longer lines (a progress bar, binary output) only this much of each end is searched.
+# Of longer lines (a progress bar, binary output) only this many characters of each end are searched.
 _END_OF_LINE = 4000
 
 
@@ -191,7 +191,7 @@ def _without_middles(text):
 
 
 def find_errors(text: str, patterns=_PATTERNS) -> list[dict]:
-    """Known failures in the text, each id once, in the order in which they are said: id, cause, fix, source and the line."""
+    """Known failures in the text, each id once, in the order of the text: id, cause, fix, source and the line."""
     text, taken, found = _without_middles(text), set(), {}
     for signature, pattern in patterns:
         told_until = 0
@@ -210,7 +210,7 @@ def find_errors(text: str, patterns=_PATTERNS) -> list[dict]:
                 found[signature.id] = (begin, {
                     "id": signature.id, "cause": signature.cause.format(*words), "fix": signature.fix.format(*words), "source": signature.source,
                     "line": line[:500]})
-    # «Test failure» is the trace below an error that has been told.
+    # 'Test failure' is the trace below an error that is already reported.
     if len(found) > 1:
         found.pop("test_failure", None)
     return [error for _begin, error in sorted(found.values(), key=lambda entry: entry[0])]

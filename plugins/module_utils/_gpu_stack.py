@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a host says of its driver, CUDA and NCCL: the words of the kernel, dpkg, apt, DKMS and nvcc in, typed data and its meaning out.
+"""Driver, CUDA and NCCL of a host: output of the kernel, dpkg, apt, DKMS and nvcc in, typed data and conclusions out.
 
 A driver is three things that must be of one version: the kernel module that is loaded, the module on disk for each kernel that may boot, and the libraries.
-An update replaces the last two at once, and the first at the next boot; most of what breaks in the field is one of them left behind.
+An update replaces the last two immediately, and the first at the next boot. Most failures in practice are mismatches between them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import ParseError, dpkg_rows, whole_lines
 
-# Debian puts the branch's name into the module's («nvidia-current»), Ubuntu the branch («nvidia-535-server»).
+# Debian adds the branch's name to the module's ('nvidia-current'), Ubuntu the branch ('nvidia-535-server').
 _DKMS = re.compile(
     r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>added|built|installed|broken)\b"
     r"(?P<remark>.*)")
@@ -24,17 +24,17 @@ _NVRM = re.compile(r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module
 _NVCC = re.compile(r"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)\s")
 # developer.download.nvidia.com/compute/cuda/repos/*/*/7fa2af80.pub, the id in full.
 _OLD_KEY = bytes.fromhex("f60f4b3d7fa2af80")
-# Packages of which a host should have one maker's alone.
+# Packages that should come from one maker only.
 _DRIVER = re.compile(r"(nvidia-(driver|open|kernel|dkms|utils|smi|headless|compute-utils)|cuda-drivers|libnvidia-(ml1|compute)|libcuda1)(-.*)?$")
-# Who says in a repository's Release file that it is the distribution's: of a mirror, too. PPAs say LP-PPA-NAME.
+# Origins of the distributions in Release files, also of mirrors. PPAs have LP-PPA-NAME.
 _DISTRIBUTION = re.compile(r"(Debian|Ubuntu)( ?Backports|ESM|ESMApps)?")
-# Repositories that the site declared in package_sources_apt_repositories are used on purpose.
+# Repositories in package_sources_apt_repositories are used on purpose.
 DECLARED_SOURCES = "/etc/apt/sources.list.d/trainyard.sources"
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)$")
 
 
 def version_key(version):
-    """For comparisons: dotted numbers field by field, 470.239.06 above 470.57.02. An epoch and a distribution's suffix don't count."""
+    """For comparisons: dotted numbers field by field, 470.239.06 above 470.57.02. Epoch and distribution suffix are ignored."""
     numbers = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version or "")
     if not numbers:
         raise ParseError("no version: %r" % version)
@@ -47,11 +47,11 @@ def upstream(version):
     return numbers.group(1) if numbers else ""
 
 
-# --- what the tools print -------------------------------------------------------------------------------------------------
+# --- output of the tools ---------------------------------------------------------------------------------------------------
 
 
 def parse_nvrm(text):
-    """The loaded module as /proc/driver/nvidia/version has it: version, and whether it is the open one. None where there is no such file."""
+    """The loaded module from /proc/driver/nvidia/version: version, and whether it is the open one. None without such a file."""
     if not text.strip():
         return None
     match = _NVRM.search(text)
@@ -61,7 +61,7 @@ def parse_nvrm(text):
 
 
 def parse_dkms_status(text):
-    """Modules that DKMS knows: module, version, kernel and arch (empty where it was only added), state, and whether the installed one is another build."""
+    """DKMS modules: module, version, kernel and arch (empty if it was only added), state, and whether the installed one is another build."""
     found = []
     for line in whole_lines(text, "dkms status"):
         if not line.strip() or line.startswith(("Error!", "Deprecated feature", "Warning")):
@@ -77,10 +77,10 @@ def parse_dkms_status(text):
 
 
 def parse_nvcc(text):
-    """Release and version of nvcc, None where the text isn't its answer. Answers of several hosts in one text must agree."""
+    """Release and version of nvcc, None for other text. Outputs of several hosts in one text must agree."""
     found = set(_NVCC.findall(text))
     if len(found) > 1:
-        raise ParseError("several answers of nvcc in one: %s" % ", ".join(sorted(version for dummy, version in found)))
+        raise ParseError("different outputs of nvcc in one text: %s" % ", ".join(sorted(version for dummy, version in found)))
     for release, version in found:
         return {"release": release, "version": version}
     return None
@@ -101,7 +101,7 @@ def parse_packages(text):
 
 
 def parse_sources(text, path):
-    """Repositories of NVIDIA's in one of apt's files, in either of its two formats: C(path), C(uri), C(suites), C(signed_by), empty where none is named.
+    """NVIDIA repositories in one of apt's files, in both formats: C(path), C(uri), C(suites), C(signed_by), empty if none is named.
 
     Entries that are switched off count for nothing. What apt itself would refuse is left out: apt says so better.
     """
@@ -110,23 +110,23 @@ def parse_sources(text, path):
 
 
 def _looks_like_nvidia(uri):
-    # launchpad has PPAs with that word in their names.
+    # Launchpad has PPAs with that word in their names.
     return ("nvidia" in uri.lower() or "/compute/cuda/repos" in uri) and not re.search(r"\bppa\b", uri.lower())
 
 
 def parse_release(text):
-    """Origin in the head of a Release or InRelease file; empty where it names none."""
+    """Origin in the header of a Release or InRelease file; empty if it has none."""
     match = re.search(r"^Origin:[ \t]*(\S.*?)[ \t]*$", text, re.MULTILINE)
     return match.group(1) if match else ""
 
 
 def is_foreign(path, uri, origin):
-    """Whether a repository is neither the distribution's (or a mirror of it), nor NVIDIA's, nor one that the site declared."""
+    """Whether a repository is not the distribution's (or a mirror of it), NVIDIA's, or declared by the site."""
     return path != DECLARED_SOURCES and not _DISTRIBUTION.fullmatch(origin) and origin != "NVIDIA" and not _looks_like_nvidia(uri)
 
 
 def parse_driver_offers(text):
-    """Versions of the driver's packages in a Packages file, by name. Other packages are passed over without a look at their fields."""
+    """Versions of the driver's packages in a Packages file, by name. Fields of other packages are not parsed."""
     found = {}
     for paragraph in re.split(r"\n\n+", text) if re.search(r"^Package: (.*nvidia|cuda-drivers|libcuda1)", text, re.MULTILINE) else []:
         name = re.search(r"^Package: (\S+)$", paragraph, re.MULTILINE)
@@ -137,7 +137,7 @@ def parse_driver_offers(text):
 
 
 def foreign_pin(source):
-    """How apt's preferences name a repository, by its origin. Empty where it names none, or another repository that is used has the same one.
+    """Origin of a repository for apt preferences. Empty if it has none, or if another repository in use has the same one.
 
     The host is no name for it: a mirror may serve the distribution beside it.
     """
@@ -145,7 +145,7 @@ def foreign_pin(source):
 
 
 def is_kept_out(source, preferences):
-    """Whether apt's preferences keep the driver's packages of a repository away for good. C(preferences) is the text of apt's files by path."""
+    """Whether apt preferences block the driver's packages of a repository. C(preferences) has the text of apt's files by path."""
     if not foreign_pin(source):
         return False
     for text in preferences.values():
@@ -158,19 +158,19 @@ def is_kept_out(source, preferences):
 
 
 def holds_old_key(content):
-    """Whether a keyring, in bytes, has the key that NVIDIA signed with until April 2022: its id stands in the signature that each key makes of itself."""
+    """Whether a keyring, in bytes, has NVIDIA's signing key from before April 2022. The self-signature of a key contains its id."""
     for block in re.findall(rb"-----BEGIN PGP PUBLIC KEY BLOCK-----[^\n]*\n(.*?)-----END", content, re.DOTALL):
         body = [line.strip() for line in block.splitlines() if b":" not in line and not line.startswith(b"=")]
         try:
             content += binascii.a2b_base64(b"".join(body))
         except binascii.Error:
-            # Then apt can't read it either.
+            # Then apt cannot read it either.
             continue
     return _OLD_KEY in content
 
 
 def parse_policy(text):
-    """Of `apt-cache policy`, by package: installed and candidate version, each empty where there is none."""
+    """Parse `apt-cache policy`: installed and candidate version by package, empty if there is none."""
     found, package = {}, None
     for line in whole_lines(text, "apt-cache policy"):
         heading = re.fullmatch(r"(\S+):", line)
@@ -183,9 +183,9 @@ def parse_policy(text):
 
 
 def parse_module_name(text):
-    """The module that an install command of modprobe's takes for the driver's, of `modprobe --show-depends nvidia`; empty where none does.
+    """The module in an install command of modprobe, from `modprobe --show-depends nvidia`; empty if there is none.
 
-    Debian's module has a name of its own on disk, as there may be several branches side by side.
+    Debian's module has another name on disk, because several branches can be installed in parallel.
     """
     for line in whole_lines(text, "modprobe"):
         match = re.match(r"install .*\bmodprobe (?:-\S+ )*(?:-i|--ignore-install) (nvidia[\w-]*)", line)
@@ -195,7 +195,7 @@ def parse_module_name(text):
 
 
 def parse_modinfo(text):
-    """What `modinfo --field version` says of one module; empty where there is no such module."""
+    """Output of `modinfo --field version` for one module; empty if there is no such module."""
     versions = sorted(set(whole_lines(text, "modinfo")))
     if len(versions) > 1 or versions and not re.fullmatch(r"\d+(\.\d+)+", versions[0]):
         raise ParseError("modinfo: %.120r" % text)
@@ -203,7 +203,7 @@ def parse_modinfo(text):
 
 
 def parse_library_path(text):
-    """Where the loader finds the driver's library, of `ldconfig --print-cache`; empty where it doesn't."""
+    """Path of the driver's library, from `ldconfig --print-cache`; empty if the loader does not find it."""
     for line in whole_lines(text, "ldconfig"):
         match = re.fullmatch(r"\s*libnvidia-ml\.so\.1 \(\S*(?:x86-64|AArch64)\S*\) => (\S.*)", line)
         if match:
@@ -212,19 +212,19 @@ def parse_library_path(text):
 
 
 def library_version(path):
-    """Version of the driver's library that the loader finds, by the file that libnvidia-ml.so.1 leads to; empty where that has none."""
+    """Version of the driver's library, from the target of libnvidia-ml.so.1; empty if it has none."""
     match = _LIBRARY.search(path)
     return match.group(1) if match else ""
 
 
 def parse_nccl_header(text):
-    """Version in nccl.h; empty where it has none."""
+    """Version in nccl.h; empty if it has none."""
     parts = [re.search(r"^#define NCCL_%s (\d+)\s" % name, text, re.MULTILINE) for name in ("MAJOR", "MINOR", "PATCH")]
     return ".".join(part.group(1) for part in parts) if all(parts) else ""
 
 
 def grub_default(settings, environment):
-    """The kernel that GRUB was told to boot, as far as it is named: by GRUB_DEFAULT of /etc/default/grub, or saved by grub-set-default or grub-reboot."""
+    """The kernel configured in GRUB, if it is named: by GRUB_DEFAULT of /etc/default/grub, or saved by grub-set-default or grub-reboot."""
     def value(text, name):
         found = re.findall(r"^\s*%s=(.*)$" % name, text, re.MULTILINE)
         return found[-1].strip().strip("\"'") if found else ""
@@ -234,13 +234,13 @@ def grub_default(settings, environment):
         entry = value(settings, "GRUB_DEFAULT")
         if entry == "saved":
             entry = value(environment, "saved_entry")
-    # As in «Debian GNU/Linux, with Linux 6.1.0-18-amd64», and in the ids that GRUB makes: gnulinux-6.1.0-18-amd64-advanced-UUID.
+    # As in 'Debian GNU/Linux, with Linux 6.1.0-18-amd64', and in GRUB's ids: gnulinux-6.1.0-18-amd64-advanced-UUID.
     match = re.search(r"with Linux (\S+)|gnulinux-(\d\S*?)-(?:advanced|recovery)-", entry)
     return (match.group(1) or match.group(2)) if match else ""
 
 
 def driver_sources(packages, runfile, foreign=()):
-    """Where the installed driver is from: C(distribution), C(nvidia_repository), C(other_repository), C(runfile).
+    """Origins of the installed driver: C(distribution), C(nvidia_repository), C(other_repository), C(runfile).
 
     More than one is a driver that doesn't fit itself. C(foreign) are the installed packages that another repository alone has in their version.
     """
@@ -250,7 +250,7 @@ def driver_sources(packages, runfile, foreign=()):
 
 
 def driver_pinned(packages, preferences):
-    """What keeps the driver's version; empty where nothing does. C(preferences) is the text of apt's preferences by path."""
+    """What pins the driver's version; empty if nothing does. C(preferences) has the text of apt preferences by path."""
     pinning = sorted(name for name in packages if name.startswith("nvidia-driver-pinning-"))
     if pinning:
         return pinning[0]
@@ -265,18 +265,18 @@ def driver_pinned(packages, preferences):
     return ""
 
 
-# --- what it means --------------------------------------------------------------------------------------------------------
+# --- conclusions ----------------------------------------------------------------------------------------------------------
 
 
 def next_kernel(kernels, default=""):
-    """The kernel that boots next: the one that the boot loader was told to, else the newest, as GRUB sorts them."""
+    """The kernel that boots next: the configured one, else the newest in GRUB's order."""
     if default in kernels:
         return default
     return max(kernels, key=lambda kernel: [int(part) if part.isdecimal() else -1 for part in re.split(r"[.\-+~_]", kernel)], default="")
 
 
 def reboot_required_reason(loaded, modules, library, running, boots_next, has_gpu=True):
-    """Why the host has to be rebooted before its driver is what is on disk; empty where it needn't.
+    """Why a reboot is needed to load the driver on disk; empty if none is needed.
 
     C(loaded) is the loaded module's version (empty: none), C(modules) the version on disk by kernel, C(library) that of the libraries.
     """
@@ -286,25 +286,25 @@ def reboot_required_reason(loaded, modules, library, running, boots_next, has_gp
     if loaded and on_disk and loaded != on_disk:
         return "the loaded kernel module is %s, the one on disk for kernel %s is %s" % (loaded, running, on_disk)
     if has_gpu and not loaded and not on_disk and modules.get(boots_next):
-        return "kernel %s runs, which has no driver; kernel %s, which boots next, has %s" % (running, boots_next, modules[boots_next])
+        return "the running kernel %s has no driver; kernel %s, which boots next, has %s" % (running, boots_next, modules[boots_next])
     return ""
 
 
 def will_break_on_next_boot(modules, library, boots_next, headers=(), has_gpu=True):
-    """Why the driver will not work after the next boot; empty where it will, or where there is none at all."""
+    """Why the driver will not work after the next boot; empty if it will, or if there is none at all."""
     if not has_gpu or not boots_next or not (library or any(modules.values())):
         return ""
     version = modules.get(boots_next, "")
     if not version:
-        return "kernel %s boots next, and has no NVIDIA module%s" % (
-            boots_next, "" if boots_next in headers else ": its headers are missing, without which DKMS can't build one")
+        return "kernel %s boots next, but has no NVIDIA module%s" % (
+            boots_next, "" if boots_next in headers else ": DKMS cannot build one without its headers, which are missing")
     if library and version != library:
         return "kernel %s boots next with module %s, but the libraries are %s" % (boots_next, version, library)
     return ""
 
 
 def drift(asked, found):
-    """What isn't as asked: name, asked, found. C(asked) has a version or V(absent) by name; a version stands for all that begin with it, field by field."""
+    """Differences: name, asked, found. C(asked) has a version or V(absent) by name. A version matches all that begin with it, field by field."""
     differences = []
     for name in sorted(asked):
         want, have = asked[name], found.get(name) or ""

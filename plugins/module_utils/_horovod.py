@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What C(horovodrun --check-build) says: text in, typed data out.
+"""Parse the output of C(horovodrun --check-build): text in, typed data out.
 
 The command prints one table and exits with 0 whatever is ticked:
 
@@ -15,7 +15,7 @@ The command prints one table and exits with 0 whatever is ticked:
 
 What people have in a log of it differs in indentation, blank lines, the colon, the prefix of each line (a comment sign, a rank, a container's name)
 and in what was printed before and after. So a line is recognised by how it ends, and the table is accepted only if every entry is in it:
-a table that was cut can't be read as one in which less is ticked.
+a truncated table is never read as one with fewer ticks.
 
 Where the text ends decides what it is:
 
@@ -29,7 +29,7 @@ import re
 
 from typing import NamedTuple
 
-# Label of an entry -> key. MLSL became CCL in Horovod 0.19: the same thing under its later name.
+# Label of an entry -> key. MLSL was renamed to CCL in Horovod 0.19.
 SECTIONS = {
     "frameworks": {"tensorflow": "tensorflow", "pytorch": "pytorch", "mxnet": "mxnet"},
     "controllers": {"mpi": "mpi", "gloo": "gloo"},
@@ -41,19 +41,19 @@ KEYS = {section: list(dict.fromkeys(labels.values())) for section, labels in SEC
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f]")
 _FRAME = re.compile("[\u2500-\u259f]+")
 
-# Before the word: nothing, punctuation, or a token that ends like a time or a number; so «requires Horovod v0.28.1» is no version line.
+# Before the word: nothing, punctuation, or a token that ends like a time or a number. So 'requires Horovod v0.28.1' is not a version line.
 _VERSION = re.compile(r"(?:^|[^\w\s]|\d\w*\s)\s*Horovod v(\d[\w.+-]*)\W*$")
 _HEADING = re.compile(r"(?:^|\W)Available\s+(\w+(?:\s+\w+)?)\W*$", re.IGNORECASE)
 _ENTRY = re.compile(r"\[\s*(x?)\s*\]\s*([a-z]\w*)\W*$", re.IGNORECASE)
-# In a section: something short that is no tick, then a label.
+# In a section: something short that is not a tick, then a label.
 _NO_TICK = re.compile(r"^\W*\w?\W*\b([a-z]\w*)\W*$", re.IGNORECASE)
 
-# Horovod's package for a framework, which a job imports.
+# The Horovod package of a framework, which a job imports.
 PACKAGES = {"tensorflow": "horovod.tensorflow", "pytorch": "horovod.torch", "mxnet": "horovod.mxnet"}
 
-# horovodrun's own interpreter, named in its first line, imports the packages and then goes on as horovodrun. Horovod forks a process for
-# each entry of its table, which imports the framework anew (seconds each for torch) unless the parent has it already.
-# horovod.torch can be imported, and is ticked, without its compiled extension: it prints a warning then and leaves out all that a job calls.
+# horovodrun's interpreter, named in its first line, imports the packages and then continues as horovodrun. Horovod forks a process for each entry of its table,
+# which imports the framework again (seconds each for torch) unless the parent has it already.
+# horovod.torch can be imported, and is ticked, without its compiled extension. Then it prints a warning and lacks all functions that a job calls.
 _IMPORT = """\
 import importlib, os, runpy, sys
 path, packages = sys.argv[1], sys.argv[2:]
@@ -73,7 +73,7 @@ except SystemExit as end:
         raise
     sys.stdout.flush()
     sys.stderr.flush()
-    # To take down a Python that has PyTorch in it needs another 0.7 s.
+    # A normal exit of a Python with PyTorch takes another 0.7 s.
     os._exit(0)
 """
 _SHELL = """\
@@ -92,17 +92,17 @@ _USAGE = re.compile(r"unrecogni[sz]ed (?:arguments|option)|(?:unknown|invalid|no
 _EXCEPTION = re.compile(r"(?:^|[^\w\s]\s*)(?:[\w.]*\wError|[\w.]*Exception|[\w.]*queue\.Empty)(?::.*)?$"
                         r"|No module named|error while loading shared libraries|symbol lookup error")
 _TRACEBACK = "Traceback (most recent call last):"
-# With --verbose the traceback of one extension's check is normal; one through these frames is the end of horovodrun itself.
+# With --verbose the traceback of an extension's check is normal. A traceback through these frames ends horovodrun itself.
 _VERBOSE = re.compile(r"Checking whether extension \w+ was ")
 _OWN_FRAME = re.compile(r"\bin (?:run_commandline|check_build)$", re.MULTILINE)
 
 
 class ParseError(ValueError):
-    """The text can't be understood; the message names the line."""
+    """The text cannot be parsed; the message names the line."""
 
 
 class Build(NamedTuple):
-    """A table: what this Horovod was built with. Each section has all its keys."""
+    """What Horovod was built with. Each section has all of its keys."""
 
     version: str
     frameworks: dict[str, bool]
@@ -110,12 +110,12 @@ class Build(NamedTuple):
     tensor_operations: dict[str, bool]
 
 
-# No line of a table or of an exception's name is longer. What reads lines below goes back and forth in them.
+# No line of a table or of an exception's name is longer. The patterns below backtrack in lines.
 _TOO_LONG = 1000
 
 
 def _lines(text):
-    """(number, content) of each line; what stands left and right of a pane's frame counts as lines of their own."""
+    """(number, content) of each line. The text left and right of a pane's frame counts as separate lines."""
     for number, line in enumerate(re.split(r"\r?\n|\r", text), start=1):
         for part in _FRAME.split(_CONTROL.sub("", line)):
             part = part.strip()
@@ -123,7 +123,7 @@ def _lines(text):
 
 
 def _section(line):
-    """The key of the section that a heading opens, "" for a section we don't know, None where the line is no heading."""
+    """The key of the section of a heading, "" for an unknown section, None if the line is not a heading."""
     found = _HEADING.search(line)
     if not found:
         return None
@@ -132,7 +132,7 @@ def _section(line):
 
 
 def parse_check_build(text: str) -> Build | None:
-    """The last table in the text, or None where no table begins. ParseError: a table that is cut or can't be read."""
+    """The last table in the text, or None if there is none. ParseError if a table is truncated or cannot be parsed."""
     headless, tables = [], []
     for number, line in _lines(text):
         found = _VERSION.search(line)
@@ -144,14 +144,14 @@ def parse_check_build(text: str) -> Build | None:
             headless.append((number, line))
     if len(tables) > 1 and re.match(r"\W*Available\b", " ".join(line for _number, line in tables[-1][1] if line)) and not any(
             _section(line) for _number, line in tables[-1][1]):
-        raise ParseError(f"the last table, of Horovod {tables[-1][0]}, is cut in its head: no section follows its line «Horovod v{tables[-1][0]}:»")
-    # A version line alone is no table: a log may name the version elsewhere too.
+        raise ParseError(f"the last table, of Horovod {tables[-1][0]}, is truncated: no section follows its line 'Horovod v{tables[-1][0]}:'")
+    # A version line alone is not a table, because a log may name the version elsewhere too.
     tables = [(version, lines) for version, lines in tables if any(_section(line) for _number, line in lines)]
     if tables:
         return _build(*tables[-1])
     if headless:
         number, line = headless[0]
-        raise ParseError(f"line {number}: «{line}» has no line «Horovod v<version>:» before it: the head of the table is missing")
+        raise ParseError(f"line {number}: '{line}' has no line 'Horovod v<version>:' before it: the head of the table is missing")
     return None
 
 
@@ -169,24 +169,24 @@ def _build(version, lines):
         if found:
             ticked, label = bool(found.group(1)), found.group(2).lower()
             if ticks[section].setdefault(label, ticked) != ticked:
-                raise ParseError(f"line {number}: «{line}» contradicts an earlier line of the same section")
+                raise ParseError(f"line {number}: '{line}' contradicts an earlier line of the same section")
             last = number
             continue
         found = _NO_TICK.search(line)
         if found and found.group(1).lower() in SECTIONS[section]:
-            raise ParseError(f"line {number}: «{line}» is neither «[X] …» nor «[ ] …»")
+            raise ParseError(f"line {number}: '{line}' is neither '[X] …' nor '[ ] …'")
 
     for section, keys in KEYS.items():
         known = {SECTIONS[section][label] for label in ticks[section] if label in SECTIONS[section]}
         absent = [key for key in keys if key not in known]
         if absent:
-            raise ParseError(f"the table of Horovod {version} is cut: {section} has no entry for {', '.join(absent)}; its last line is line {last}")
+            raise ParseError(f"the table of Horovod {version} is truncated: {section} has no entry for {', '.join(absent)}; its last line is line {last}")
     return Build(version, **{section: {key: any(ticks[section].get(label, False) for label, to in SECTIONS[section].items() if to == key) for key in keys}
                              for section, keys in KEYS.items()})
 
 
 def why_no_table(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
-    """(cause, the line that shows it) where the command ended without a table. ParseError: it is the output of something else."""
+    """(cause, the line that shows it) if the command ended without a table. ParseError if it is the output of another program."""
     lines = [line for _number, line in _lines(stdout + "\n" + stderr) if line]
     text = "\n".join(lines)
     usage = [line for line in lines if _USAGE.search(line)]
@@ -195,35 +195,35 @@ def why_no_table(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
 
     if usage:
         return "option_unsupported", usage[-1]
-    # Before the exit codes: the dynamic loader ends with 127 too.
+    # Before the exit codes, because the dynamic loader exits with 127 too.
     if exceptions and (not verbose or _OWN_FRAME.search(text.rpartition(_TRACEBACK)[2])):
         return "import_error", exceptions[-1]
     if rc in (126, 127):
         return "not_installed", lines[-1] if lines else f"exit code {rc}"
     if verbose or _TRACEBACK in text or any(_VERSION.search(line) for line in lines):
         return "truncated", lines[-1]
-    # The table goes to stdout; what libraries log to stderr says nothing.
+    # The table goes to stdout. Libraries log to stderr, which does not count.
     if not stdout.strip():
         return "no_output", f"exit code {rc}" + (f", last line on stderr: {lines[-1]}" if lines else "")
-    raise ParseError(f"line 1 of {len(lines)}: «{lines[0]}» is not the output of horovodrun --check-build")
+    raise ParseError(f"line 1 of {len(lines)}: '{lines[0]}' is not the output of horovodrun --check-build")
 
 
 def check_build_command(executable: str, frameworks: list[str]) -> list[str]:
-    """The command that prints the table, and before it, on stderr, a line for each of the frameworks whose package it imports."""
+    """The command that prints the table, and before it, on stderr, a line for each framework whose package it imports."""
     if not frameworks:
         return [executable, "--check-build"]
     return ["sh", "-c", _SHELL, "sh", executable, _IMPORT, *[PACKAGES[framework] for framework in frameworks]]
 
 
 def split_imports(stderr: str, frameworks: list[str]) -> tuple[str, dict[str, str]]:
-    """stderr without the lines about imports, and by framework why it wasn't imported. No line is no import."""
+    """stderr without the lines about imports, and the import error by framework. Without a line, the import did not happen."""
     said = dict(_IMPORTED.findall(stderr))
-    errors = {framework: said.get(PACKAGES[framework], "horovodrun is no Python script, or it ended before the import") for framework in frameworks}
+    errors = {framework: said.get(PACKAGES[framework], "horovodrun is not a Python script, or it ended before the import") for framework in frameworks}
     return _IMPORTED.sub("", stderr), {framework: error for framework, error in errors.items() if error != "ok"}
 
 
 def missing(requires: dict[str, list[str]], build: Build | None, import_errors: dict[str, str] | None = None) -> list[str]:
-    """What of the required parts isn't ticked or can't be imported, as C(section.key), in the order of the table. Without a table, all of them."""
+    """Required parts that are not ticked or cannot be imported, as C(section.key), in the order of the table. Without a table, all of them."""
     failed = {"frameworks": import_errors or {}}
     return [f"{section}.{key}" for section, keys in KEYS.items() for key in keys
             if key in (requires.get(section) or []) and not (build and getattr(build, section)[key] and key not in failed.get(section, {}))]

@@ -64,7 +64,7 @@ def parse_ip_addresses(text):
         raise ParseError("ip -j addr gave no JSON: %s: %.80r" % (error, text))
     return [
         {
-            # A veth pair is listed as «eth0@if12»: the part behind @ is the other end, not the name.
+            # A veth pair is listed as 'eth0@if12': the part after @ is the other end and not the name.
             "name": link["ifname"].split("@")[0],
             "addresses": [{"address": entry["local"], "prefix": entry["prefixlen"]} for entry in link.get("addr_info", []) if "local" in entry],
             "up": "UP" in link.get("flags", []) and "NO-CARRIER" not in link["flags"],

@@ -12,7 +12,7 @@ import re
 __all__ = ["ParseError", "parse_chronyc", "parse_gpu_errors", "parse_stat", "parse_timedatectl"]
 
 # NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.
-# Old drivers have no «PCI:»; with MIG an instance stands behind the device: (PCI:0000:c1:00 GPU-I:04).
+# Old drivers have no 'PCI:'. With MIG an instance follows the device: (PCI:0000:c1:00 GPU-I:04).
 _XID = re.compile(r"NVRM: (?P<kind>Xid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)(?: [^)]*)?\): (?P<code>\d+)(?:, *(?P<text>.*))?$")
 # nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up. Two more lines of each have registers.
 _SXID = re.compile(r"nvidia-nvswitch\d+: (?P<kind>SXid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)\): (?P<code>\d+), *(?P<text>(?:Non-f|F)atal\b.*)$")

@@ -19,7 +19,7 @@ __all__ = ["ParseError", "describe_device", "module_states", "parse_ibdev2netdev
 
 ABSENT = "not there"
 NOT_ASSIGNED = "not assigned (all zeros)"
-# PortState and PortPhysicalState of the InfiniBand specification, in the words of the kernel (sysfs, ibstatus), of ibstat and of ibv_devinfo.
+# PortState and PortPhysicalState of the InfiniBand specification, in the notation of the kernel (sysfs, ibstatus), of ibstat and of ibv_devinfo.
 STATES = {
     "nop": "nop", "down": "down", "init": "init", "initializing": "init", "initialize": "init", "armed": "armed", "active": "active",
     "activedefer": "active_defer",
@@ -29,7 +29,7 @@ PHYSICAL_STATES = {
     "linkerrorrecovery": "link_error_recovery", "phytest": "phy_test",
 }
 LINK_LAYERS = {"infiniband": "infiniband", "ethernet": "ethernet"}
-# What is returned -> where it is: in counters_ext of former kernels and in counters. Data are counted in four octets, one of each lane of a 4X link.
+# Returned key -> files, in counters_ext of older kernels and in counters. Data are counted in units of four octets, one per lane of a 4X link.
 COUNTERS = (
     ("xmit_bytes", "port_xmit_data_64", "port_xmit_data", 4), ("rcv_bytes", "port_rcv_data_64", "port_rcv_data", 4),
     ("xmit_packets", "port_xmit_packets_64", "port_xmit_packets", 1), ("rcv_packets", "port_rcv_packets_64", "port_rcv_packets", 1),
@@ -38,14 +38,14 @@ COUNTERS = (
     ("multicast_xmit_packets", "port_multicast_xmit_packets", "multicast_xmit_packets", 1),
     ("multicast_rcv_packets", "port_multicast_rcv_packets", "multicast_rcv_packets", 1),
 )
-# A port that only has the counters of 32 bits, which stay at their end, lacks the one of single receivers.
+# A port that has only 32-bit counters, which stop at their maximum, lacks the unicast counter.
 _WIDE, _END_OF_32_BITS = "unicast_xmit_packets", 0xffffffff
 ERRORS = (
     "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors", "port_rcv_switch_relay_errors",
     "port_rcv_constraint_errors", "port_xmit_constraint_errors", "port_xmit_discards", "port_xmit_wait", "local_link_integrity_errors",
     "excessive_buffer_overrun_errors", "VL15_dropped",
 )
-# Those of the vendors' that tell of loss, of retries and of a network that is too full.
+# Vendor counters of loss, retries and congestion.
 HARDWARE = (
     "out_of_sequence", "out_of_buffer", "packet_seq_err", "implied_nak_seq_err", "duplicate_request", "local_ack_timeout_err", "rnr_nak_retry_err",
     "req_transport_retries_exceeded", "req_rnr_retries_exceeded", "rx_icrc_encapsulated", "np_cnp_sent", "np_ecn_marked_roce_packets", "rp_cnp_handled",
@@ -56,19 +56,19 @@ _GUID = re.compile(r"(?:0x)?([0-9a-f]{4}):?([0-9a-f]{4}):?([0-9a-f]{4}):?([0-9a-
 _ZEROS = re.compile(r"(?:0x)?[0:]{16,}")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(?: Gb/sec(?: \((\d+)X(?: ([A-Z]+\d*))?\))?)?")
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
-# Of a switch's embedded port: «pf0vf3», «c1pf0sf2».
+# Of a switch's embedded port: 'pf0vf3', 'c1pf0sf2'.
 _REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+[vs]f\d+")
 
 
 class ParseError(ValueError):
-    """Text that isn't what the tool writes, or was cut; the message names the line."""
+    """Unexpected or truncated output of a tool; the message names the line."""
 
 
-# --- what a device says of itself ---------------------------------------------------------------------------------------------
+# --- a device -----------------------------------------------------------------------------------------------
 
 
 class _Reader:
-    """Values by the names of sysfs. A value that is null leaves its reason in C(unavailable)."""
+    """Values by the names of sysfs. A null value has its reason in C(unavailable)."""
 
     def __init__(self, texts, errors, absent, folder=""):
         self.texts, self.errors, self.absent, self.folder = texts, errors, absent, folder
@@ -83,7 +83,7 @@ class _Reader:
         return self.errors.get(self.folder + path) or self.absent if words is None else words or "empty"
 
     def value(self, key, path, form):
-        """What C(form) makes of the words, which is None where they aren't of its form."""
+        """The value that C(form) parses from the text, None if it does not match."""
         words = self.words(path)
         found = form(words) if words is not None else None
         if found is None:
@@ -91,7 +91,7 @@ class _Reader:
         return found
 
     def below(self, folder):
-        """Names of what lies directly in a folder, or further below."""
+        """Names of entries directly in a folder, or further below."""
         beginning = self.folder + folder + "/"
         return {path[len(beginning):].split("/")[0] for path in list(self.texts) + list(self.errors) if path.startswith(beginning)}
 
@@ -105,7 +105,7 @@ def _number(words):
 
 
 def _local_id(words):
-    """«0x33bf», «13247»."""
+    """'0x33bf', '13247'."""
     return int(words, 16) if re.fullmatch(r"0x[0-9a-f]{1,8}", words) else _number(words)
 
 
@@ -115,20 +115,20 @@ def _guid(words):
 
 
 def _guid_of_port(words):
-    """Its own words, or the lower half of its first GID, from which the tools have it."""
+    """Its own text, or the lower half of its first GID, which the tools use."""
     return _guid(words[20:] if _GID.fullmatch(words.lower()) else words)
 
 
 def _one_of(names):
     def form(words):
-        """«4: ACTIVE», «Active», «PORT_ACTIVE (4)»."""
+        """'4: ACTIVE', 'Active', 'PORT_ACTIVE (4)'."""
         plain = re.sub(r"^\d+: ?|^PORT_| ?\(\d+\)$", "", words)
         return names.get(re.sub(r"[ _]", "", plain).lower())
     return form
 
 
 def _speed_of_lanes(words):
-    """«16.0 GT/s PCIe»; «Unknown» where there is no link."""
+    """'16.0 GT/s PCIe'; 'Unknown' without a link."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) GT/s.*", words)
     return float(match.group(1)) if match else None
 
@@ -138,12 +138,12 @@ def _bus_id(words):
 
 
 def _lanes(words):
-    # 0 and 255 stand for no link.
+    # 0 and 255 mean no link.
     return _number(words) if words not in ("0", "255") else None
 
 
 def describe_device(name, texts, errors=None, absent=ABSENT, network=None):
-    """A device. C(errors) are the reasons for files that are there and can't be read; C(network) the fabric's, where a port has several addresses."""
+    """A device. C(errors) has the reasons for unreadable files; C(network) is the fabric network, for ports with several addresses."""
     errors = errors or {}
     read = _Reader(texts, errors, absent)
     device = {
@@ -163,7 +163,7 @@ def describe_device(name, texts, errors=None, absent=ABSENT, network=None):
         "pcie_width_max": read.value("pcie_width_max", "device/max_link_width", _lanes),
         "physical_function": read.value("physical_function", "device/physfn", _bus_id),
     }
-    # A tool knows nothing of the PCI bus, and a device of software isn't on it.
+    # Tools do not report the PCI bus, and software devices are not on it.
     device["virtual_function"] = device["physical_function"] is not None if device["bus_id"] else None
     if not device["bus_id"]:
         read.unavailable["virtual_function"] = read.unavailable["bus_id"]
@@ -216,7 +216,7 @@ def _port(number, device, read, network):
 
 
 def _gids(read, transport):
-    """The entries in use, in order. The kernel says «IB/RoCE v1» for InfiniBand and for RoCE v1 alike."""
+    """The entries in use, in order. The kernel reports 'IB/RoCE v1' for both InfiniBand and RoCE v1."""
     names = read.below("gids")
     if not names:
         read.unavailable["gids"] = read.absent
@@ -240,17 +240,17 @@ def _gids(read, transport):
 
 
 def _nccl_gid_index(port, network):
-    """Index for NCCL_IB_GID_INDEX, or None and why there is none to name."""
+    """Index for NCCL_IB_GID_INDEX, or None and the reason."""
     if port["transport"] != "roce":
-        return None, "only RoCE has one to choose"
+        return None, "only RoCE needs one"
     if port["gids"] is None:
         return None, port["unavailable"]["gids"]
-    # Of IPv4, 169.254/16 may be the fabric; of IPv6, what is link-local every interface has.
+    # In IPv4, 169.254/16 may be the fabric. In IPv6, every interface has a link-local address.
     routable = [gid for gid in port["gids"] if gid["type"] == "RoCE v2" and ("." in gid["address"] or not gid["address"].startswith("fe80:"))]
     if network:
         routable = [gid for gid in routable if ipaddress.ip_address(gid["address"]) in network]
     else:
-        # An interface of a VLAN is of another network than the port's own; IPv4 is what NCCL looks for, unless it is told otherwise.
+        # A VLAN interface is in another network than the port's own. NCCL uses IPv4 by default.
         routable = [gid for gid in routable if port["netdev"] in (None, gid["ndev"])]
         routable = [gid for gid in routable if "." in gid["address"]] or routable
     if len(routable) == 1:
@@ -264,7 +264,7 @@ def _nccl_gid_index(port, network):
 
 
 def _netdev(number, port, device, read):
-    """The port's interface: by its GIDs where it is Ethernet, a bond's included, else by the number that interfaces of the same card have."""
+    """The port's interface, including a bond: by its GIDs for Ethernet, else by the port number of interfaces of the same card."""
     said = read.words("netdev")
     if said is not None:
         if not said:
@@ -272,7 +272,7 @@ def _netdev(number, port, device, read):
         return said or None
     by_gid = [gid["ndev"] for gid in port["gids"] or [] if gid["ndev"]] if port["link_layer"] == "ethernet" else []
     if by_gid:
-        # The first are the default ones, of the port's own interface; those of VLANs come later.
+        # The first entries are the default ones of the port's own interface. Those of VLANs follow.
         return by_gid[0]
     found = [name for name in sorted(device.below("device/net")) if _port_of(device, "device/net/%s/" % name) == number]
     if len(found) != 1:
@@ -282,17 +282,17 @@ def _netdev(number, port, device, read):
 
 
 def _port_of(device, folder):
-    """Number of the port that an interface is of; None for interfaces on top of another, and for those of a switch's ports to virtual functions."""
+    """Port number of an interface; None for stacked interfaces, and for representors of virtual functions."""
     if device.words(folder + "parent") or _REPRESENTOR.fullmatch(device.words(folder + "phys_port_name") or ""):
         return None
-    # Drivers of before Linux 3.15 number by dev_id, and have no dev_port, or 0.
+    # Drivers before Linux 3.15 number ports by dev_id, and have no dev_port, or 0.
     said = [_number(device.words(folder + "dev_port") or ""), _local_id(device.words(folder + "dev_id") or "")]
     numbers = [index + 1 for index in said if index is not None]
     return max(numbers) if numbers else None
 
 
 def _netdev_state(netdev, device, read):
-    """Up or down as the kernel has it, and the members of a bond."""
+    """State in the kernel, up or down, and the members of a bond."""
     if netdev is None:
         read.unavailable.update(netdev_state=read.unavailable["netdev"], bond_members=read.unavailable["netdev"])
         return None, None
@@ -317,27 +317,27 @@ def _counters(read):
             path = "counters/" + plain
         count = read.value("counters." + key, path, _number)
         if count == _END_OF_32_BITS and path.startswith("counters/") and read.words("counters/" + _WIDE) is None:
-            read.unavailable["counters." + key] = "at the end of its 32 bits"
+            read.unavailable["counters." + key] = "at its maximum of 32 bits"
             count = None
         values[key] = None if count is None else count * factor
     return values
 
 
 def _numbers(read, folder, key, names):
-    """Those of the names that the port has: which there are depends on the hardware."""
+    """The counters that the port has, which depend on the hardware."""
     there = read.below(folder)
     return {name: read.value("%s.%s" % (key, name), "%s/%s" % (folder, name), _number) for name in names if name in there}
 
 
-# --- what the tools print -----------------------------------------------------------------------------------------------------
+# --- output of the tools -------------------------------------------------------------------------------------------------------
 
 
 class _Listing:
-    """Devices of one tool's output, by sysfs's names. C(remarks) are lines in which the tool tells of an error."""
+    """Devices in one tool's output, by sysfs's names. C(remarks) are error lines of the tool."""
 
     def __init__(self, text, tool):
         self.tool, self.devices, self.remarks = tool, {}, []
-        # Copied from a terminal, they begin with the prompt.
+        # Output copied from a terminal begins with the prompt.
         self.lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)
                       if line.strip() and not re.match(r".*[#$] ?%s\b" % tool, line.strip())]
 
@@ -351,19 +351,19 @@ class _Listing:
 
     def note(self, number, line, texts, path, value):
         if path in texts:
-            raise self.fault(number, line, "said a second time")
+            raise self.fault(number, line, "repeated")
         texts[path] = value
 
     def refuse_half(self, counted):
-        """Each port ends with its link layer, so that what was cut is seen, in the middle of a value, too."""
+        """Each port ends with its link layer, so that truncation is detected, even in the middle of a value."""
         for name, texts in self.devices.items():
             ports = sorted(_Reader(texts, {}, ABSENT).below("ports"))
             count = texts.pop("ports", "no number of") if counted else str(len(ports))
             if count != str(len(ports)):
-                raise ParseError("%s: %s has %s ports, and %d are described: the output was cut" % (self.tool, name, count, len(ports)))
+                raise ParseError("%s: %s has %s ports, but %d are described: the output is truncated" % (self.tool, name, count, len(ports)))
             for port in ports:
                 if texts.get("ports/%s/link_layer" % port, "").lower() not in ("infiniband", "ethernet", "unspecified"):
-                    raise ParseError("%s: port %s of %s ends without its link layer: the output was cut" % (self.tool, port, name))
+                    raise ParseError("%s: port %s of %s ends without its link layer: the output is truncated" % (self.tool, port, name))
 
 
 _IBSTAT = {"CA type": "hca_type", "Number of ports": "ports", "Firmware version": "fw_ver", "Node GUID": "node_guid",
@@ -378,7 +378,7 @@ _DEVINFO_PORT = {"state": "state", "sm_lid": "sm_lid", "port_lid": "lid", "link_
 
 
 def _sections(listing, device_line, port_line, of_device, of_port):
-    """Listings of «key: value», a device's and then its ports'. Indentation tells nothing: copies have lost it."""
+    """Listings of 'key: value', a device's and then its ports'. Indentation is ignored, because copies have lost it."""
     texts, folder = None, ""
     for number, line in listing.lines:
         device, port = re.fullmatch(device_line, line), re.fullmatch(port_line, line)
@@ -400,14 +400,14 @@ def _sections(listing, device_line, port_line, of_device, of_port):
 
 
 def parse_ibstat(text):
-    """Texts by sysfs's names of each device, and the tool's errors."""
+    """Texts of each device by sysfs's names, and the tool's errors."""
     devices, remarks = _sections(_Listing(text, "ibstat"), r"CA '([^']+)'", r"Port (\d{1,3}):", _IBSTAT, _IBSTAT_PORT)
-    # iWARP has no management datagrams, by which ibstat asks.
+    # iWARP has no management datagrams, which ibstat uses.
     return {name: dict(texts, node_type="1: CA") for name, texts in devices.items()}, remarks
 
 
 def parse_ibv_devinfo(text):
-    """The same of ibv_devinfo, which tells the board, and no rate."""
+    """The same for ibv_devinfo, which reports the board but no rate."""
     if re.fullmatch(r"\s*No IB devices found\s*", text):
         return {}, []
     devices, remarks = _sections(_Listing(text, "ibv_devinfo"), r"hca_id:\s*(\S+)", r"port:\s*(\d{1,3})", _DEVINFO, _DEVINFO_PORT)
@@ -416,7 +416,7 @@ def parse_ibv_devinfo(text):
 
 
 def parse_ibstatus(text):
-    """The same of ibstatus, which begins anew for each port, and tells the rate with width and speed."""
+    """The same for ibstatus, which has a section per port, and reports the rate with width and speed."""
     listing = _Listing(text, "ibstatus")
     texts, folder = None, ""
     for number, line in listing.lines:
@@ -437,7 +437,7 @@ def parse_ibstatus(text):
 
 
 def parse_ibdev2netdev(text):
-    """The interface of each port and whether it is up, by names that sysfs does not have."""
+    """The interface of each port and its state, under keys that sysfs does not have."""
     listing = _Listing(text, "ibdev2netdev")
     for number, line in listing.lines:
         match = re.fullmatch(r"(?:[0-9a-f]{4,}:[0-9a-f:.]+ )?(\S+) (?:.* )?port (\d{1,3}) (?:\([^)]*\) )?==> +(?:(\S+) )?\((Up|Down)\)", line)
@@ -453,7 +453,7 @@ def parse_ibdev2netdev(text):
 
 
 def module_states(names, loaded, dependencies, builtin):
-    """V(loaded), V(available) or V(missing) by name. The texts are the running kernel's modules.dep and modules.builtin."""
+    """V(loaded), V(available) or V(missing) by name, from the running kernel's modules.dep and modules.builtin."""
     available, builtin = _modules_in(dependencies), _modules_in(builtin)
     return {name: "loaded" if name in loaded or name in builtin else "available" if name in available else "missing" for name in names}
 

@@ -5,7 +5,7 @@
 
 """One function per kind of value: types, texts, folders, addresses, names, URLs, images, packages.
 
-Each returns whether a value is good. Nothing here knows a role or a variable.
+Each returns whether a value is valid. Nothing here depends on a role or a variable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_SHOWN = 160
 
 # --- showing values -------------------------------------------------------------------------------------------------------
 
-# Names of secrets, whatever is before them: WANDB_API_KEY, --registry-password, splunk-token.
+# Names of secrets, with any prefix: WANDB_API_KEY, --registry-password, splunk-token.
 _SECRET = r"[\w.-]{0,64}?(?:token|key|pass|passwd|password|passphrase|pwd|secret|credential|credentials|auth|signature|sig)[0-9_]{0,8}"
 _IS_SECRET = re.compile(_SECRET, re.IGNORECASE)
 _VALUE = r"(?!['\"]?[*]{3})(?:\"[^\"]*\"?|'[^']*'?|[^\s'\"&]+)"
@@ -41,9 +41,9 @@ _AT = re.compile(r"@(?!sha[0-9]+:)")
 
 
 def mask(text):
-    """Return a text without what may be secret: keys, credentials, what a URL has behind ? or #, values with the name of a secret."""
+    """Return a text without possible secrets: keys, credentials, the part of a URL after ? or #, values with the name of a secret."""
     text = _BASE64.sub("***", _BLOCK.sub(r"-----BEGIN \1----- ***", text))
-    # Up to the last @, as a password may hold blanks, / and @ that should have been escaped.
+    # Up to the last @, because a password may contain unescaped blanks, / and @.
     ats = [found.start() for found in _AT.finditer(text)]
     begin, user = _SCHEME.search(text), _USER.search(text)
     if ats and begin and begin.end() <= ats[-1]:
@@ -61,7 +61,7 @@ def mask(text):
 
 
 def _mask_part(found):
-    """Return one name=value of a URL without the value; what has no name is masked as a whole."""
+    """Return one name=value of a URL without the value. A value without a name is masked as a whole."""
     mark, part = found.groups()
     name, equals, value = part.partition("=")
     return mark + (name + "=***" if value and re.fullmatch(r"[\w.%-]{1,64}", name) else "***" if part else "")
@@ -77,14 +77,14 @@ def _mask_all(value):
 
 
 def _mask_part_of(text):
-    # Far more than is shown; an @ behind it may end credentials that begin in it.
+    # Much longer than the shown part, because an @ after it may end credentials that begin in it.
     return mask(text[:1000] + ("@" if "@" in text[1000:] else ""))
 
 
 def show(value):
-    """Return a value as one short line that holds no secrets."""
+    """Return a value as one short line without secrets."""
     value = _mask_all(value)
-    # What is nothing but blanks would not be seen.
+    # A text of blanks would be invisible.
     text = value if isinstance(value, str) and value.strip() else repr(value)
     text = "".join(char if char.isprintable() else " " if char.isspace() else repr(char)[1:-1] for char in str(text)[:4000])
     text = " ".join(text.split())
@@ -92,14 +92,14 @@ def show(value):
 
 
 def show_names(value):
-    """Return what may be shown of variables for programs, whose values may be secrets."""
+    """Return a description of environment variables without their values, which may be secrets."""
     if not isinstance(value, dict):
         return "%s (not shown)" % _kind_of(value)
     return "%s (values are not shown)" % show(", ".join(str(name) for name in value)) if value else "{}"
 
 
 def show_key(value):
-    """Return what may be shown of a value that should be a key or the path of one."""
+    """Return a description of a value that should be a key or the path of one."""
     text = str(value) if isinstance(value, str) else ""
     shown = _kind_of(value)
     if text and "-----" not in text and is_plain_text(text) and (text.startswith("/") or not re.search(r"[A-Za-z0-9+/=_-]{40,}", text)):
@@ -122,7 +122,7 @@ _FALSE = ("n", "no", "off", "0", "false", "f")
 
 
 def describe(spec):
-    """Return in words what an option of argument_specs takes."""
+    """Return the expected type of an option of argument_specs as text."""
     if "choices" in spec:
         return "one of %s" % ", ".join(str(choice) for choice in spec["choices"])
     kind = spec.get("type", "str")
@@ -144,7 +144,7 @@ def describe(spec):
 
 
 def as_number(value, kind="int"):
-    """Return a number, also one written as text; None for what is none. True and false are none."""
+    """Return a number, also one written as text; None for other values, including true and false."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -163,7 +163,7 @@ def as_number(value, kind="int"):
 
 
 def _scalar(spec, kind, value):
-    """Return (value, found, fix): found is None for a good value; without fix it is the usual one."""
+    """Return (value, found, fix). found is None for a valid value. Without fix, the usual one applies."""
     if kind in ("int", "float"):
         number = as_number(value, kind)
         return (number, None, None) if number is not None else (value, value, None)
@@ -192,7 +192,7 @@ def _scalar(spec, kind, value):
 def check_type(spec, value, label=""):
     """Return (value, problems) of a value against an option of argument_specs.
 
-    The value has numbers, also those that were written as text, as what the option asks for. Each problem is
+    Numbers in the value, also those written as text, have the type of the option. Each problem is
     (id, label, expected, found, fix, whether it shows a value); label is the path within the variable.
     """
     problems = []
@@ -205,7 +205,7 @@ def _check(spec, kind, value, label, problems):
         return value
     if kind == "list":
         if value is None or value == "":
-            # Ansible's own default for nothing.
+            # Ansible's default for a missing value.
             return []
         if not isinstance(value, (list, tuple)):
             problems.append(("input-type", label, describe(spec), show(value), None, True))
@@ -224,7 +224,7 @@ def _check(spec, kind, value, label, problems):
         problems.append(("input-type", label, describe(dict(spec, type=kind)), show(found), fix, True))
         return value
     if "choices" in spec and checked not in spec["choices"]:
-        # A number is good for a text, and the reverse.
+        # A number is valid as a text, and vice versa.
         problems.append(("input-choice", label, describe(spec), show(checked), None, True))
     return checked
 
@@ -241,7 +241,7 @@ def _check_keys(spec, value, label, problems):
             problems.append(("input-type", label, describe(dict(spec, type="dict")), "an unknown key %s" % show(str(key)),
                              "did you mean %s?" % close if close else "remove the key", False))
         elif inner is None and not options[key].get("required"):
-            # As Ansible takes it: not given.
+            # Ansible treats it as not set.
             result[key] = None
         else:
             result[key] = _check(options[key], options[key].get("type", "str"), inner, where, problems)
@@ -251,10 +251,10 @@ def _check_keys(spec, value, label, problems):
     return result
 
 
-# --- names that are nearly known ------------------------------------------------------------------------------------------
+# --- misspelt names ------------------------------------------------------------------------------------------
 
 def distance(one, other, most=2):
-    """Return how many letters to add, drop, change or swap with their neighbour make one of the other; most + 1 where it is more."""
+    """Return the number of letters to add, drop, change or swap with their neighbour to convert one into the other; most + 1 if it is more."""
     if abs(len(one) - len(other)) > most:
         return most + 1
     before, row = None, list(range(len(other) + 1))
@@ -271,7 +271,7 @@ def distance(one, other, most=2):
 
 
 def nearest(name, known, most=2):
-    """Return the known name that is nearest to this one, '' if none is as near as that."""
+    """Return the nearest known name, '' if none is near enough."""
     best, least = "", most + 1
     for other in sorted(known):
         apart = distance(name, other, least - 1) if least else least
@@ -303,12 +303,12 @@ def matches(value, regex):
 
 
 def is_environment(value, kind=True):
-    """Variables for programs: names that a shell takes, one line each, and no lists or dictionaries. kind unset: null, which takes a variable away, too."""
+    """Environment variables: valid shell names, one line each, no lists or dictionaries. kind unset: also null, which removes a variable."""
     return environment_faults(value, kind) == []
 
 
 def environment_faults(value, kind=True):
-    """Return what is wrong with variables for programs, in words that show no values."""
+    """Return what is wrong with environment variables, without showing values."""
     if not isinstance(value, dict):
         return ["%s (not shown)" % _kind_of(value)]
     faults = []
@@ -327,12 +327,12 @@ def environment_faults(value, kind=True):
 # --- folders --------------------------------------------------------------------------------------------------------------
 
 def normal_path(path):
-    """Return an absolute path with each folder once: //a/./b/ is /a/b."""
+    """Return a normalized absolute path: //a/./b/ is /a/b."""
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def normal(value):
-    """Return what two values that mean the same have in common, for comparing them."""
+    """Return the normal form of a value, for comparisons."""
     if isinstance(value, str) and value.startswith("/"):
         return normal_path(value)
     if isinstance(value, dict):
@@ -351,7 +351,7 @@ def is_path(value):
 
 
 def is_plain_path(value, root=False):
-    """An absolute path of letters, digits and a few marks, which shells, units and configuration files take as it is. root: / itself, too.
+    """An absolute path of letters, digits and a few marks, which needs no quotes in shells, units and configuration files. root: also / itself.
 
     Each folder once: roles cut paths at their slashes and compare them as texts. Only a slash at the end is nothing to them.
     """
@@ -367,12 +367,12 @@ def is_below(path, folder):
 _SYSTEM = frozenset(("bin", "boot", "dev", "efi", "etc", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "root", "run", "sbin", "snap", "sys", "tmp",
                      "usr"))
 _OF_VAR = frozenset(("backups", "cache", "crash", "lib", "lock", "log", "mail", "metrics", "run", "snap", "spool", "tmp"))
-# Who writes to these is the person whose folder they are in.
+# Users write to these in their own folders.
 _KEYS = frozenset((".ssh", ".gnupg"))
 
 
 def _parts_of(value):
-    """Return the folders of a path; what is in /var/run is in /run."""
+    """Return the folders of a path; /var/run is /run."""
     parts = normal_path(str(value)).split("/")[1:]
     parts[0] = parts[0].lower()
     return parts[1:] if parts[:2] == ["var", "run"] else parts
@@ -387,14 +387,14 @@ def is_folder(value, use):
     parts = normal_path(str(value)).split("/")[1:]
     top, alone = parts[0].lower(), len(parts) == 1
     if use == "target":
-        # Of the container: its libraries may be replaced one by one, its kernel's interfaces and whole system folders may not.
+        # In the container: single libraries may be replaced, but not kernel interfaces and whole system folders.
         return top not in ("proc", "sys", "dev") and not (alone and top in _SYSTEM - {"efi", "tmp", "snap", "lost+found"}) or "/".join(parts) == "dev/shm"
     if not _KEYS.isdisjoint(parts):
         return False
     if use == "prefix":
         return parts[:2] == ["usr", "local"] or is_folder(value, "tree")
     if use == "data":
-        # Docker's and our own folders are where services keep theirs.
+        # Docker's folders and those of this collection are beside those of services.
         if top == "var" and parts[1:2] == ["lib"]:
             return len(parts) > 2
         return top not in _SYSTEM - {"tmp"} and not (alone and top in ("home", "opt", "srv", "var", "mnt", "media"))
@@ -405,29 +405,29 @@ def is_folder(value, use):
     if use == "share":
         return top not in ("home", "opt")
     if use == "export":
-        # The folder gets an access list, which ssh does not take of a home.
+        # The folder gets an access list, which ssh rejects for a home.
         return not (top in ("home", "opt", "mnt", "media") and alone)
     if use == "mount":
         return not (top in ("opt", "media") and alone)
     return True
 
 
-# Of /etc, what containers are commonly given: none of it decides who may do what.
+# Files of /etc that are commonly mounted into containers. None of them controls permissions.
 _LENT_OF_ETC = frozenset("hostname hosts krb5.conf libibverbs.d localtime machine-id nccl.conf nsswitch.conf rdma resolv.conf timezone".split())
-# Of /usr/local, what the host's root runs or loads.
+# Folders of /usr/local from which the host's root runs or loads programs.
 _RUN_OF_LOCAL = frozenset("bin etc games include lib lib64 libexec sbin".split())
-# Of /root, what holds its keys and passwords, or runs when it logs in.
+# Files of /root with keys and passwords, or that run at login.
 _OF_ROOT = frozenset((".aws .azure .bash_login .bash_logout .bash_profile .bashrc .docker .git-credentials .kube .netrc .pgpass .profile .zshenv "
                       ".zshrc").split())
-# Of /var/lib, what services of the host keep there.
+# Folders of /var/lib that belong to services of the host.
 _SERVICES = frozenset(("apt containerd containers dbus docker dpkg initramfs-tools kubelet lxc nfs pam polkit-1 private snapd sudo systemd "
                        "trainyard").split())
-# Of /run, who talks to these is root on the host.
+# Entries of /run that give root access to the host.
 _CONTROL = frozenset("containerd cri-dockerd.sock crio dbus docker docker.sock initctl podman".split())
 
 
 def _is_source(parts):
-    """What a container may write to on the host."""
+    """Paths of the host that a container may write to."""
     top, inner = parts[0], parts[1:]
     if not _KEYS.isdisjoint(parts):
         return False
@@ -448,17 +448,17 @@ def _is_source(parts):
 
 
 def _is_lent(parts):
-    """What a container may be given at all: to ask a service of the host to do something takes no right to write."""
+    """Paths that may be mounted into a container at all: a request to a service of the host needs no write permission."""
     return parts[0] != "run" or (len(parts) > 1 and parts[1] not in _CONTROL and parts[1:] not in (["systemd"], ["systemd", "private"]))
 
 
 def _is_program(parts):
-    """Where CUDA, MPI and the like may be installed."""
+    """Folders where CUDA, MPI and similar programs may be installed."""
     return parts[0] not in ("boot", "dev", "efi", "lost+found", "proc", "run", "sbin", "sys") and (parts[0] != "etc" or parts[1:2] == ["alternatives"])
 
 
 def _is_for_reports(parts):
-    """Where the controller may write; an inventory, beside which they are by default, may be in /etc/ansible or in a home."""
+    """Folders that the controller may write to. The default is beside the inventory, which may be in /etc/ansible or in a home."""
     top, inner = parts[0], parts[1:]
     if top in ("bin", "boot", "dev", "efi", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "sbin", "snap", "sys") or not _KEYS.isdisjoint(parts):
         return False
@@ -477,7 +477,7 @@ _DISKS = re.compile(r"([hsv]|xv)d[a-z]+[0-9]*|nvme[0-9].*|mmcblk[0-9].*|pmem[0-9
 
 
 def is_device(value):
-    """A device in /dev that a container may be given: no disk and no memory of the host."""
+    """A device in /dev that may be passed to a container: not a disk or memory of the host."""
     return (is_path(value) and str(value).rstrip("/") == normal_path(str(value)) and matches(value, "/dev/[A-Za-z0-9][A-Za-z0-9._/-]*")
             and _DISKS.fullmatch(str(value).split("/")[2]) is None)
 
@@ -495,7 +495,7 @@ def is_ip(value, version=None):
 
 
 def is_address(value, kind=True):
-    """kind true: an IPv4 address that another host can reach; any: an address of either family that a service may have."""
+    """kind true: an IPv4 address that another host can reach; any: an address of a service in either family."""
     if not is_ip(value, 4 if kind is True else None):
         return False
     address = ipaddress.ip_address(value)
@@ -513,22 +513,22 @@ def is_network(value):
 
 
 def is_inside(address, network):
-    """Return whether an address may be a host's in this network: not the network's own, and not the one of all of its hosts."""
+    """Return whether an address is a host address in this network, and not its network or broadcast address."""
     address, network = ipaddress.IPv4Address(address), ipaddress.IPv4Network(network)
     return address in network and (network.prefixlen > 30 or address not in (network.network_address, network.broadcast_address))
 
 
 def is_hostname(value):
-    """Labels of RFC 1123, and the underscore, which inventories have and nothing here minds."""
+    """Labels of RFC 1123, and the underscore, which inventories use."""
     if not isinstance(value, str) or len(value) > 253:
         return False
     name = value[:-1] if value.endswith(".") else value
-    # A name that looks like an address is one that is misspelt.
+    # A name that looks like an address is a misspelt address.
     return all(re.fullmatch(_LABEL, label) for label in name.split(".")) and not ("." in name and re.fullmatch("[0-9]+", name.rpartition(".")[2]))
 
 
 def is_server(value):
-    """A name or address that may be one host's: none that stands for many, for all, or for none."""
+    """A name or address of one host: not of many, all or no hosts."""
     return is_hostname(value) or is_address(value, "any")
 
 
@@ -537,7 +537,7 @@ def is_host(value):
 
 
 def is_client(value):
-    """Whom a server may name in its exports: a host, or a network without host bits that is not the whole internet."""
+    """A client of an export: a host, or a network without host bits that is not the whole internet."""
     if not isinstance(value, str):
         return False
     if "/" in value:
@@ -550,7 +550,7 @@ def is_client(value):
 
 
 def is_no_proxy(value):
-    """What programs leave the proxy out for: a host, an address, a network, .domain, *, each with a port or not."""
+    """An entry of no_proxy: a host, an address, a network, .domain or *, each with or without a port."""
     if not isinstance(value, str) or value == "*":
         return value == "*"
     if "/" in value:
@@ -572,7 +572,7 @@ def is_nfs_option(value, kind):
 
 
 def nearest_option(value, kind):
-    """Return the option that a misspelt one is nearest to, with its value; '' if there is none that would be good."""
+    """Return the valid option nearest to a misspelt one, with its value; '' if there is none."""
     name, equals, rest = value.partition("=")
     near = nearest(name, _OPTIONS[kind], 2 if len(name) > 4 else 1)
     return near + equals + rest if near and near != name and is_nfs_option(near + equals + rest, kind) else ""
@@ -584,14 +584,14 @@ _URL_CHARACTERS = r"[A-Za-z0-9._~:/?#\[\]@!$&()*+,;=%-]+"
 
 
 def split_url(value):
-    """Return (scheme, credentials, host, port, rest) of a URL, None for what is none."""
+    """Return (scheme, credentials, host, port, rest) of a URL, None for other text."""
     found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://(?:([^/?#]*)@)?(\[[0-9A-Fa-f:.]+\]|[^/?#:@\[\]]*)(?::([0-9]{1,5}))?([/?#].*)?", value) if isinstance(
         value, str) and re.fullmatch(_URL_CHARACTERS, value) else None
     return found and tuple(part or "" for part in found.groups())
 
 
 def is_url(value, kind=True):
-    """kind is a dictionary: schemes, ends (of the path), credentials (whether they may be in it); true for the usual."""
+    """kind is a dictionary: schemes, ends (of the path), credentials (whether they are allowed); true for the defaults."""
     kind = kind if isinstance(kind, dict) else {}
     parts = split_url(value)
     if parts is None:
@@ -600,7 +600,7 @@ def is_url(value, kind=True):
     if scheme not in kind.get("schemes", ["https", "http", "file"]) or (credentials and not kind.get("credentials")) or "@" in host:
         return False
     if "@" in value.partition("://")[2] and not credentials:
-        # Of no use in any that we know, and what is shown of it would not be masked right.
+        # Not needed in any known URL, and it could not be masked correctly.
         return False
     if kind.get("ends") and not re.split("[?#]", rest)[0].endswith(tuple(kind["ends"])):
         return False
@@ -652,7 +652,7 @@ def _is_runtime_path(value):
     return is_plain_path(value) and ((len(parts) > 1 and parts[0] == "run") or (len(parts) > 2 and parts[:2] == ["var", "run"]) or is_folder(value, "data"))
 
 
-# JSON is strict: a program that reads it takes no text for a number, and no number for a text.
+# JSON is strict: programs accept no text for a number, and no number for a text.
 _OPTION_KINDS = {
     "boolean": (_is_bool, "true or false, without quotes"),
     "integer": (_is_integer, "a whole number, without quotes"),
@@ -669,19 +669,19 @@ _OPTION_KINDS = {
     "address_with_length": (lambda value: value == "" or _is_with_length(value), "an address with the length of its network, such as 172.30.0.1/16"),
     "size": (lambda value: isinstance(value, str) and matches(value, r"(?i)[0-9]+([.][0-9]+)? ?[kmgtp]?i?b?"), 'a size as text, such as "64M"'),
     "paths": (_is_list(is_path), "a list of absolute paths"),
-    "runtime_path": (_is_runtime_path, "a path in /run, or below a folder that is none of the system's own"),
+    "runtime_path": (_is_runtime_path, "a path in /run, or below a folder that is not a system folder"),
     "mirrors": (_is_list(lambda value: is_url(value, {"schemes": ["http", "https"]})),
                 "a list of URLs such as https://mirror.example.org, without credentials"),
 }
 
 
 def option_kinds():
-    """Return the kinds that data about options may name."""
+    """Return the kinds that option data can use."""
     return frozenset(_OPTION_KINDS)
 
 
 def option_faults(value, known, others):
-    """Return (name, what is expected, what to do) of the options of a file that a program would refuse, or pass over without a word.
+    """Return (name, what is expected, what to do) of the options of a file that a program would reject or silently ignore.
 
     C(known) is {name: a kind, or a list of words}, C(others) {name: the known one that took its place}. Other names are left to the program, unless they are
     nearly known.
@@ -692,7 +692,7 @@ def option_faults(value, known, others):
         if name not in known:
             plain = re.sub(r"(?<=[a-z0-9])([A-Z])", r"-\1", name).replace("_", "-").lower()
             near = others.get(plain) or (plain if plain in known else nearest(plain, known, 2 if len(plain) > 4 else 1))
-            # ip6tables beside iptables: a newer release may have it.
+            # ip6tables is similar to iptables, but a newer release may have it.
             if near and (plain != name or plain in others or re.sub("[0-9]", "", plain) != re.sub("[0-9]", "", near)):
                 faults.append((name, "the name of an option", "did you mean %s?" % near))
             elif not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
@@ -735,23 +735,23 @@ def image_registry(value):
     return first if slash and ("." in first or ":" in first or first == "localhost" or first != first.lower()) else "docker.io"
 
 
-# By these names a login is one to Docker Hub.
+# Names of Docker Hub in logins.
 _HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 
 def is_registry_of(value, image):
-    """Return whether a registry is the one of an image's name."""
+    """Return whether a registry is that of an image's name."""
     registries = [name.lower() for name in (value, image_registry(image))]
     return registries[0] == registries[1] or set(registries) <= set(_HUB)
 
 
 def is_version(value):
-    """A version as tools and package managers print it, without an epoch: 12.6, 2.6.0a0+ecf3, 2.21.5-1+cuda12.4, 4.1.7+."""
+    """A version in the notation of tools and package managers, without an epoch: 12.6, 2.6.0a0+ecf3, 2.21.5-1+cuda12.4, 4.1.7+."""
     return matches(value, r"[0-9]+([.][0-9]+)*([-+~][A-Za-z0-9][A-Za-z0-9.+~-]*|[.]?[A-Za-z][A-Za-z0-9.+~-]*|[+])?")
 
 
 def is_checksum(value, kind=True):
-    """kind true: sha256:DIGITS; bare: the digits; list: several, with a blank between. Roles compare them in lower case."""
+    """kind true: sha256:DIGITS; bare: the digits; list: several, separated by blanks. Roles compare them in lower case."""
     digits = "[0-9A-Fa-f]{64}"
     return matches(value, {"bare": digits, "list": "sha256:%s( sha256:%s)*" % (digits, digits)}.get(kind, "sha256:%s" % digits))
 
@@ -789,7 +789,7 @@ def is_marker(text):
         if depth < 0:
             return False
         words += mark or {"value": "v", "op": "o", "join": "j"}[found.lastgroup]
-    # Comparisons joined by and, or; parentheses around what is one itself.
+    # Comparisons joined by and, or; parentheses around conditions.
     before = None
     while before != words:
         before, words = words, re.sub(r"\(v?c\)", "c", words.replace("vov", "c")).replace("cjc", "c")
@@ -809,13 +809,13 @@ def is_package(value, kind=True):
 
 
 def is_one_version_each(values):
-    """Return whether no package of pip is named with two versions under the same condition."""
+    """Return whether every pip package has at most one version under the same condition."""
     versions = {}
     for value in values:
         package, dummy, marker = str(value).partition(";")
         found = re.fullmatch(_PINNED, package.strip(), re.ASCII)
         if found:
-            # a_b, a.b and A-B are one package.
+            # a_b, a.b and A-B are the same package.
             name = re.sub("[-_.]+", "-", found.group("name")).lower()
             if versions.setdefault((name, "".join(marker.split())), found.group("version")) != found.group("version"):
                 return False
@@ -828,7 +828,7 @@ def is_capability(value, kind=True):
 
 
 def is_key(value, kind):
-    """ASCII-armored blocks of this kind and no other, or the absolute path of a file on the controller that has them."""
+    """Only ASCII-armored blocks of this kind, or the absolute path of a file on the controller that has them."""
     if not isinstance(value, str):
         return False
     if "-----BEGIN" in value:
@@ -836,12 +836,12 @@ def is_key(value, kind):
     if not is_file(value):
         return False
     text = _text_of(value)
-    # One that only root may read says so when it is read.
+    # A file that only root may read fails later, when it is read.
     return text is None or _is_armor(text, kind)
 
 
 def _text_of(path):
-    """Return the begin of a file on the controller, '' of one that is no text, None of one that cannot be read."""
+    """Return the beginning of a file on the controller, '' if it is not text, None if it cannot be read."""
     try:
         with open(path, encoding="utf-8") as stream:
             return stream.read(16 << 20)

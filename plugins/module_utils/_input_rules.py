@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a role's argument_specs cannot say about its variables: ranges, patterns, and rules across variables and hosts.
+"""Rules for variables that argument_specs cannot express: ranges, patterns, and rules across variables and hosts.
 
 A role writes them as data in C(meta/input_rules.yml). All are judged for all hosts before anything is changed::
 
@@ -78,8 +78,8 @@ characters, unless a rule says C(multiline).
 - C(severity: warn)       default is block
 - C(allowed), C(fix)      what is said; required for C(pattern) and C(that), otherwise made from the rule
 
-In expressions stand the role variables of all roles, with their defaults, and what the inventory says about the host;
-nothing that is only known on the host.
+Expressions can use the variables of all roles with their defaults, and the inventory variables of the host, but no facts of
+the host.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ __all__ = ["KINDS", "READING", "RuleError", "check_inventory", "describe", "judg
 
 
 class RuleError(ValueError):
-    """A rule that cannot be judged; the message names the role, the variable and what is wrong."""
+    """A rule that cannot be evaluated; the message names the role, the variable and the error."""
 
 
 def _in_range(value, limits):
@@ -145,7 +145,7 @@ _GOOD = {
     "exclusive": are_exclusive,
     "multiline": lambda value, dummy: True,
 }
-# These read other variables, too.
+# These also read other variables.
 READING = ("inside", "covers", "registry_of", "beside", "apart_from")
 KINDS = tuple(_GOOD) + READING + ("options", "apart", "counted_by", "in_group", "writable", "own_path", "unique", "same", "that")
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
@@ -153,7 +153,7 @@ _NEED_WORDS = ("pattern", "that")
 
 
 def parse_rules(data, role, options):
-    """Return the rules of a role, checked: a rule that is misspelt must not pass for one that is kept.
+    """Return the validated rules of a role. A misspelt rule must not count as met.
 
     C(options) are the names in the role's argument_specs.
     """
@@ -179,7 +179,7 @@ def parse_rules(data, role, options):
             raise RuleError("%s: rule of %s: %s is one of %s" % (role, name, kind, ", ".join(_WORDS[kind])))
         if kind in _NEED_WORDS and not (row.get("allowed") and row.get("fix")):
             raise RuleError("%s: rule of %s: %s needs allowed and fix" % (role, name, kind))
-        # What a change of it can change.
+        # Variables whose findings depend on it.
         texts = [name] + [str(row[key]) for key in ("when", "that") + READING if key in row]
         rules.append(dict(row, kind=kind, words=frozenset(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(texts)))))
     return rules
@@ -198,7 +198,7 @@ def parse_options(data, role, name):
 
 
 def select(value, path):
-    """Return (label, value) of everything that the rest of a variable path names.
+    """Return (label, value) of everything that the rest of a variable path selects.
 
     '' is the value itself, C([].path) each entry's path, C([].target|path) its target, or its path where it has no target, C(.*) all of a dictionary's values.
     """
@@ -211,7 +211,7 @@ def select(value, path):
             elif step == ".*":
                 following += [("%s.%s" % (label, key), inner) for key, inner in (entry.items() if isinstance(entry, dict) else ())]
             elif isinstance(entry, dict):
-                # target|path: path where there is no target
+                # target|path: path if there is no target
                 given = [name for name in step[1:].split("|") if entry.get(name) not in (None, "")] or [step[1:]]
                 if entry.get(given[0]) is not None:
                     following.append(("%s.%s" % (label, given[0]), entry[given[0]]))
@@ -226,8 +226,8 @@ def _allowed(rule, value=None):
     if kind in ("range", "number"):
         low, high = rule[kind]
         if low is None:
-            return "a number, %s at most" % high
-        return "a number from %s to %s" % (low, high) if high is not None else "a number, %s at least" % low
+            return "a number, at most %s" % high
+        return "a number from %s to %s" % (low, high) if high is not None else "a number, at least %s" % low
     if kind == "names":
         return "names among %s" % ", ".join(rule[kind])
     if kind == "one_of":
@@ -238,11 +238,11 @@ def _allowed(rule, value=None):
     if kind == "in_group":
         return "0 on a host that is not in group %s" % rule[kind]
     if kind == "inside":
-        return "an address in %s, neither its first, which is the network's, nor its last, which is that of all hosts" % rule[kind]
+        return "a host address in %s, not its network address and not its broadcast address" % rule[kind]
     if kind == "counted_by":
         return "at most the number of entries of %s" % rule[kind]
     if kind == "beside":
-        return "a path that no container has already; those in /etc/trainyard, %s and the folders above it are taken" % rule[kind]
+        return "a path that no container has yet; paths in /etc/trainyard, %s and its parent folders are in use" % rule[kind]
     if kind == "registry_of":
         return "the registry of %s" % rule[kind]
     if kind == "url" and isinstance(rule[kind], dict):
@@ -257,19 +257,19 @@ _WORDS = {
              "plain": "an absolute path below /, without //, /./ and .., of letters, digits and . _ + @ = ~ -",
              "plain_any": "an absolute path, without //, /./ and .., of letters, digits and . _ + @ = ~ -"},
     "folder": {
-        "share": "a path whose first folder is none of a system's own, such as /data1/share",
-        "export": "a folder that is none of the system's own, such as /data1/share",
-        "mount": "a mount point that is none of the system's own folders, such as /data1/share",
-        "tree": "a path whose first folder is none of a system's own, such as /mnt/user",
-        "data": "a folder for data, none of the system's own, such as /var/lib/docker",
-        "prefix": "/usr/local, a folder in it, or one that is none of the system's own, such as /opt/nccl-tests",
+        "share": "a path whose first folder is not a system folder, such as /data1/share",
+        "export": "a folder that is not a system folder, such as /data1/share",
+        "mount": "a mount point that is not a system folder, such as /data1/share",
+        "tree": "a path whose first folder is not a system folder, such as /mnt/user",
+        "data": "a folder for data that is not a system folder, such as /var/lib/docker",
+        "prefix": "/usr/local, a folder in it, or one that is not a system folder, such as /opt/nccl-tests",
         "program": "the folder of an installed program, such as /usr/local/cuda",
-        "reports": "a folder of the controller that is none of the system's own, such as /var/lib/reports",
-        "source": "a folder of the host that is no system folder",
-        "lent": "a folder or file of the host by which a container does not become root there",
+        "reports": "a folder of the controller that is not a system folder, such as /var/lib/reports",
+        "source": "a folder of the host that is not a system folder",
+        "lent": "a folder or file of the host that does not give the container root access there",
         "target": "a path in the container that is not /proc, /sys, /dev or a whole system folder",
     },
-    "device": "the path of a device in /dev that is no disk and no memory of the host, such as /dev/infiniband",
+    "device": "the path of a device in /dev that is not a disk or memory of the host, such as /dev/infiniband",
     "network": "an IPv4 network such as 10.0.0.0/24, without host bits",
     "address": {True: "an IPv4 address that the other hosts can reach", "any": "an address such as 10.0.0.53"},
     "hostname": {True: "a host name or an address", "server": "the name or address of one host"},
@@ -279,26 +279,26 @@ _WORDS = {
     "proxy": "a URL such as http://proxy.example.org:3128",
     "image": "the reference of an image, with tag or digest, such as nvcr.io/nvidia/pytorch:25.02-py3",
     "checksum": {True: "sha256 and 64 hexadecimal digits", "bare": "64 hexadecimal digits",
-                 "list": "sha256 and 64 hexadecimal digits; several with spaces between them"},
-    "version": "a version, which begins with a number and has no epoch, such as 12.6 or 2.21.5-1+cuda12.4",
+                 "list": "sha256 and 64 hexadecimal digits; several separated by spaces"},
+    "version": "a version that begins with a number and has no epoch, such as 12.6 or 2.21.5-1+cuda12.4",
     "nccl_build": {True: "an exact version such as 2.21.5-1+cuda12.4, or a release such as 2.21.5", "exact": "an exact version such as 2.28.9-1+cuda13.0"},
     "package": {True: "a Debian package's name, or name=version", "pinned": "name==version",
-                "requirement": "name==version, with or without a condition behind ;"},
+                "requirement": "name==version, optionally with a condition after ;"},
     "one_version_each": "one version of each package",
     "capability": {True: "a compute capability without its dot, such as 90", "number": 'a compute capability without its dot, such as "90" for 9.0'},
-    "key": {"PGP PUBLIC KEY BLOCK": "an ASCII-armored public key and nothing else, or the absolute path of one on the controller",
-            "CERTIFICATE": "PEM text of certificates and no keys, or the absolute path of such a file on the controller"},
+    "key": {"PGP PUBLIC KEY BLOCK": "only an ASCII-armored public key, or the absolute path of one on the controller",
+            "CERTIFICATE": "PEM text of certificates without keys, or the absolute path of such a file on the controller"},
     "file": {True: "the absolute path of a file on the controller", "directory": "the absolute path of a folder on the controller"},
     "environment": {True: "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
-                    "unset": "names of letters, digits and _, not beginning with a digit, each with a text of one line, a number, or null to take it away"},
-    "command": "a command line, each quote closed, such as: python3 /data1/share/train.py",
-    "ids": "ids of checks; they are in the README of the role",
+                    "unset": "names of letters, digits and _, not beginning with a digit, each with a text of one line, a number, or null to remove it"},
+    "command": "a command line with all quotes closed, such as: python3 /data1/share/train.py",
+    "ids": "ids of checks, as listed in the README of the role",
     "nfs_option": {"mount": "one option of nfs(5), mount(8) or systemd.mount(5), such as hard, noatime, rsize=1048576",
                    "export": "one option of exports(5), such as rw, ro, sync, root_squash, no_root_squash, no_subtree_check"},
-    "apart": "a folder that is not below another one of the list",
-    "apart_from": "a folder that is not in the folder of a person or group in another tree",
-    "writable": "a folder of the host that is no system folder, or read_only",
-    "own_path": "for a server of the cluster, a target equal to its path, as the server uses the folder itself",
+    "apart": "a folder that is not below another folder of the list",
+    "apart_from": "a folder that is not in the folder of a user or group in another tree",
+    "writable": "a folder of the host that is not a system folder, or read_only",
+    "own_path": "for a server in the cluster, a target equal to its path, because the server uses the folder itself",
     "unique": "every value once",
     "same": "the same value for all hosts",
     "multiline": "any text",
@@ -306,21 +306,21 @@ _WORDS = {
 
 
 def texts_of_many_lines(rules):
-    """Return the paths of the texts in which rules allow line breaks."""
+    """Return the paths of texts that may contain line breaks."""
     return {rule["variable"] for rule in rules if rule["kind"] == "multiline"}
 
 
 def secretive(rules):
-    """Return {path: how it may be shown} of the variables whose values are never shown in full."""
+    """Return {path: function to display it} of the variables whose values are never shown in full."""
     how = {"environment": kinds.show_names, "key": kinds.show_key}
     return {rule["variable"]: how[rule["kind"]] for rule in rules if rule["kind"] in how}
 
 
 def reveal_at(path, value, paths):
-    """Return a value with what may be shown in the place of secrets; C(path) is where it is, such as mounts[0].environment.A."""
+    """Return a value with masked secrets; C(path) is its place, such as mounts[0].environment.A."""
     path = re.sub(r"\[[0-9]+\]", "[]", path)
     for name, how in paths.items():
-        # Also a text in the place of what should have held the secret.
+        # Also a text instead of the value that should have contained the secret.
         if path == name or path.startswith((name + ".", name + "[")) or (
                 not isinstance(value, (dict, list)) and name.startswith((path + ".", path + "["))):
             return how(value)
@@ -330,7 +330,7 @@ def reveal_at(path, value, paths):
 
 
 def _likely(rule, source, value, reveal):
-    """Return the advice on a path that is good in another spelling, or on an option that is nearly one, '' for any other value."""
+    """Return the advice for a path that is valid in another spelling, or for a misspelt option; '' for any other value."""
     kind = rule["kind"]
     if kind == "nfs_option" and isinstance(value, str):
         near = kinds.nearest_option(value, rule[kind])
@@ -338,14 +338,14 @@ def _likely(rule, source, value, reveal):
     if kind not in ("path", "device") or not isinstance(value, str) or not value.startswith("/"):
         return ""
     plain = kinds.normal_path(value)
-    # A value that is not shown is not shown in another spelling either.
+    # A hidden value is not shown in another spelling either.
     return "set %s to %s" % (source, show(plain)) if _GOOD[rule["kind"]](plain, rule[rule["kind"]]) and reveal(plain) == show(plain) else ""
 
 
 def _finding(rule, host, label, value, reveal):
     base = re.split(r"[.\[]", rule["variable"])[0]
     if rule["kind"] == "options":
-        # Behind the path of the rule and a dot.
+        # After the path of the rule and a dot.
         ((dummy, allowed, advice),) = kinds.option_faults({label[len(rule["variable"]) - len(base) + 1:]: value}, *rule["options"])
         rule = dict(rule, allowed=allowed, fix=advice)
     return finding(
@@ -356,7 +356,7 @@ def _finding(rule, host, label, value, reveal):
         found=reveal(host, base + label, value) if rule["kind"] != "environment" else "; ".join(kinds.environment_faults(value, rule["environment"])),
         source=base + label,
         fix=_likely(rule, base + label, value, functools.partial(reveal, host, base + label)) or rule.get("fix") or (
-            "give each entry a value of its own" if rule["kind"] == "unique" else "set %s to %s" % (base + label, _allowed(rule, value))),
+            "set a different value for each entry" if rule["kind"] == "unique" else "set %s to %s" % (base + label, _allowed(rule, value))),
     )
 
 
@@ -385,14 +385,14 @@ def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(
             if wrong is None:
                 wrong = judged[group] = _wrong(rule, host, select(values[host][base], path), evaluate, seen, values[host], groups)
             for label, value in wrong:
-                # What has been refused is not refused once more, as a whole or in part.
+                # Rejected values are not reported again, as a whole or in part.
                 before = blamed.setdefault((host, base), set())
                 if not any(label.startswith(other) or other.startswith(label) for other in before):
                     findings.append(_finding(rule, host, label, value, reveal))
                     if findings[-1]["verdict"] == "fail":
                         before.add(label)
         if kind == "same" and len(seen) > 1 and any(given(host, base) for host in values):
-            # Of values that differ on hundreds of hosts, a few tell enough.
+            # If values differ on hundreds of hosts, a few are enough.
             findings += [_finding(rule, host, label, value, reveal) for host, label, value in _differing(list(seen.values())[:_SHOWN])]
     return findings
 
@@ -401,7 +401,7 @@ _SHOWN = 4
 
 
 def _differing(found):
-    """Return (host, label, value) of values that should be the same; of dictionaries what they differ in."""
+    """Return (host, label, value) of values that should be the same; for dictionaries the keys that differ."""
     values = [value for dummy, dummy, value in found]
     if not all(isinstance(value, dict) for value in values):
         return found
@@ -410,20 +410,20 @@ def _differing(found):
 
 
 def _covers(mounts, folder):
-    """Return whether a folder is one of these exports or mounts, or lies below one."""
+    """Return whether a folder is one of these exports or mounts, or is below one."""
     names = [normal(entry.get("target") or entry.get("path")) for entry in mounts]
     return folder is None or any(normal(folder) == name or normal(folder).startswith("%s/" % name) for name in names)
 
 
 def _folders_of(tree, those):
-    """Return the folders that a tree has for people or groups."""
+    """Return the folders of users or groups in a tree."""
     only = set(tree.get("only") or [])
     return ["%s/%s" % (tree["path"], one["name"]) for one in those
             if not only or only.intersection((one.get("groups") or []) if tree["of"] == "users" else [one["name"]])]
 
 
 def _beside(target, share):
-    """Return whether a container can have a mount at a target, besides the folder of the collection and the first one of the share's path."""
+    """Return whether a container can have a mount at a target, in addition to the collection's folder and the first folder of the share's path."""
     if not kinds.is_path(target):
         return True
     ours = "/etc/trainyard"
@@ -480,12 +480,12 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
     return wrong
 
 
-# Roles whose name is a plain word: what begins so may be anybody's.
+# Roles whose name is a common word: variables with this prefix may belong to the user.
 _PLAIN_WORDS = ("cluster", "train", "upgrade", "verify")
 
 
 def unknown_variables(names, known, roles, used=()):
-    """Return {name: (likely meant name or '', how likely it is a mistake)} of variables that no role knows.
+    """Return {name: (likely name or '', likelihood of a mistake)} of variables that no role has.
 
     C(misspelt) is within two letters of a known name, C(prefix) has a known name's prefix in other words, C(maybe) may as well be the user's own. C(names)
     are those that the inventory sets. Names of the user's own are not among the answers: those that are like none of ours, and C(used), those that the
@@ -509,13 +509,13 @@ def unknown_variables(names, known, roles, used=()):
         if plain in folded:
             unknown[name] = (folded[plain], "misspelt")
             continue
-        # A short own name is near to many.
+        # A short name is near to many.
         near = kinds.nearest(plain, [other for size in range(len(plain) - 2, len(plain) + 3) for other in by_length.get(size, ())]) if len(plain) > 7 else ""
         of_other_prefix = sorted(folded[other] for other in _with_other_prefix(plain, by_suffix))
         if near and not _is_family(plain, near):
             unknown[name] = (folded[near], "misspelt")
         elif of_other_prefix:
-            # If the correct name is set as well, this variable is the user's own.
+            # If the correct name is set as well, this variable belongs to the user.
             if not set(of_other_prefix) & set(names):
                 unknown[name] = (" or ".join(of_other_prefix), "prefix")
         elif near or name.startswith(prefixes):
@@ -525,7 +525,7 @@ def unknown_variables(names, known, roles, used=()):
 
 
 def _by_suffix(known, roles):
-    """Return {what follows a role's prefix: [(words of the prefix, name)]} for prefixes of several words."""
+    """Return {text after a role's prefix: [(words of the prefix, name)]} for prefixes of several words."""
     found = {}
     for role in roles:
         words = role.split("_")
@@ -536,13 +536,13 @@ def _by_suffix(known, roles):
 
 
 def _with_other_prefix(name, by_suffix):
-    """Return the known names that lack a word of their prefix in this one, or have the words of it in another order: docker_version, nvidia_version."""
+    """Return known names that differ from this one by a missing word of the prefix or by the order of its words: docker_version, nvidia_version."""
     words, found = name.split("_"), set()
     for count in range(1, len(words)):
         for prefix, other in by_suffix.get("_".join(words[count:]), ()):
             given = words[:count]
             rest = iter(prefix)
-            # Without its first word, a prefix is a word that many have: container_name, driver_version.
+            # Without its first word, a prefix is a common word: container_name, driver_version.
             lacks = len(given) < len(prefix) and given[0] == prefix[0] and all(word in rest for word in given)
             if lacks or (given != prefix and sorted(given) == sorted(prefix)):
                 found.add(other)
@@ -550,7 +550,7 @@ def _with_other_prefix(name, by_suffix):
 
 
 def _is_family(name, other):
-    """Return whether two names differ by digits only: cluster_network2 is one of the user's own beside cluster_network."""
+    """Return whether two names differ only by digits: cluster_network2 belongs to the user if cluster_network exists."""
     return name != other and re.sub("_?[0-9]+", "", name) == re.sub("_?[0-9]+", "", other)
 
 
@@ -559,7 +559,7 @@ _OWN_GROUPS = ("cpu", "lead", "heat", "heap", "bead", "beads", "hear", "heard", 
 
 
 def _is_nearly(name, meant, foreign):
-    """Return whether a group's name may be one of ours, misspelt."""
+    """Return whether a group's name may be a misspelt name of this collection."""
     if name in (meant, meant + "s"):
         return True
     # gpu1 and gpu2 are parts of a cluster.
@@ -570,22 +570,22 @@ def _is_nearly(name, meant, foreign):
     if name[0] != meant[0]:
         return False
     if len(meant) == 3:
-        # Of three letters many a word is one away: gpt, gps. A letter too few or too many is left.
+        # Many words differ from a three-letter name by one letter: gpt, gps. So only a missing or additional letter counts.
         return kinds.distance(name, meant, 1) == 1 and (len(name) > 3 or (len(name) < 3 and not foreign))
     most = 2 if len(meant) > 5 and not foreign else 1
     return kinds.distance(name, meant, most) <= most
 
 
 def misspelt_groups(groups):
-    """Return {group: the one that is meant} of groups whose name is nearly one of ours and that hold what ours lacks."""
+    """Return {group: correct name} of groups with a misspelt name whose hosts the correct group lacks."""
     found = {}
     for name, hosts in groups.items():
         if not hosts or name in GROUPS or name in _OWN_GROUPS or name in ("all", "ungrouped"):
             continue
-        # A group whose hosts are not in the cluster serves another purpose: store, clustered.
+        # A group whose hosts are not in the cluster has another purpose: store, clustered.
         foreign = bool(groups.get("cluster")) and set(groups["cluster"]).isdisjoint(hosts)
         for meant in GROUPS:
-            # An umbrella over ours has all of its hosts.
+            # A parent group has all hosts of the correct group.
             if _is_nearly(name.lower(), meant, foreign) and not (groups.get(meant) and set(groups[meant]) <= set(hosts)):
                 found[name] = meant
                 break
@@ -593,7 +593,7 @@ def misspelt_groups(groups):
 
 
 def _same_address(hosts):
-    """Return {address: [hosts]} of the addresses that several hosts share; hosts is [(name, address, port)]."""
+    """Return {address: [hosts]} of addresses shared by several hosts; hosts is [(name, address, port)]."""
     shared = {}
     for name, address, port in hosts:
         try:
@@ -609,27 +609,27 @@ _BY_SSH = ("ssh", "smart", "paramiko", "paramiko_ssh")
 
 
 def _host_names(cluster, connections):
-    """Return the findings about names, which stand in ssh_config, known_hosts and the lists of hosts of launchers."""
+    """Return the findings about names, which are used in ssh_config, known_hosts and the host lists of launchers."""
     findings = []
     for host in cluster:
         if not kinds.is_host(host):
-            findings.append(finding("inventory-host-name", show(host), "fail", "letters, digits, - and _ between dots, 63 at most each and 253 in all",
+            findings.append(finding("inventory-host-name", show(host), "fail", "letters, digits, - and _ between dots, at most 63 each and 253 in total",
                                     show(host), "inventory_hostname", "rename the host, and set ansible_host to what ssh connects to"))
         elif len(cluster) > 1 and host.lower() in _OF_ITSELF and connections.get(host, {}).get("connection", "").rpartition(".")[2] in _BY_SSH:
-            findings.append(finding("inventory-host-name", host, "fail", "a name that means the same on all hosts", host, "inventory_hostname",
-                                    "name the host as the others know it, or set ansible_connection to local if it is the controller"))
+            findings.append(finding("inventory-host-name", host, "fail", "a name that resolves to the same host everywhere", host, "inventory_hostname",
+                                    "use the name by which the other hosts reach it, or set ansible_connection to local if it is the controller"))
     alike = {}
     for host in cluster:
         alike.setdefault(host.lower().rstrip("."), []).append(host)
     for hosts in alike.values():
         if len(hosts) > 1:
-            findings.append(finding("inventory-host-name", ", ".join(hosts), "fail", "names that differ by more than upper and lower case", ", ".join(hosts),
+            findings.append(finding("inventory-host-name", ", ".join(hosts), "fail", "names that differ in more than case", ", ".join(hosts),
                                     "inventory_hostname", "rename or remove one of %s" % ", ".join(hosts)))
     return findings
 
 
 def check_inventory(groups, connections):
-    """Return the findings about the inventory's shape.
+    """Return the findings about the structure of the inventory.
 
     C(groups) is {group: [hosts]}. C(connections) is {host: {address, port, connection, cluster_address, missing_lab_key, lab_command}} of the hosts of group
     cluster; the last two are the path of a key that only lab/lab.py makes and has not made, else empty, and what makes it.
@@ -640,17 +640,17 @@ def check_inventory(groups, connections):
     if "cluster" not in groups:
         others = ", ".join(sorted(set(groups) - {"all", "ungrouped"})) or "none"
         return misspelt + [finding("inventory-no-cluster", "localhost", "fail", "a group named cluster", "groups: %s" % others, where,
-                                   "put every server into a group named cluster; its order is the order of the ranks")]
+                                   "add every server to a group named cluster; its order is the order of the ranks")]
     cluster = groups["cluster"]
     if not cluster:
         return misspelt + [finding("inventory-empty-cluster", "localhost", "fail", "at least one host in group cluster", "group cluster has no host", where,
-                                   "put every server into group cluster; its order is the order of the ranks")]
+                                   "add every server to group cluster; its order is the order of the ranks")]
     findings = misspelt + _host_names(cluster, connections)
     for group in ("head", "storage", "gpu"):
         for host in groups.get(group, []):
             if host not in cluster:
                 findings.append(finding("inventory-outside-cluster", host, "fail", "every host of group %s is in group cluster" % group,
-                                        "%s is only in group %s" % (host, group), where, "add %s to group cluster, or take it out of group %s" % (host, group)))
+                                        "%s is only in group %s" % (host, group), where, "add %s to group cluster, or remove it from group %s" % (host, group)))
     for group in ("head", "storage"):
         if len(groups.get(group, [])) > 1:
             findings.append(finding("inventory-one-host", ", ".join(groups[group]), "fail", "at most one host in group %s" % group,
@@ -658,9 +658,10 @@ def check_inventory(groups, connections):
     every_host = dict.fromkeys(host for hosts in groups.values() for host in hosts)
     for host in every_host:
         if host in groups:
-            findings.append(finding("inventory-host-like-group", host, "fail", "a host's name is no group's name", "%s is a host and a group" % host, where,
-                                    "rename the host %s or the group: Ansible takes one for the other in patterns and variables" % host))
-    # Behind one forwarding address hosts differ in their port; local and container connections have no address of their own.
+            findings.append(finding("inventory-host-like-group", host, "fail", "a host name that differs from all group names",
+                                    "%s is a host and a group" % host, where,
+                                    "rename the host %s or the group: Ansible confuses them in patterns and variables" % host))
+    # Hosts behind one forwarding address differ in their port. Local and container connections have no address.
     by_ssh = [(host, entry["address"], str(entry["port"])) for host, entry in connections.items()
               if entry["connection"].rpartition(".")[2] in _BY_SSH]
     given = [(host, entry["cluster_address"], "") for host, entry in connections.items() if entry["cluster_address"]]
@@ -668,8 +669,8 @@ def check_inventory(groups, connections):
     for key in keys:
         names = ", ".join(host for host, entry in connections.items() if entry.get("missing_lab_key") == key)
         command = next(entry["lab_command"] for entry in connections.values() if entry.get("missing_lab_key") == key)
-        findings.append(finding("inventory-no-lab", names, "fail", "the key that the lab's hosts are reached with", "%s does not exist" % show(key),
-                                "ansible_ssh_private_key_file", "run %s, which makes these hosts and their key" % command))
+        findings.append(finding("inventory-no-lab", names, "fail", "the ssh key of the lab's hosts", "%s does not exist" % show(key),
+                                "ansible_ssh_private_key_file", "run %s, which creates these hosts and their key" % command))
     for variable, hosts in (("ansible_host", by_ssh), ("cluster_address", given)):
         for address, names in _same_address(hosts).items():
             listed = ", ".join(names)

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Brings files, directories and links of a host into place: module managed_files, and what a unit needs beside its command."""
+"""Manages files, directories and links of a host, for module managed_files and for the files of a unit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEW_MODE = {"file": "0644", "directory": "0755"}
 
 
 def read(path):
-    """Bytes of a file, None where there is none."""
+    """Bytes of a file, None if it does not exist."""
     try:
         with open(path, "rb") as stream:
             return stream.read()
@@ -45,7 +45,7 @@ def has_default_access_list(path):
 
 
 def shown(content):
-    """Text for a diff: a file that is no UTF-8 text is named as such instead of printed."""
+    """Text for a diff. A file that is not UTF-8 text is described instead of printed."""
     if content is None:
         return ""
     try:
@@ -73,20 +73,20 @@ class ManagedFiles:
         if entry["state"] == "link" and given != ["src"]:
             self.fail(entry, "a link needs src, its target, and no content")
         if entry["state"] in ("directory", "absent") and given:
-            self.fail(entry, f"content and src mean nothing for state {entry['state']}")
+            self.fail(entry, f"state {entry['state']} takes neither content nor src; remove them")
 
     def wanted(self, entry):
-        """New bytes of a file entry, None where its content stays as it is."""
+        """New bytes of a file entry, None if its content is not changed."""
         if entry["content"] is not None:
             new = entry["content"].encode("utf-8")
         else:
             new = read(entry["src"])
             if new is None:
                 if not self.module.check_mode:
-                    self.fail(entry, f"src {entry['src']} does not exist on this host")
+                    self.fail(entry, f"src '{entry['src']}' does not exist on this host; create it, or correct the path")
                 new = b""
         if os.path.isdir(entry["path"]):
-            self.fail(entry, "is a directory, a file is wanted; remove or rename it")
+            self.fail(entry, "is a directory, but a file is expected; remove or rename it")
         old = read(entry["path"])
         if old is not None and (not entry["replace"] or old == new) and not os.path.islink(entry["path"]):
             return None
@@ -98,7 +98,7 @@ class ManagedFiles:
         self.diff.append({"before_header": entry["path"], "after_header": entry["path"], "before": before, "after": after})
 
     def stage(self, entry, content):
-        """New content in a private folder; validated there, so that nothing live has changed when one is refused."""
+        """Write new content into a private folder and validate it there, so that nothing is changed if it is rejected."""
         if self.module.check_mode:
             return None
         handle, path = tempfile.mkstemp(dir=self.staging)
@@ -110,7 +110,7 @@ class ManagedFiles:
             argv = [part.replace("%s", path) for part in shlex.split(entry["validate"])]
             rc, out, err = self.module.run_command(argv)
             if rc != 0:
-                self.fail(entry, f"the new content was refused by «{' '.join(argv)}» (exit status {rc}) and nothing was changed: "
+                self.fail(entry, f"'{' '.join(argv)}' rejected the new content (exit status {rc}) and nothing was changed: "
                                  f"{(err or out).strip()}")
         return path
 
@@ -130,12 +130,12 @@ class ManagedFiles:
         if not os.path.lexists(path):
             return
         is_folder = os.path.isdir(path) and not os.path.islink(path)
-        # What an earlier entry has removed is still there in check mode.
+        # In check mode, files that an earlier entry removes still exist.
         left = sorted(name for name in os.listdir(path) if os.path.join(path, name) not in self.changed_paths) if is_folder else []
         if left and entry["leave_filled"]:
             return
         if left:
-            self.fail(entry, f"is not empty: it still holds {', '.join(left[:5])}")
+            self.fail(entry, f"is not empty: it still contains {', '.join(left[:5])}; remove them, or set leave_filled")
         self.note(entry, "directory\n" if is_folder else f"{'link' if os.path.islink(path) else 'file'}\n", "absent\n")
         if self.module.check_mode:
             return
@@ -149,18 +149,18 @@ class ManagedFiles:
         is_new = not os.path.isdir(path)
         if is_new:
             if os.path.lexists(path):
-                self.fail(entry, "is no directory, a directory is wanted; remove or rename it")
+                self.fail(entry, "is not a directory, but a directory is expected; remove or rename it")
             self.note(entry, "absent\n", "directory\n")
             if not self.module.check_mode:
                 os.makedirs(path)
-        # A mode would take away what the folder above gives by its default access list.
+        # A mode would restrict the permissions from the parent's default access list.
         self.attributes(entry, is_new and not has_default_access_list(path))
 
     def link(self, entry):
         path, target = entry["path"], entry["src"]
         old = os.readlink(path) if os.path.islink(path) else None
         if old is None and os.path.lexists(path):
-            self.fail(entry, "is no link, a link is wanted; remove or rename it")
+            self.fail(entry, "is not a link, but a link is expected; remove or rename it")
         if old != target:
             self.note(entry, f"{old or 'absent'}\n", f"{target}\n")
             if not self.module.check_mode:
@@ -187,10 +187,10 @@ class ManagedFiles:
                 if entry["state"] == "file":
                     is_new = not os.path.lexists(entry["path"])
                     if staged.get(number):
-                        # A file that was a link is replaced itself, not what the link points to.
+                        # If the path is a link, the link itself is replaced and not its target.
                         if os.path.islink(entry["path"]):
                             os.unlink(entry["path"])
-                        # The mode before the rename: a secret is never readable, not even for a moment.
+                        # Set the mode before the rename, so that a secret is never readable by others.
                         os.chmod(staged[number], int(entry["mode"] or NEW_MODE["file"], 8) if is_new or entry["mode"] else 0o600)
                         self.module.atomic_move(staged[number], entry["path"])
                     self.attributes(entry, is_new)

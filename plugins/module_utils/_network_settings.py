@@ -3,14 +3,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What NCCL, Gloo, MPI and Horovod are told of the cluster's networks. Pure functions over the members that M(cluster_members) returned."""
+"""Network settings of NCCL, Gloo, MPI and Horovod. Pure functions over the members that M(cluster_members) returned."""
 
 from __future__ import annotations
 
 __all__ = ["LAUNCHERS", "network_settings"]
 
 LAUNCHERS = ("horovodrun", "torchrun", "mpirun")
-# Of what these name, NCCL takes what a host has.
+# NCCL uses the listed devices that a host has.
 LISTS = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 
 
@@ -21,7 +21,7 @@ def _each(hosts, value):
 def network_settings(members, launcher, cluster_network, fabric_network):
     """Return the environment of each host's ranks and its fabric address by host name, horovodrun's interface, and problems and notes as sentences.
 
-    Hosts without a slot have no rank, and no say.
+    Hosts without slots have no ranks and are ignored.
     """
     hosts = [member for member in members if member["slots"]]
     names = list(dict.fromkeys(host["fabric_interface"] for host in hosts))
@@ -37,13 +37,12 @@ def network_settings(members, launcher, cluster_network, fabric_network):
     transports = {rdma["transport"] for rdma in over_rdma.values()}
     whole = len(over_rdma) == len(hosts) and len(transports) == 1
     if over_rdma and not whole:
-        # Ranks that can't agree on a transport hang.
-        notes.append("NCCL takes sockets, as the hosts don't have one RDMA transport on %s: %s" % (
+        # Ranks without a common transport hang.
+        notes.append("NCCL uses sockets, because the hosts have no common RDMA transport on %s: %s" % (
             fabric_network, _each(hosts, lambda host: (host["fabric_rdma"] or {"transport": "none"})["transport"])))
     environment = {}
     for host in hosts:
-        # Without the sign it is a beginning: bond0 is bond0.100 as well. Where RDMA carries the data, sockets are for the rendezvous alone; horovodrun
-        # has one name for both.
+        # Without the sign it is a prefix: bond0 also matches bond0.100. With RDMA, sockets are only for the rendezvous; horovodrun has one name for both.
         socket = host["interface"] if whole and launcher != "horovodrun" else host["fabric_interface"]
         settings = {"GLOO_SOCKET_IFNAME": host["fabric_interface"], "NCCL_SOCKET_IFNAME": "=" + socket}
         if whole:
@@ -55,7 +54,7 @@ def network_settings(members, launcher, cluster_network, fabric_network):
         if launcher == "horovodrun":
             settings["HOROVOD_GLOO_IFACE"] = host["fabric_interface"]
         if launcher != "torchrun":
-            # By network, as names may differ.
+            # By network, because names may differ.
             settings.update(OMPI_MCA_oob_tcp_if_include=cluster_network, OMPI_MCA_btl_tcp_if_include=fabric_network)
         environment[host["name"]] = {variable: value for variable, value in settings.items() if value}
 
@@ -67,7 +66,7 @@ def network_settings(members, launcher, cluster_network, fabric_network):
 
 
 def _one_for_all(environment, launcher):
-    """Return the environment that all hosts can have alike, by host, and what is not as on the host itself."""
+    """Return the common environment of all hosts, by host, and its differences from each host's own settings."""
     merged, notes = {}, []
     for variable in sorted(set().union(*environment.values())):
         values = {name: settings.get(variable, "none") for name, settings in environment.items()}
@@ -77,8 +76,8 @@ def _one_for_all(environment, launcher):
             merged[variable] = several[0]
         elif variable in LISTS:
             merged[variable] = "=" + ",".join(dict.fromkeys(",".join(value.lstrip("=") for value in several).split(",")))
-            notes.append("%s is %s for all ranks, as %s has one value for them, of which NCCL takes what a host has: %s" % (
+            notes.append("%s is %s for all ranks, because %s has one value for them, from which NCCL uses what a host has: %s" % (
                 variable, merged[variable], launcher, each))
         else:
-            notes.append("%s is not set, as %s has one value for all ranks: %s" % (variable, launcher, each))
+            notes.append("%s is not set, because %s has one value for all ranks: %s" % (variable, launcher, each))
     return {name: dict(merged) for name in environment}, notes

@@ -39,7 +39,7 @@ CAUSES = (
 # nvidia-smi(1), RETURN VALUE; for words that are not known here.
 EXIT_CODES = {4: "permission", 9: "driver_not_loaded", 12: "library_missing", 15: "gpu_lost"}
 
-# «GPU 0000:03:00.0:», «GPU0000:07:00.0:» or «GPU0: 0000:01:00.0:», the index only in the last; a domain has four digits or eight.
+# 'GPU 0000:03:00.0:', 'GPU0000:07:00.0:' or 'GPU0: 0000:01:00.0:', the index only in the last; a domain has four or eight digits.
 _LOST_GPU = re.compile(r"Unable to determine the device handle for GPU\s*?(?:\d{1,2}\s*:\s*)?"
                        r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:\s*([^\n]*)", re.IGNORECASE)
 _BEGIN, _END = re.compile(r"<nvidia_smi_log\b"), re.compile(r"</nvidia_smi_log[ \t\r\n]{0,9}>")
@@ -269,7 +269,7 @@ class _Reader:
         return None
 
     def _of_section(self, path):
-        """«N/A» may stand for a whole section."""
+        """'N/A' may replace a whole section."""
         section = self.node.find(path.rpartition("/")[0]) if "/" in path else None
         return " ".join(section.text.split()) or None if section is not None and len(section) == 0 and section.text else None
 

@@ -44,7 +44,7 @@ def dpkg_rows(text, count=3):
 
 
 def split_package(text):
-    """Name and version of «name» or «name=version»; the version is empty where none is asked for."""
+    """Name and version of 'name' or 'name=version'; the version is empty if none is requested."""
     name, _sign, version = text.partition("=")
     return name, version
 

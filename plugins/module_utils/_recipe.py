@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the training image is made of, and how one is recognised. Pure functions: data in, data out."""
+"""The content of the training image and its identification. Pure functions: data in, data out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LAYERS_LABEL = "trainyard.layers"
 REPOSITORY = "trainyard/training"
 
 FRAMEWORKS = ("tensorflow", "pytorch", "mxnet")
-# The first that Horovod's published source does not work with; no fix of the source is known.
+# The first version that Horovod's published source does not support; no fix of the source is known.
 NO_TENSORFLOW_FROM = (2, 16)
-# Python distributions that bring a framework.
+# Python distributions of the frameworks.
 DISTRIBUTIONS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "nvidia-tensorflow"),
     "pytorch": ("torch",),
@@ -29,21 +29,21 @@ DISTRIBUTIONS = {
 
 
 class RecipeError(ValueError):
-    """The recipe can't be worked out; the message names the variable."""
+    """The recipe cannot be computed; the message names the variable."""
 
 
 def digest(value):
-    """sha256 of data, the same for the same data whatever the order of its keys."""
+    """sha256 of data, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode("utf-8")).hexdigest()
 
 
 def layers_digest(layers):
-    """What label C(trainyard.layers) says of an image with these layers."""
+    """Value of label C(trainyard.layers) for an image with these layers."""
     return digest(list(layers))
 
 
 def horovod_variables(requires, architectures, overrides):
-    """HOROVOD_* variables for the build: what is required must be built or the build fails, and what isn't is left out where that saves something.
+    """HOROVOD_* variables for the build. Required parts must be built or the build fails. Other parts are left out if that saves time.
 
     C(overrides) come last; a value of None takes a variable away.
     """
@@ -52,22 +52,22 @@ def horovod_variables(requires, architectures, overrides):
     transports = parts["controllers"] + parts["tensor_operations"]
     variables["HOROVOD_WITH_MPI" if "mpi" in transports else "HOROVOD_WITHOUT_MPI"] = "1"
     if "gloo" in transports:
-        # Not left out otherwise: horovodrun needs it wherever no mpirun is.
+        # Not left out otherwise, because horovodrun needs it without mpirun.
         variables["HOROVOD_WITH_GLOO"] = "1"
     if "ccl" in transports:
         variables["HOROVOD_CPU_OPERATIONS"] = "CCL"
     if "nccl" in transports:
-        # Shared: the NCCL that is pinned is the one that runs, and a static one crashes beside a shared CUDA runtime before Horovod 0.28.
+        # Shared, so that the pinned NCCL is used; a static one crashes with a shared CUDA runtime before Horovod 0.28.
         variables.update(HOROVOD_GPU="CUDA", HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_NCCL_LINK="SHARED")
     if architectures:
-        # Where the framework has CUDA, Horovod compiles kernels whatever carries the data.
+        # If the framework has CUDA, Horovod compiles kernels for any transport.
         variables["HOROVOD_BUILD_CUDA_CC_LIST"] = ",".join(str(each) for each in architectures)
     variables.update(overrides or {})
     return dict((name, str(value)) for name, value in variables.items() if value is not None)
 
 
 def recipe_hash(parts):
-    """Hash over everything that decides what is in the image, and nothing else: no mirror, CA, proxy or fact of a host."""
+    """Hash over everything that determines the content of the image, and nothing else: no mirror, CA, proxy or fact of a host."""
     return digest(parts)
 
 
@@ -82,10 +82,10 @@ def archive_image(path, name):
                     config = archive.extractfile(image["Config"]).read()
                     return {"id": "sha256:" + hashlib.sha256(config).hexdigest(), "layers": json.loads(config.decode("utf-8"))["rootfs"]["diff_ids"]}
     except (OSError, KeyError, ValueError, tarfile.TarError) as exc:
-        raise RecipeError("training_image_base_archive: %s can't be read as an archive of docker save: %s" % (path, exc))
+        raise RecipeError("training_image_base_archive: '%s' cannot be read as an archive of docker save: %s" % (path, exc))
     there = sorted(tag for image in images for tag in image.get("RepoTags") or [])
-    raise RecipeError("training_image_base_archive: %s has no image named %s (training_image_base). It has: %s. Name one of these, or save it under that name"
-                      % (path, wanted, ", ".join(there) or "none with a name"))
+    raise RecipeError("training_image_base_archive: '%s' has no image named '%s' (training_image_base). It has: %s. Set one of these, or "
+                      "save it under that name" % (path, wanted, ", ".join(there) or "none with a name"))
 
 
 def _package_names(packages):
@@ -99,7 +99,7 @@ def _package_names(packages):
 
 
 def base_problems(base, probe, requires, variables, packages, apt_packages, nccl_version):
-    """Why Horovod can't be compiled on this base as required: one sentence each, empty where nothing is in the way.
+    """Why Horovod cannot be compiled on this base as required: one sentence each, empty if it can.
 
     C(probe) is what step C(probe) of the recipe says of the base.
     """
@@ -108,32 +108,32 @@ def base_problems(base, probe, requires, variables, packages, apt_packages, nccl
     python_packages = _package_names(packages)
     for name in requires.get("frameworks") or []:
         if not probe["frameworks"][name] and not python_packages & set(DISTRIBUTIONS[name]):
-            problems.append("training_image_requires.frameworks has %s, which %s does not have: add it to training_image_python_packages with its version "
-                            "(%s==...), or name a base that has it" % (name, base, DISTRIBUTIONS[name][0]))
+            problems.append("training_image_requires.frameworks has %s, but %s does not have it: add it to training_image_python_packages with its version "
+                            "(%s==...), or set a base that has it" % (name, base, DISTRIBUTIONS[name][0]))
     tensorflow = versions["tensorflow"] or "0"
     if "tensorflow" in (requires.get("frameworks") or []) and tuple(int(part) for part in re.findall(r"\d+", tensorflow)[:2]) >= NO_TENSORFLOW_FROM:
-        problems.append("training_image_requires.frameworks has tensorflow, but with TensorFlow %s (Keras 3) in %s the published Horovod fails when it runs "
-                        "(horovod #4040, #4290): name a base with TensorFlow 2.15 or older, or one that brings a Horovod of its own (NGC's through 25.02)"
+        problems.append("training_image_requires.frameworks has tensorflow, but with TensorFlow %s (Keras 3) in %s the published Horovod fails at run time "
+                        "(horovod #4040, #4290): set a base with TensorFlow 2.15 or older, or one with its own Horovod (NGC's through 25.02)"
                         % (tensorflow, base))
     operations = requires.get("tensor_operations") or []
     if "nccl" in operations:
         why = "training_image_requires.tensor_operations has nccl, "
         if not versions["cuda"]:
-            problems.append(why + "for which Horovod is compiled with CUDA, and %s has no CUDA compiler (nvcc): name a base with CUDA's development files, or "
-                            "take nccl out" % base)
+            problems.append(why + "which needs Horovod compiled with CUDA, but %s has no CUDA compiler (nvcc): set a base with CUDA's development files, or "
+                            "remove nccl" % base)
         elif probe["frameworks"]["pytorch"] and not probe["torch_cuda"] and "pytorch" in (requires.get("frameworks") or []) and "torch" not in python_packages:
-            problems.append(why + "but PyTorch %s in %s is a CPU build: name a base whose PyTorch has CUDA, or take nccl out" % (versions["torch"], base))
+            problems.append(why + "but PyTorch %s in %s is a CPU build: set a base whose PyTorch has CUDA, or remove nccl" % (versions["torch"], base))
         elif not (probe["nccl_header"] or nccl_version):
-            problems.append(why + "and %s has no nccl.h: set training_image_nccl_version (for example 2.28.9-1+cuda13.0) and training_image_apt_repositories, "
+            problems.append(why + "but %s has no nccl.h: set training_image_nccl_version (for example 2.28.9-1+cuda13.0) and training_image_apt_repositories, "
                             "or HOROVOD_NCCL_HOME in training_image_build_variables" % base)
     if "ddl" in operations and variables.get("HOROVOD_GPU_ALLREDUCE") != "DDL":
-        problems.append("training_image_requires.tensor_operations has ddl, which this recipe does not build by itself: name a base whose Horovod has it, "
+        problems.append("training_image_requires.tensor_operations has ddl, which this recipe does not build by default: set a base whose Horovod has it, "
                         "or set HOROVOD_GPU_ALLREDUCE to DDL in training_image_build_variables")
     build = NcclBuild.parse(nccl_version)
     if build and versions["cuda"] and str(build.cuda_major) != versions["cuda"].partition(".")[0]:
-        problems.append("training_image_nccl_version: %s is for CUDA %s, and %s has CUDA %s: name the pair for that CUDA" % (
+        problems.append("training_image_nccl_version: '%s' is for CUDA %s, but %s has CUDA %s: set a build for that CUDA" % (
             nccl_version, build.cuda_major, base, versions["cuda"]))
     if not probe["apt"] and (nccl_version or apt_packages):
         problems.append("%s has no apt-get, so neither training_image_nccl_version nor training_image_apt_packages can be installed: "
-                        "name a base of Debian or Ubuntu" % base)
+                        "set a base of Debian or Ubuntu" % base)
     return problems

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A JSON file on the host that tells what was there before, or what was made: what teardown needs and can't see."""
+"""A JSON file on the host that records the former state, or what was created, for teardown."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["read_record", "write_record"]
 
 
 def read_record(module, path):
-    """Return the content of a record, {} where there is none; one that can't be read fails the module."""
+    """Return the content of a record, {} if there is none. An unreadable record fails the module."""
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        return module.fail_json(msg="%s is no JSON (%s), and holds what teardown needs: restore it, or remove it to keep what is there" % (path, error))
+        return module.fail_json(msg="%s is not JSON (%s), but teardown needs it: restore it, or remove it to keep the current state" % (path, error))
 
 
 def write_record(module, path, record):
-    """Write a record and its folder down to the disk; one that holds nothing is removed. Nothing happens in check mode."""
+    """Write a record and sync it to disk. An empty record is removed. Does nothing in check mode."""
     if module.check_mode:
         return
     if not any(record.values()):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The mesh of sshd and ssh between the training containers: whose key is whose, and what a login says. Pure functions."""
+"""Keys and logins of the training containers' ssh mesh. Pure functions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ KINDS = {"host_key": "host key of the container's sshd", "public_key": "key that
 
 
 class ParseError(ValueError):
-    """The text can't be understood; the message says where."""
+    """The text cannot be parsed; the message gives the place."""
 
 
 def without_comment(public_key):
-    """Return type and key of a public key: what makes it the same key."""
+    """Return type and key of a public key, which identify it."""
     words = public_key.split()
     if len(words) < 2:
-        raise ParseError("no public key: %r" % public_key)
+        raise ParseError("not a public key: %r" % public_key)
     return " ".join(words[:2])
 
 
@@ -36,17 +36,17 @@ def fingerprint(public_key):
     try:
         blob = base64.b64decode(without_comment(public_key).split()[1], validate=True)
     except binascii.Error as error:
-        raise ParseError("no public key: %r" % public_key) from error
+        raise ParseError("not a public key: %r" % public_key) from error
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def parse_record(text):
-    """Return what cluster.json holds; {} where the file is empty."""
+    """Return the content of cluster.json; {} if the file is empty."""
     if not text.strip():
         return {}
     try:
         record = json.loads(text)
-        # Every later step relies on these.
+        # Every later step needs these.
         {entry["name"]: (entry["host_key"], entry["public_key"]) for entry in record["hosts"]}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ParseError("not a record of the cluster: %r" % error) from error
@@ -61,7 +61,7 @@ def _recorded(answer, name):
 
 
 def mesh_members(members, answers):
-    """Put the members' keys together.
+    """Merge the members' keys.
 
     C(members) is the cluster in rank order, C(answers) has for each host that was asked what M(ssh_mesh_keys) returned. Returns
 
@@ -93,7 +93,7 @@ def mesh_members(members, answers):
             unknown.append(name)
         elif not answer.get("host_key"):
             kept.append(name)
-        # A host that is away can't be asked for its interface, nor for its slots where the inventory doesn't say.
+        # The interface of an absent host is unknown, and so are its slots if the inventory does not set them.
         earlier = next((entry for dummy, entry in records if entry), {})
         hosts.append({
             "name": name,
@@ -116,7 +116,7 @@ def mesh_members(members, answers):
     return {"hosts": hosts, "kept": kept, "unknown": unknown, "changed": changed, "behind": behind}
 
 
-# What ssh prints -> cause. The first that is found counts.
+# Output of ssh -> cause. The first match counts.
 _CAUSES = (
     ("host_key_changed", r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending \S+ key in"),
     ("host_key_unknown", r"No \S+ host key is known for|Host key verification failed"),
@@ -130,25 +130,25 @@ _CAUSES = (
     ("ssh_missing", r"not found|No such file or directory"),
 )
 _FIXES = {
-    "host_key_changed": "find out why {name} answers with another key than the one on record. If it was replaced on purpose, run "
+    "host_key_changed": "find out why the key of {name} differs from the one on record. If it was replaced on purpose, run "
                         "training_environment.yml -e training_sshd_rotate_keys=true --limit {name}",
-    "host_key_unknown": "run site.yml without --limit, so that {name} makes its keys known",
-    "login_refused": "run training_environment.yml for all hosts, which writes authorized_keys on each; if it is refused again, sshd says why in "
+    "host_key_unknown": "run site.yml without --limit, which distributes the keys of {name}",
+    "login_refused": "run training_environment.yml for all hosts, which writes authorized_keys on each; if the login fails again, read sshd's output in "
                      "`docker logs` of the container on {name}",
     "name_unresolved": "run site.yml: /etc/trainyard/ssh/ssh_config lacks {name}",
-    "connection_refused": "no sshd listens on {name}: run training_environment.yml, which starts container and sshd; if it ends again, `docker logs` of the "
-                          "container there says why",
-    "timeout": "look for a firewall between the hosts on the cluster network, and whether {name} is up",
-    "no_banner": "{name} accepts connections and its sshd does not answer, so no firewall is in the way: the container's sshd is stopped or "
+    "connection_refused": "no sshd listens on {name}: run training_environment.yml, which starts container and sshd; if it stops again, read "
+                          "`docker logs` of the container there",
+    "timeout": "check for a firewall between the hosts on the cluster network, and whether {name} is up",
+    "no_banner": "{name} accepts connections but its sshd does not answer, so no firewall blocks them: the container's sshd is stopped or "
                  "hangs, the container is paused, or the host is overloaded. Run training_environment.yml, which restarts its sshd",
-    "unreachable": "look at the cluster network's interface of both hosts",
-    "connection_closed": "look at `docker logs` of the container on {name}: sshd closed the connection before the login",
-    "ssh_missing": "the image lacks ssh or our wrapper, or they were removed from the container: run training_environment.yml",
-    "unknown": "run the same in the container by hand: ssh -v {name}",
+    "unreachable": "check the interface on the cluster network of both hosts",
+    "connection_closed": "read `docker logs` of the container on {name}: sshd closed the connection before the login",
+    "ssh_missing": "the image lacks ssh or the collection's wrapper, or they were removed from the container: run training_environment.yml",
+    "unknown": "run in the container: ssh -v {name}",
 }
-#: Causes that may pass by themselves: sshd is just being started.
+#: Causes that may be temporary while sshd starts.
 PASSING = ("connection_refused", "timeout", "no_banner", "unreachable", "connection_closed")
-#: Causes that only say that a host isn't there.
+#: Causes that only mean that a host is absent.
 ABSENT = ("connection_refused", "timeout", "unreachable")
 
 
@@ -166,21 +166,21 @@ def judge_login(name, rc, stderr):
 
 
 def seconds(text):
-    """Return a time as C(date +%s.%N) prints it; null for what is none (not every date knows %N)."""
+    """Return a time printed by C(date +%s.%N); null for other text (not every date supports %N)."""
     return float(text) if re.match(r"[0-9]+(\.[0-9]+)?$", text) else None
 
 
 def clock_ahead(login, clock):
-    """Return between which seconds a clock, which was read at some time during the login, is ahead of this host's; null where one of them isn't known."""
+    """Return bounds of how far a clock, read during the login, is ahead of this host's; null if one of them is unknown."""
     if None in (clock, login["began"], login["ended"]):
         return None
     return [round(clock - login["ended"], 3), round(clock - login["began"], 3)]
 
 
 def clocks(proofs):
-    """Return, for each host, how far its clock is ahead of the middle one of all, and how uncertain that is.
+    """Return, for each host, how far its clock is ahead of the median of all, and the uncertainty.
 
-    One host's logins, which were at once, tell. Where two are in the middle, the one nearer to that host's own counts.
+    Uses the simultaneous logins of one host. With two median clocks, the one nearer to that host's clock counts.
     """
     for proof in proofs.values():
         ahead = {login["name"]: login["session"].get("clock_ahead_s") for login in proof["logins"]}
@@ -193,7 +193,7 @@ def clocks(proofs):
 
 
 def parse_logins(text, token):
-    """Split what the script in the container printed: for each peer its rc, stdout and stderr, and when the login C(began) and C(ended) by this host's clock.
+    """Parse the output of the script in the container: rc, stdout and stderr of each peer, and the times when the login C(began) and C(ended).
 
     Each peer's part is C(<token> <rc> <began> <ended>), then its lines, each with C(o ) or C(e ) before it. A clock that wasn't told is null.
     """
@@ -210,7 +210,7 @@ def parse_logins(text, token):
 
 
 def mesh_problems(proofs, members, hosts):
-    """Name what keeps the mesh from being complete.
+    """Return the problems of the mesh.
 
     C(proofs) has for each host in play what M(ssh_mesh_info) returned, C(hosts) is what P(mesh_members) made. Returns
 
@@ -228,7 +228,7 @@ def mesh_problems(proofs, members, hosts):
 
     for source, proof in proofs.items():
         if proof["cause"]:
-            find("container", "%s: its container can't be asked (%s): %s" % (source, proof["cause"], proof["fix"]), source)
+            find("container", "%s: its container does not answer (%s): %s" % (source, proof["cause"], proof["fix"]), source)
         for login in proof["logins"]:
             target = login["name"]
             if login["cause"] in ABSENT and target not in in_play:
@@ -237,12 +237,12 @@ def mesh_problems(proofs, members, hosts):
                 evidence = login["evidence"]
                 if login["cause"] == "host_key_changed":
                     evidence += ", %s is on record" % fingerprint(expected[target])
-                find("login", "%s can't log in to %s (%s): %s. Fix: %s" % (source, target, login["cause"], evidence, login["fix"]), source, target)
+                find("login", "%s cannot log in to %s (%s): %s. Fix: %s" % (source, target, login["cause"], evidence, login["fix"]), source, target)
             else:
                 way_back = login["session"].get("way_back", "")
                 if way_back not in ("", "open"):
-                    find("way_back", "the container of %s can't connect to %s on a port that is not sshd's (%s), as ranks have to. Fix: let a firewall pass "
-                         "all TCP between the hosts on the cluster network" % (target, source, way_back), source, target)
+                    find("way_back", "the container of %s cannot connect to %s on another port than sshd's (%s), but ranks need that. Fix: allow in "
+                         "the firewall all TCP between the hosts on the cluster network" % (target, source, way_back), source, target)
                 if target in proofs:
                     for about, problem in _differences(source, target, login["session"], proofs[target]["container"]):
                         find(about, problem, source, target)
@@ -250,20 +250,20 @@ def mesh_problems(proofs, members, hosts):
 
 
 def _has(name, found, wanted):
-    """Whether a session's variable is the container's. To LD_LIBRARY_PATH a login may add: NGC's images put CUDA's compatibility folder first."""
+    """Whether a session's variable matches the container's. A login may extend LD_LIBRARY_PATH: NGC's images add CUDA's compatibility folder."""
     entries = iter(found.split(":"))
     return found == wanted or (name == "LD_LIBRARY_PATH" and wanted != "" and all(entry in entries for entry in wanted.split(":")))
 
 
 def _differences(source, target, session, container):
-    """What a session has, against what Docker says about the container at the other end."""
+    """Differences between a session and Docker's data of the container at the other end."""
     if session["container_id"] != container["id"]:
-        return [("session", "%s logs in to container %s under the name %s, whose container is %s: two hosts share an address, or a second sshd listens there"
-                 % (source, session["container_id"][:12] or "(none)", target, container["id"][:12]))]
+        return [("session", "%s logs in to container %s under the name %s, but that host's container is %s: two hosts share an address, or a second "
+                 "sshd listens there" % (source, session["container_id"][:12] or "(none)", target, container["id"][:12]))]
     # The entrypoint writes the sessions' environment when the container starts.
-    found = [("session", "%s is %r, in the container %r. Fix: restart the container on %s when no job runs there; if it stays, see what the image's own login "
-              "files set" % (name, session["environment"].get(name, ""), value, target))
+    found = [("session", "%s is %r, in the container %r. Fix: restart the container on %s when no job runs there; if the difference stays, check what "
+              "the image's login files set" % (name, session["environment"].get(name, ""), value, target))
              for name, value in container["environment"].items() if not _has(name, session["environment"].get(name, ""), value)]
     if container["memlock"] is not None and session["memlock"] != container["memlock"]:
-        found.append(("memlock", "ulimit -l is %s, the container was given %s" % (session["memlock"], container["memlock"])))
+        found.append(("memlock", "ulimit -l is %s, but the container has %s" % (session["memlock"], container["memlock"])))
     return [(about, "a session from %s on %s lacks what a job needs: %s" % (source, target, difference)) for about, difference in found]

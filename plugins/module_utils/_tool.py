@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Run a tool where it lives: on the host, in a running container, behind that container's ssh, or in a throwaway container of an image.
+"""Run a tool on the host, in a running container, through that container's ssh, or in a temporary container of an image.
 
 What kept the tool from running comes back as a cause, not as an exception: the callers are info modules, whose roles decide on it.
 """
@@ -20,8 +20,8 @@ import uuid
 
 from typing import NamedTuple
 
-# Unbuffered: a Python tool that dies on its way out (a GPU library's exit handler) would take what it printed with it.
-# Directory /: in one that was deleted meanwhile Python's subprocesses fail.
+# Unbuffered, because a Python tool that crashes at exit (in a GPU library's exit handler) would lose its output.
+# Directory /, because Python's subprocesses fail in a deleted directory.
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}
 DIRECTORY = "/"
 
@@ -32,7 +32,7 @@ _NO_ENGINE = re.compile(r"cannot connect to the docker daemon|permission denied 
 
 
 class Run(NamedTuple):
-    """How it ended. C(cause) is empty where the tool itself ran; else C(evidence) is the line that shows the cause."""
+    """Result of a run. C(cause) is empty if the tool itself ran; else C(evidence) is the line that shows the cause."""
 
     rc: int
     stdout: str
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 
 def tool_options(timeout, executable=None):
-    """The options that doc fragment C(tool) describes, with a module's own defaults."""
+    """The options of doc fragment C(tool), with a module's own defaults."""
     options = {"container": {"type": "str"}, "timeout": {"type": "int", "default": timeout}}
     return dict(options, executable={"type": "str", "default": executable}) if executable else options
 
@@ -52,12 +52,12 @@ def check_names(module, *options):
     for option in options:
         name = module.params[option]
         if name is not None and (not name.strip() or name.startswith("-")):
-            module.fail_json(msg=f"{option}: «{name}» is no name")
+            module.fail_json(msg=f"{option}: '{name}' is not a valid name; use one that is not empty and does not begin with -")
 
 
 def check_timeout(module):
     if module.params["timeout"] < 1:
-        module.fail_json(msg=f"timeout: {module.params['timeout']} is too short: 1 second or more")
+        module.fail_json(msg=f"timeout: '{module.params['timeout']}' is too short; set 1 second or more")
 
 
 def run_tool(module, command, timeout, container=None, image=None, ssh_host=None, ssh_port=None):
@@ -75,7 +75,7 @@ def run_tool(module, command, timeout, container=None, image=None, ssh_host=None
     options = [f"--env={key}={value}" for key, value in ENVIRONMENT.items()] + [f"--workdir={DIRECTORY}"]
 
     if image:
-        # By its id, which docker run never pulls.
+        # By its id, because docker run never pulls an id.
         found = _run(module, [docker, "image", "inspect", "--format={{.Id}}", image], timeout)
         if found.rc != 0:
             return found if found.cause == "timeout" else _cause_of_docker(found, "image_missing")
@@ -89,7 +89,7 @@ def run_tool(module, command, timeout, container=None, image=None, ssh_host=None
     inside = list(command)
     if ssh_host:
         exports = " ".join(f"{key}={shlex.quote(value)}" for key, value in ENVIRONMENT.items())
-        # With its own timeout: what ssh has started over there outlives ssh.
+        # With its own timeout, because remote processes survive the end of ssh.
         remote = f"cd {DIRECTORY} && {exports} exec timeout --kill-after=2 {timeout} " + " ".join(shlex.quote(word) for word in command)
         inside = ["ssh", "-o", "BatchMode=yes", "-p", str(ssh_port), "--", ssh_host, remote]
     run = _run(module, [docker, "exec", *options, f"--env=TRAINYARD_CHECK={token}", container, *inside], timeout)
@@ -101,7 +101,7 @@ def run_tool(module, command, timeout, container=None, image=None, ssh_host=None
 
 
 def _run(module, argv, timeout):
-    """Run it in a process group of its own, which ends as a whole after C(timeout) seconds.
+    """Run it in its own process group, which is killed as a whole after C(timeout) seconds.
 
     Not by run_command and timeout(1): run_command looks twice in a row whether a program that has closed its output has ended too. Where it ends between
     the two, which timeout(1) does once in a hundred times, run_command waits for a second for nothing.
@@ -113,16 +113,16 @@ def _run(module, argv, timeout):
             expired.set()
             _signal(group, signal.SIGTERM)
             ended.wait(2)
-            # Also where the tool itself has ended: what it has started may not have.
+            # Also if the tool itself has ended, because its children may still run.
             _signal(group, signal.SIGKILL)
 
-    # Files, as what it leaves running may hold a pipe open for ever.
+    # Files, because remaining children could keep a pipe open for ever.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         try:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=DIRECTORY, env=dict(os.environ, **ENVIRONMENT),
                                        start_new_session=True)
         except OSError as exc:
-            module.fail_json(msg=f"{argv[0]} can't be run: {exc.strerror}")
+            module.fail_json(msg=f"{argv[0]} cannot be run: {exc.strerror}")
         watch = threading.Thread(target=end, args=(process.pid,))
         watch.start()
         rc = process.wait()
@@ -133,7 +133,7 @@ def _run(module, argv, timeout):
             stream.seek(0)
             texts.append(stream.read().decode("utf-8", "replace"))
     if expired.is_set():
-        return Run(124, *texts, "timeout", f"no end after {timeout} s")
+        return Run(124, *texts, "timeout", f"it did not end within {timeout} s")
     return Run(rc, *texts)
 
 
@@ -145,7 +145,7 @@ def _signal(group, number):
 
 
 def _kill(module, docker, container, token):
-    """docker exec leaves its process in the container when it is killed itself: find it by its environment."""
+    """If docker exec is killed, its process stays in the container. Find it by its environment."""
     _rc, stdout, _stderr = module.run_command([docker, "top", container, "-eo", "pid"])
     for pid in [int(word) for word in stdout.split() if word.isdigit()]:
         try:

@@ -58,7 +58,7 @@ def abridge(lines, limit, log):
         return lines
     head = limit // 4
     tail = limit - head - 1
-    return lines[:head] + ["... %d lines left out here; all are in %s" % (len(lines) - head - tail, log)] + lines[-tail:]
+    return lines[:head] + ["... %d lines left out here; see the whole log in %s" % (len(lines) - head - tail, log)] + lines[-tail:]
 
 
 def start_script(unit, directory, command, environment, working_directory, lease):
@@ -159,7 +159,7 @@ def parse_look(text):
     elif active in ("inactive", "failed"):
         end = {"rc": 255, "result": "lost", "signal": None, "uptime": int(uptime) / 100.0}
     elif active not in ACTIVE:
-        raise ValueError("systemctl cannot say whether it runs: %s" % active)
+        raise ValueError("systemctl cannot tell whether it runs: %s" % active)
     data = base64.b64decode("".join(lines[begin + 8:lines.index("trainyard-seen")]))
     return {"end": end, "inode": int(inode), "offset": int(offset), "skipped": int(skipped), "data": data}
 

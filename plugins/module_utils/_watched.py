@@ -3,10 +3,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What was seen of hosts while role verify measured their bandwidth, judged: counters of the fabric, use of the GPUs, NCCL's connections.
+"""Checks of observations while role verify measured the bandwidth: counters of the fabric, use of the GPUs, NCCL's connections.
 
 Pure. C(watched) is what the job (files/all_reduce.py, files/horovod_all_reduce.py) has left of that: ranks, size_bytes, iterations, error, and by host ranks,
-sent_bytes, received_bytes, gpus (percent), via (what NCCL's log has after « via », each once). Some tools have more of it, or something else:
+sent_bytes, received_bytes, gpus (percent), via (the text after ' via ' in NCCL's log, each once). Some tools add other values:
 
 - reduced_bytes: the least and the most of size_bytes x iterations, of one that has reduced messages of several sizes;
 - ring: false where it is not known by which algorithm that was done;
@@ -26,15 +26,15 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import qua
 
 __all__ = ["fabric_counters", "gpus_busy", "nccl_transport"]
 
-#: By how much counters may differ from what the job must have moved. Headers and acknowledgements of TCP are 8 % at most.
+#: Allowed difference of counters from the expected traffic. Headers and acknowledgements of TCP are at most 8 %.
 TOLERANCE = 0.2
-#: Fewer bytes than these may be anyone's.
+#: Fewer bytes may be other traffic.
 LEAST_BYTES = 4 << 20
-#: Below it, the headers of Gloo's pieces count.
+#: Below this size, the headers of Gloo's pieces matter.
 LEAST_PIECE = GLOO_PIECE >> 8
-#: NCCL's name of a connection by NVLink switches that reach over several hosts.
+#: NCCL's name of a connection through NVLink switches across hosts.
 MULTI_HOST_NVLINK = "P2P/MNNVL"
-#: Percent from which on a GPU is in use: its kernels follow each other without a pause.
+#: Percent from which a GPU counts as busy: its kernels run without pauses.
 BUSY = 50
 COUNTERS = "counters of the fabric's cards in sysfs"
 LOG = "NCCL's log (NCCL_DEBUG=INFO)"
@@ -56,18 +56,18 @@ def _transports(watched, hosts):
 
 
 def _moved(watched):
-    """The least and the most that must have left each host, and arrived there; they are the same where the algorithm is known."""
+    """The minimum and the maximum of bytes that each host must have sent and received; equal if the algorithm is known."""
     if watched.get("ring", True):
         return (must_move(watched["size_bytes"], watched["iterations"], watched["ranks"]),) * 2
     return may_move(*watched.get("reduced_bytes") or (watched["size_bytes"] * watched["iterations"],) * 2)
 
 
 def fabric_counters(watched, facts, host, carrier):
-    """Whether the host's fabric has carried the job's data, in both directions."""
+    """Whether the host's fabric carried the job's data in both directions."""
     least, most = _moved(watched)
     seen = watched["hosts"][host]
     cards = _cards(facts, host)
-    amount = _gb(least) if least == most else "%s to %s, as NCCL's algorithm is its choice," % (_gb(least), _gb(most))
+    amount = _gb(least) if least == most else "%s to %s, depending on NCCL's algorithm," % (_gb(least), _gb(most))
     expected = "%s each way over %s, within %d %%" % (amount, cards, TOLERANCE * 100)
 
     def told(verdict, found, fix=""):
@@ -75,22 +75,23 @@ def fabric_counters(watched, facts, host, carrier):
 
     moved = {"sent": seen["sent_bytes"], "received": seen["received_bytes"]}
     if None in moved.values():
-        return told("skipped", "%s has no counters that can be read" % cards)
+        return told("skipped", "%s has no readable counters" % cards)
     if least < LEAST_BYTES or (carrier == "gloo" and watched["size_bytes"] < LEAST_PIECE * 2 * watched["ranks"]):
-        return told("skipped", "the job moved too little to be told from other traffic: %d bytes in messages of %d" % (least, watched["size_bytes"]))
+        return told("skipped", "the job moved too few bytes to distinguish them from other traffic: %d bytes in messages of %d" % (
+            least, watched["size_bytes"]))
     if any(name == MULTI_HOST_NVLINK for name in _transports(watched, list(watched["hosts"]))):
-        return told("skipped", "ranks of several hosts are connected by NVLink (%s), which the cards' counters do not count" % MULTI_HOST_NVLINK)
+        return told("skipped", "ranks of several hosts are connected by NVLink (%s), which is not in the cards' counters" % MULTI_HOST_NVLINK)
     found = "; ".join("%s %s%s" % (way, _gb(value), " (%+.0f %%)" % (100 * (value / least - 1)) if least == most else "") for way, value in moved.items())
     if min(moved.values()) < (1 - TOLERANCE) * least:
-        return told("fail", found, "the job's data went another way: look at %s's routes and addresses on the fabric network, at cluster_fabric_network, "
-                                   "and at NCCL_SOCKET_IFNAME, NCCL_IB_HCA and NCCL_IB_DISABLE in the image" % host)
+        return told("fail", found, "the job's data took another path: check %s's routes and addresses on the fabric network, cluster_fabric_network, "
+                                   "and NCCL_SOCKET_IFNAME, NCCL_IB_HCA and NCCL_IB_DISABLE in the image" % host)
     if max(moved.values()) > (1 + TOLERANCE) * most:
-        return told("warn", found, "see what else sends over %s at the same time, and whether packets are lost and sent again; then run verify again" % cards)
+        return told("warn", found, "check for other traffic over %s at the same time, and for lost and resent packets; then run verify again" % cards)
     return told("pass", found)
 
 
 def gpus_busy(watched, host):
-    """Whether as many of the host's GPUs were in use as the job had ranks there."""
+    """Whether as many of the host's GPUs were busy as the job had ranks there."""
     seen, least = watched["hosts"][host], watched.get("in_use", BUSY)
     expected = "%s in use (%d %% or more)" % (quantity(seen["ranks"], "GPU"), least)
     known = [percent for percent in seen["gpus"] if percent is not None]
@@ -99,25 +100,25 @@ def gpus_busy(watched, host):
     found = "%d: %s" % (len(busy), ", ".join(each))
     if len(busy) >= seen["ranks"]:
         return finding("gpus-busy", host, "pass", expected=expected, found=found, source=SMI)
-    # In MIG mode it tells of none.
+    # In MIG mode it reports none.
     if len(known) < seen["ranks"]:
-        return finding("gpus-busy", host, "skipped", expected=expected, found="nvidia-smi tells the use of %s only" % quantity(len(known), "GPU"), source=SMI)
+        return finding("gpus-busy", host, "skipped", expected=expected, found="nvidia-smi reports the use of %s only" % quantity(len(known), "GPU"), source=SMI)
     return finding("gpus-busy", host, "fail", expected=expected, found=found, source=SMI,
-                   fix="see which GPUs the ranks have taken (CUDA_VISIBLE_DEVICES in the image, training_container_gpus), and whether each answers nvidia-smi")
+                   fix="check which GPUs the ranks use (CUDA_VISIBLE_DEVICES in the image, training_container_gpus), and whether each answers nvidia-smi")
 
 
 def nccl_transport(watched, facts, hosts):
-    """Whether NCCL connects its ranks by the best that the hardware has: RDMA between hosts, NVLink on a host."""
+    """Whether NCCL connects its ranks by the best hardware: RDMA between hosts, NVLink on a host."""
     seen = _transports(watched, hosts)
     between = [name for name in seen if name.startswith("NET/")]
-    # By NVLink switches that reach over several hosts.
+    # Through NVLink switches across hosts.
     shared = MULTI_HOST_NVLINK in seen
     over_rdma = all(facts[host]["cards"] and all(card["rdma"] for card in facts[host]["cards"]) for host in hosts)
     has_nvlink = all(facts[host]["gpus"] and all(gpu["nvlink"] for gpu in facts[host]["gpus"]) for host in hosts)
     wanted = []
     if len(hosts) > 1:
         wanted.append("between hosts %s" % ("RDMA (%s)" % ", ".join(dict.fromkeys(_cards(facts, host) for host in hosts)) if over_rdma
-                                            else "the network, by TCP as not all have RDMA devices"))
+                                            else "the network, by TCP because not all have RDMA devices"))
     if any(watched["hosts"][host]["ranks"] > 1 for host in hosts):
         wanted.append("on a host %s" % ("NVLink (P2P)" if has_nvlink else "P2P or shared memory"))
 
@@ -127,11 +128,11 @@ def nccl_transport(watched, facts, hosts):
     if not seen:
         return told("skipped", "NCCL's log names no connection")
     if len(hosts) > 1 and not between and not shared:
-        return told("fail", "%s; none between hosts" % ", ".join(seen), "look into the job's log: the ranks of each host may have worked without the others")
+        return told("fail", "%s; none between hosts" % ", ".join(seen), "read the job's log: the ranks of each host may have worked without the others")
     if over_rdma and any("socket" in name.lower() for name in between):
-        return told("fail", fix="NCCL has RDMA devices and takes sockets: see that /dev/infiniband and libibverbs are in the container, that memory may be "
-                                "locked without limit, and that NCCL_IB_DISABLE and NCCL_NET are not set in the image")
+        return told("fail", fix="NCCL uses sockets although there are RDMA devices: check that /dev/infiniband and libibverbs are in the container, that "
+                                "memory can be locked without limit, and that NCCL_IB_DISABLE and NCCL_NET are not set in the image")
     if has_nvlink and any(name.startswith("SHM/") for name in seen):
-        return told("warn", fix="some GPUs have NVLink and go through the host's memory: see nvidia-smi topo -m, and NCCL_P2P_DISABLE and NCCL_P2P_LEVEL "
+        return told("warn", fix="some GPUs have NVLink but use the host's memory: check nvidia-smi topo -m, and NCCL_P2P_DISABLE and NCCL_P2P_LEVEL "
                                 "in the image")
     return told("pass")

@@ -8,34 +8,34 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: cluster_members
-short_description: Work out address, interface and slots of every host of the cluster
+short_description: Compute each cluster host's address, interface and slots
 version_added: "0.1.0"
 description:
-  - Puts together what M(trainyard.gpu.host_info) has answered on each host with what the inventory says
-    (C(cluster_address), C(cluster_interface), C(cluster_fabric_interface), C(cluster_slots), C(ansible_host)), in the order of group C(cluster).
-  - Runs on the controller only, and needs no connection. Role C(trainyard.gpu.cluster) is where it is used.
-  - Where it chooses the fabric network among several, it says so, and why.
-  - Interfaces of container engines (C(docker0), C(br-...), C(veth...)) are taken only where the inventory names them, or their address.
+  - Combines the results of M(trainyard.gpu.host_info) on each host with the inventory variables (C(cluster_address), C(cluster_interface),
+    C(cluster_fabric_interface), C(cluster_slots), C(ansible_host)), in the order of group C(cluster).
+  - Runs on the controller only and needs no connection. Role C(trainyard.gpu.cluster) uses it.
+  - If it chooses the fabric network among several, it reports the choice and the reason.
+  - Interfaces of container engines (C(docker0), C(br-...), C(veth...)) are used only if the inventory names them or their address.
 options:
   answers:
-    description: Results of M(trainyard.gpu.host_info), each with the host's inventory name in C(item). A host without an answer counts as not reachable.
+    description: Results of M(trainyard.gpu.host_info), each with the host's inventory name in C(item). A host without a result counts as not reachable.
     type: list
     elements: dict
     required: true
   head:
-    description: Inventory name of the head, whose network is the cluster's where O(network) is empty.
+    description: Inventory name of the head. Its network is the cluster network if O(network) is empty.
     type: str
     required: true
   network:
     description:
-      - Cluster network as CIDR. Empty means the network that carries the head's inventory address, else its default route; where a host has no address
-        in it, the only IPv4 network that all hosts share, if there is one.
+      - Cluster network as CIDR. Empty means the network of the head's inventory address, else of its default route. If a host has no address in that network,
+        it is the only IPv4 network that all hosts share, if there is exactly one.
     type: str
     default: ''
   fabric_network:
     description:
-      - Network of the fast fabric as CIDR. Empty means the fastest IPv4 network that all hosts that train share, by the rates of RDMA devices and the
-        speeds of interfaces; the cluster network where there is no other, or where these don't tell the fastest.
+      - Network of the fast fabric as CIDR. Empty means the fastest IPv4 network that all training hosts share, by the rates of RDMA devices and the speeds of
+        interfaces. It is the cluster network if there is no other, or if rates and speeds do not determine the fastest.
     type: str
     default: ''
 extends_documentation_fragment:
@@ -46,24 +46,24 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask all hosts
+- name: Gather the facts of all hosts
   trainyard.gpu.host_info:
   delegate_to: "{{ item }}"
   loop: "{{ groups['cluster'] }}"
   run_once: true
-  register: asked
+  register: gathered
 
-- name: Work out the cluster
+- name: Compute the cluster
   trainyard.gpu.cluster_members:
     head: "{{ groups['cluster'] | first }}"
-    answers: "{{ asked.results }}"
+    answers: "{{ gathered.results }}"
   run_once: true
-  register: worked_out
+  register: computed
 """
 
 RETURN = r"""
 network:
-  description: The cluster network as CIDR; empty where it could not be told.
+  description: The cluster network as CIDR; empty if it could not be determined.
   returned: success
   type: str
   sample: 10.0.0.0/24
@@ -73,7 +73,7 @@ fabric_network:
   type: str
   sample: 169.254.0.0/16
 fabric_choice:
-  description: Why it is that one; empty where nothing was to choose.
+  description: Why this network was chosen; empty if there was no choice.
   returned: success
   type: str
 members:
@@ -86,54 +86,55 @@ members:
       description: Inventory name.
       type: str
     address:
-      description: Address on the cluster network; empty where the host has none.
+      description: Address on the cluster network; empty if the host has none.
       type: str
     interface:
-      description: Interface that carries the address; empty where it could not be told.
+      description: Interface that carries the address; empty if it could not be determined.
       type: str
     fabric_address:
-      description: Address on the fabric network; empty where the host has none.
+      description: Address on the fabric network; empty if the host has none.
       type: str
     fabric_interface:
-      description: Interface that carries the fabric address; empty where it could not be told.
+      description: Interface that carries the fabric address; empty if it could not be determined.
       type: str
     fabric_rdma:
-      description: RDMA devices that carry the host's data on the fabric network; null without any, and where the host has faster ones.
+      description: RDMA devices that carry the host's data on the fabric network; null if there are none, or if the host has faster ones.
       type: dict
       contains:
         transport:
           description: V(infiniband) or V(roce).
           type: str
         rate_gb_s:
-          description: Rate of each in Gb/s; null where it tells none.
+          description: Rate of each in Gb/s; null if the device reports none.
           type: float
         devices:
           description:
-            - Their names, with the port where a device has several. With InfiniBand every active port of that rate, with RoCE those with an address in the
-              fabric network.
+            - Their names, with the port if a device has several. With InfiniBand these are all active ports of that rate, with RoCE those with an address in
+              the fabric network.
           type: list
           elements: str
           sample: [mlx5_0, mlx5_1]
         gid_index:
-          description: Index of the address in the GID tables with RoCE; null with InfiniBand, and where the devices have it at different ones.
+          description: Index of the address in the GID tables with RoCE; null with InfiniBand, or if it differs between the devices.
           type: int
     slots:
-      description: Number of ranks the host takes; 0 where it could not be asked and the inventory doesn't say, and outside of group C(gpu) where there is one.
+      description: Number of ranks on the host. It is 0 if the host could not be reached and the inventory sets none, and for hosts outside of group C(gpu) if
+        that exists.
       type: int
     slots_counted:
-      description: Whether the slots follow from the host's GPUs, and are not what the inventory says.
+      description: Whether the slots follow from the host's GPUs instead of the inventory.
       type: bool
     reachable:
-      description: Whether the host has answered.
+      description: Whether the host answered.
       type: bool
     in_play:
-      description: Whether the play still runs on the host.
+      description: Whether the host is still in the play.
       type: bool
     error:
-      description: Why the host could not be asked; empty where it has answered.
+      description: Why the host could not be reached; empty if it answered.
       type: str
 hosts:
-  description: What each host that was reached has answered, by inventory name.
+  description: Result of each reached host, by inventory name.
   returned: success
   type: dict
 """

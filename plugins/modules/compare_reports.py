@@ -8,22 +8,22 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: compare_reports
-short_description: Show two reports of verify side by side
+short_description: Compare two reports of verify
 version_added: "0.2.0"
 description:
-  - Prints what differs as one table, and writes C(compare.html) beside the later report. Its curves need matplotlib on the controller.
-  - Fails where a report cannot be read, or where the two are of different clusters or hosts. That they differ is no failure.
-  - Runs on the controller only, and needs no connection. Use it with C(run_once). Nothing on the hosts is changed, so it never reports a change.
+  - Prints the differences as one table and writes C(compare.html) beside the later report. Its curves need matplotlib on the controller.
+  - Fails if a report cannot be read, or if the two are of different clusters or hosts. Differences are not a failure.
+  - Runs on the controller only and needs no connection. Use it with C(run_once). It changes nothing on the hosts, so it never reports a change.
 options:
   report_dir:
-    description: Folder on the controller that holds the reports, relative to where ansible-playbook is called.
+    description: Folder on the controller that holds the reports, relative to the working directory of ansible-playbook.
     type: path
     required: true
   before:
-    description: The earlier report; its folder or file, relative to O(report_dir). By default the last one before O(after).
+    description: The earlier report, as its folder or file relative to O(report_dir). The default is the last one before O(after).
     type: path
   after:
-    description: The later report; its folder or file, relative to O(report_dir). By default the last one.
+    description: The later report, as its folder or file relative to O(report_dir). The default is the last one.
     type: path
 notes:
   - In check mode the table is printed and nothing is written.
@@ -43,11 +43,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 msg:
-  description: How many differences there are, and where the page is.
+  description: Number of differences, and the path of the page.
   returned: success
   type: str
 changes:
-  description: What differs.
+  description: The differences.
   returned: success
   type: list
   elements: dict
@@ -59,13 +59,13 @@ changes:
       description: Inventory name; empty for the whole cluster.
       type: str
     before:
-      description: In the earlier report.
+      description: Value in the earlier report.
       type: str
     now:
-      description: In the later report.
+      description: Value in the later report.
       type: str
 page:
-  description: The page with both.
+  description: Path of the page that shows both reports.
   returned: success
   type: str
 """

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: cuda_link
-short_description: Choose which CUDA toolkit /usr/local/cuda leads to
+short_description: Select the CUDA toolkit behind /usr/local/cuda
 version_added: "0.2.0"
 description:
-  - Sets the alternative by which NVIDIA's packages make C(/usr/local/cuda), so that another toolkit which is installed later doesn't move it.
-  - A toolkit of a self-extracting file, which only makes a link, is made one of the alternatives.
-  - Notes what was there. O(state=absent) brings that back.
+  - Sets the alternative that NVIDIA's packages use for C(/usr/local/cuda). A toolkit that is installed later then does not change the link.
+  - A toolkit installed from a self-extracting file creates only a link. It is registered as an alternative.
+  - Records the former state. O(state=absent) restores it.
 author:
   - trainyard maintainers (@trainyard)
 options:
   state:
     description:
-      - V(present) chooses O(folder), V(absent) brings back what was there.
-      - V(noted) only notes what is there, unless that is done. It is for the time before packages are installed, which make the link themselves.
+      - V(present) selects O(folder). V(absent) restores the former state.
+      - V(noted) only records the current state, unless it is already recorded. Use it before installing packages, because they create the link themselves.
     type: str
     choices: [present, absent, noted]
     default: present
@@ -28,11 +28,11 @@ options:
     description: Folder of the toolkit.
     type: path
   priority:
-    description: Its priority among the alternatives where it isn't one yet.
+    description: Its priority, if it is not registered as an alternative yet.
     type: int
     default: 0
   record:
-    description: Absolute path of the record.
+    description: Absolute path of the file that records the former state.
     type: path
     required: true
   link:
@@ -53,7 +53,7 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Choose CUDA 12.4
+- name: Select CUDA 12.4
   trainyard.gpu.cuda_link:
     folder: /usr/local/cuda-12.4
     priority: 124
@@ -62,7 +62,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 former:
-  description: What was there before the first run - link (where it led), status (C(auto), C(manual), empty where there were no alternatives) and value.
+  description: State before the first run - link (its target), status (C(auto), C(manual), empty if there were no alternatives) and value.
   returned: success
   type: dict
 """
@@ -75,7 +75,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 
 NAME = "cuda"
-# What was there, noted before the packages came; it goes into the record when a toolkit is chosen.
+# State recorded before the packages were installed. It moves into the record when a toolkit is selected.
 FORMER = ".former"
 
 
@@ -96,7 +96,7 @@ class Host:
         return stdout
 
     def look(self):
-        """Where the link leads, and what the alternatives say: status, value, and every choice."""
+        """Target of the link, and status, value and choices of the alternatives."""
         text = self.alternatives("--query", NAME)
         head = text.partition("\n\n")[0]
         fields = dict(re.findall(r"^(Status|Value|Link): (.*)$", head, re.MULTILINE))
@@ -113,7 +113,7 @@ class Host:
         try:
             return json.loads(text) if text else {}
         except ValueError as error:
-            return self.module.fail_json(msg="%s is not what this module has written (%s): mend or remove it" % (path, error))
+            return self.module.fail_json(msg="%s is not a record of this module (%s): expected JSON; repair or remove it" % (path, error))
 
     def note(self, record, ending=""):
         path = self.module.params["record"] + ending
@@ -126,20 +126,20 @@ class Host:
         return os.path.realpath(self.link) if os.path.exists(self.link) else ""
 
     def ours_leads(self, found, folder):
-        """By the alternatives, and by hand; a link of its own would be moved by the next package."""
+        """Requires the alternative in manual mode: the next package would replace any other link."""
         return found["status"] == "manual" and found["value"] == folder and self.leads_to() == os.path.realpath(folder)
 
     def note_former(self):
         former = self.record().get("former") or self.record(FORMER) or former_of(self.look())
         if not self.module.check_mode and not self.record():
             self.note(former, FORMER)
-        # The host is as it was.
+        # Nothing on the host changed.
         return {"changed": False, "former": former}
 
     def choose(self, folder, priority):
         found, record = self.look(), self.record()
         if os.path.lexists(self.link) and not os.path.islink(self.link):
-            self.module.fail_json(msg="%s is no link: remove or rename it" % self.link)
+            self.module.fail_json(msg="'%s' is not a symbolic link as expected: remove or rename it" % self.link)
         former = record.get("former") or self.record(FORMER) or former_of(found)
         if self.ours_leads(found, folder) and record:
             return {"changed": False, "former": former}
@@ -147,7 +147,7 @@ class Host:
         if self.module.check_mode:
             return result
         if not os.path.isdir(folder):
-            self.module.fail_json(msg="%s is no folder: no toolkit is installed there" % folder)
+            self.module.fail_json(msg="'%s' is not a folder: no toolkit is installed there; install it or set another folder" % folder)
         registered = record.get("registered", [])
         if folder not in found["choices"] and folder not in registered:
             registered = registered + [folder]
@@ -157,11 +157,11 @@ class Host:
             self.free()
             self.alternatives("--install", self.link, NAME, folder, str(priority))
         if not self.ours_leads(self.look(), folder):
-            # A link that something else has made stays otherwise, where the alternatives themselves have nothing to change.
+            # update-alternatives keeps a link that something else created if it has nothing to change itself.
             self.free()
             self.alternatives("--set", NAME, folder)
         if self.leads_to() != os.path.realpath(folder):
-            self.module.fail_json(msg="update-alternatives has ended well, but %s leads to %s" % (self.link, self.leads_to() or "nothing"))
+            self.module.fail_json(msg="update-alternatives succeeded, but %s leads to '%s'" % (self.link, self.leads_to() or "nothing"))
         return result
 
     def forget(self, ending=""):
@@ -169,12 +169,12 @@ class Host:
             os.unlink(self.module.params["record"] + ending)
 
     def free(self):
-        """Take away a link that is not the alternatives'."""
+        """Remove a link that the alternatives do not manage."""
         if os.path.islink(self.link) and os.path.basename(os.path.dirname(os.readlink(self.link))) != "alternatives":
             os.unlink(self.link)
 
     def bring_back(self):
-        # With the latter alone, a run was cut short before it came to choosing.
+        # If only FORMER exists, a run was interrupted before the selection.
         record = self.record() or {"former": self.record(FORMER), "registered": []}
         if not record["former"]:
             return {"changed": False, "former": {}}

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: disk_quotas
-short_description: Limit what users and groups may hold on a file system
+short_description: Set disk quotas of users and groups
 version_added: "0.2.0"
 description:
-  - Sets hard limits of space by C(setquota), where quotas are turned on for the file system. Soft limits, limits of inodes and grace times stay.
-  - A file system without quotas is a result, RV(unsupported), not a failure.
-  - What the limits were before is written into O(record). One that is no longer asked for is set back, and V(former) sets all of them back;
-    one that someone has changed since stays.
+  - Sets hard limits of space with C(setquota) if quotas are on for the file system. Soft limits, inode limits and grace times stay unchanged.
+  - A file system without quotas is returned in RV(unsupported) and is not a failure.
+  - The former limits are written to O(record). A limit that is no longer requested is restored, and V(former) restores all of them. A limit that was changed by
+    others since then stays.
 options:
   quotas:
-    description: The limits; one for each user or group of a file system. Not used with O(state=former).
+    description: One limit per user or group of a file system. Not used with O(state=former).
     type: list
     elements: dict
     default: []
@@ -27,7 +27,7 @@ options:
         type: path
         required: true
       kind:
-        description: Who is limited.
+        description: Whether O(quotas[].id) is a user or a group.
         type: str
         choices: [user, group]
         required: true
@@ -36,16 +36,16 @@ options:
         type: int
         required: true
       limit_mib:
-        description: MiB that they may hold on the file system. V(0) means no limit.
+        description: MiB that the user or group may use on the file system. V(0) means no limit.
         type: int
         required: true
   record:
     description:
-      - File on the host that tells what the limits were before this module set them. Its folder must exist.
+      - File on the host that records the limits before this module set them. Its folder must exist.
     type: path
     required: true
   state:
-    description: V(present) sets the limits. V(former) gives those that O(record) tells of back what they were, unless someone has set another one since.
+    description: V(present) sets the limits. V(former) restores those in O(record), unless they were changed since.
     type: str
     choices: [present, former]
     default: present
@@ -61,14 +61,14 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Let user 2001 hold 10 GiB
+- name: Limit user 2001 to 10 GiB
   trainyard.gpu.disk_quotas:
     quotas:
       - {path: /mnt/user/anna, kind: user, id: 2001, limit_mib: 10240}
     record: /var/lib/trainyard/placed.d/disk_quotas.json
   register: limited
 
-- name: Have the limits as they were before
+- name: Restore the former limits
   trainyard.gpu.disk_quotas:
     record: /var/lib/trainyard/placed.d/disk_quotas.json
     state: former
@@ -76,12 +76,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 limited:
-  description: Limits that were set or would be, as V(path), V(kind), V(id) and V(limit_mib).
+  description: Limits that were set, or would be in check mode, as V(path), V(kind), V(id) and V(limit_mib).
   returned: success
   type: list
   elements: dict
 unsupported:
-  description: Those of O(quotas) that can't be set.
+  description: Entries of O(quotas) that cannot be set.
   returned: success
   type: list
   elements: dict
@@ -90,7 +90,7 @@ unsupported:
       description: Path as given.
       type: str
     reason:
-      description: Why, and what to do.
+      description: The reason, and what to do.
       type: str
 """
 

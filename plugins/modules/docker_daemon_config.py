@@ -7,28 +7,27 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: docker_daemon_config
-short_description: Merge options into Docker's daemon.json and bring them into force
+short_description: Merge options into Docker's daemon.json and apply them
 version_added: "0.1.0"
 description:
-  - Parses the file, merges O(options) into it, and keeps every option that is not asked about.
-  - Restarts the engine only on a difference, and only reloads it where all that differs can be reloaded.
-  - Where the engine does not come up, the former file is put back, the engine is started again, and the task fails with the
-    reason out of the journal.
-  - A file that can't be parsed is refused and left as it is.
+  - Parses the file, merges O(options) into it, and keeps every other option.
+  - Restarts the engine only if something differs. If all differences can be reloaded, it only reloads the engine.
+  - If the engine does not start, the module restores the former file, starts the engine again, and fails with the reason from the journal.
+  - A file that cannot be parsed is left unchanged, and the module fails.
 author:
   - trainyard maintainers (@trainyard)
 options:
   options:
     description:
-      - Options as O(path) holds them. Objects are merged key by key, at any depth; lists are values as a whole.
-      - What an earlier run of this module placed and what is not asked any more is taken back.
+      - Options in the form of O(path). Objects are merged key by key at any depth. Lists are replaced as a whole.
+      - Options that an earlier run set and that are no longer requested are removed.
     type: dict
     default: {}
   override:
     description:
-      - Options for which O(options) wins over a value that someone else set, by their path with dots, for example
-        V(log-driver) or V(log-opts.max-size). One that holds others stands for all of them.
-      - Any other value of someone else stays, and is named in RV(kept) and in a warning.
+      - Options for which O(options) replaces a value that was set by others. Write them as a path with dots, for example V(log-driver) or V(log-opts.max-size).
+        An object stands for all of its keys.
+      - Any other value set by others stays. It is listed in RV(kept) and in a warning.
     type: list
     elements: str
     default: []
@@ -38,35 +37,35 @@ options:
     default: /etc/docker/daemon.json
   record:
     description:
-      - File in which the module notes, under C(daemon_config), what it placed and what was there before. Other keys in it are left alone.
+      - File in which the module records, under C(daemon_config), its own options and the former file. Other keys are left alone.
       - Its folder must exist.
     type: path
     default: /var/lib/trainyard/placed.d/docker_engine.json
   interrupt_containers:
-    description: Whether a restart may stop containers that run. Without it such a restart is refused before anything is changed.
+    description: Whether a restart may stop running containers. If not, the module fails before it changes anything.
     type: bool
     default: false
   restart:
     description:
-      - Whether the engine is restarted even where a reload would do, or where the file has all of O(options) already.
-      - For what it looks for when it starts, and never again, such as the hook by which C(--gpus) works.
+      - Whether to restart the engine even if a reload would be enough, or if the file already has all of O(options).
+      - Needed for everything that the engine looks up only at start, such as the hook for C(--gpus).
     type: bool
     default: false
     version_added: "0.2.0"
   service:
-    description: The systemd unit that runs the engine. Where it is empty or the host has no such unit, only the file is written.
+    description: The systemd unit that runs the engine. If it is empty or the host has no such unit, only the file is written.
     type: str
     default: docker.service
   executable:
-    description: Docker's command line, a name or a path.
+    description: Docker's command line client, as a name or a path.
     type: path
     default: docker
   daemon:
-    description: The engine itself, a name or a path. From 23.0 on it checks the new file before it goes live.
+    description: The engine itself, as a name or a path. From 23.0 on it validates the new file before the file is used.
     type: path
     default: dockerd
   timeout:
-    description: Seconds that the engine gets to come up.
+    description: Seconds to wait until the engine has started.
     type: int
     default: 90
 extends_documentation_fragment:
@@ -81,32 +80,32 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Keep the logs of containers small, whatever the file said before
+- name: Limit the size of container logs, whatever the file had before
   trainyard.gpu.docker_daemon_config:
     options:
       live-restore: true
       log-opts: {max-size: 10m, max-file: "3"}
     override: [log-opts]
 
-- name: Take back all that was placed
+- name: Remove all options that were set
   trainyard.gpu.docker_daemon_config:
     options: {}
 """
 
 RETURN = r"""
 action:
-  description: What was, or in check mode would be, done to the engine. V(none), V(reload) or V(restart).
+  description: What was done to the engine, or would be in check mode. V(none), V(reload) or V(restart).
   returned: success
   type: str
   sample: reload
 kept:
-  description: Options of someone else that were kept in spite of what was asked, C(option), C(value) and C(asked).
+  description: Options set by others that were kept although another value is requested. C(option), C(value) and C(asked).
   returned: success
   type: list
   elements: dict
   sample: [{option: log-opts.max-size, value: 100m, asked: 10m}]
 options:
-  description: The options that the file holds now.
+  description: The options that the file has now.
   returned: success
   type: dict
   sample: {live-restore: true}
@@ -126,7 +125,7 @@ KEY = "daemon_config"
 
 
 def read(path):
-    """Text of a file, None where there is none."""
+    """Text of a file, None if it does not exist."""
     try:
         with open(path, encoding="utf-8") as stream:
             return stream.read()
@@ -135,7 +134,7 @@ def read(path):
 
 
 class Config:
-    """The file, with what was noted about it."""
+    """The file, with its record."""
 
     def __init__(self, module):
         self.module = module
@@ -144,14 +143,14 @@ class Config:
             self.text = read(self.path)
             self.options = parse_daemon_config(self.text or "")
         except (ParseError, UnicodeDecodeError) as error:
-            module.fail_json(msg=f"{self.path}: {error}. It is left as it is: repair it, or move it away")
+            module.fail_json(msg=f"{self.path}: {error}. It was left unchanged: repair it, or move it away")
         self.mode = os.stat(self.path).st_mode & 0o7777 if self.text is not None else 0o644
         self.record_path = module.params["record"]
         self.record = json.loads(read(self.record_path) or "{}")
         self.noted = self.record.get(KEY, {})
 
     def text_of(self, options):
-        """What the file shall hold; None where it shall be gone, as it was before us."""
+        """New text of the file; None if it is to be removed because it did not exist before."""
         former = self.noted.get("former_text")
         if former is not None and parse_daemon_config(former) == options:
             return former
@@ -160,7 +159,7 @@ class Config:
         return dump_daemon_config(options, like=self.text or "")
 
     def write(self, text):
-        """By rename; a link is followed, so that a file that is kept elsewhere stays there."""
+        """Replace the file by rename. A link is followed, so that its target is replaced."""
         path = os.path.realpath(self.path)
         if text is None:
             if os.path.exists(path):
@@ -170,14 +169,14 @@ class Config:
         self._write(path, text, self.mode)
 
     def note(self, placed, pending):
-        """Before the file is touched, so that a run that was cut short can be made up for."""
+        """Called before the file is changed, so that the next run can complete an interrupted one."""
         if placed or pending:
             former = self.noted.get("former_text") if self.noted else self.text
             self.record[KEY] = {"placed": placed, "former_text": former, "pending": pending}
         else:
             self.record.pop(KEY, None)
         if self.record:
-            # On a host that has had its engine already, nothing else makes the folder.
+            # On a host that already had an engine, nothing else creates the folder.
             os.makedirs(os.path.dirname(self.record_path), mode=0o755, exist_ok=True)
             self._write(self.record_path, json.dumps(self.record, indent=2, sort_keys=True) + "\n", 0o600)
         elif os.path.exists(self.record_path):
@@ -198,7 +197,7 @@ class Engine:
 
     def run(self, *command):
         path = self.module.get_bin_path(command[0])
-        return self.module.run_command([path] + list(command[1:])) if path else (127, "", f"{command[0]} is missing")
+        return self.module.run_command([path] + list(command[1:])) if path else (127, "", f"{command[0]} is not installed")
 
     def state(self):
         out = self.run("systemctl", "show", self.service, "--property=LoadState,ActiveState,SubState")[1]
@@ -225,7 +224,7 @@ class Engine:
         return bool(version) and int(version.split(".")[0]) >= 23
 
     def refusal(self, text):
-        """Why the engine would not take the new file; empty where it would, or where it is too old to tell beforehand."""
+        """Why the engine rejects the new file; empty if it accepts it, or is too old to validate it."""
         if text is None or not self.can_validate():
             return ""
         handle, temporary = tempfile.mkstemp(dir=self.module.tmpdir, suffix=".json")
@@ -239,15 +238,15 @@ class Engine:
         return self.run("systemctl", "reload", self.service)[0] == 0 and self.ask("version", "{{.Server.Version}}")[0] == 0
 
     def restart(self):
-        """Restart, wait until it answers. The reason out of the journal where it does not, empty where it does."""
+        """Restart, and wait until it answers. Returns the reason from the journal if it does not, else an empty string."""
         since = time.time()
-        # The unit's own limit of starts would turn a start that is right into a failed one.
+        # The unit's start limit would make a valid start fail.
         self.run("systemctl", "reset-failed", self.service)
-        # Not waiting: the unit has no time limit of its own.
+        # Without waiting, because the unit has no time limit of its own.
         self.run("systemctl", "restart", "--no-block", self.service)
         while time.time() - since < self.module.params["timeout"]:
             time.sleep(0.3)
-            # While the job is queued the unit still shows the state of before.
+            # While the job is queued, the unit still shows its former state.
             queued = self.run("systemctl", "show", self.service, "--property=Job", "--value")[1].strip() not in ("", "0")
             state = self.state()
             if not queued and state.get("ActiveState") == "active" and self.ask("version", "{{.Server.Version}}")[0] == 0:
@@ -259,9 +258,9 @@ class Engine:
 
 
 def refuse_to_stop(module, config, engine, new):
-    """Running containers that a restart would stop, refused unless that is allowed."""
+    """Returns the running containers that a restart would stop. Fails unless that is allowed."""
     from_flag = "live-restore" not in config.options and engine.live_restore()
-    # A training container runs under a unit that needs docker.service: it stops with it, whatever live-restore says.
+    # The training container's unit requires docker.service, so it stops with it whatever live-restore is.
     outlive = new.get("live-restore", from_flag) is True
     containers = engine.containers("label=trainyard.managed=true" if outlive else "") if engine.is_active() else []
     if containers and not module.params["interrupt_containers"]:
@@ -273,11 +272,11 @@ def refuse_to_stop(module, config, engine, new):
 
 
 def take(module, engine, new, action):
-    """Have the engine take the new file. The reason where it does not, and whether a restart was tried."""
+    """Apply the new file. Returns the reason if that fails, and whether a restart was tried."""
     if action == "restart" and new.get("live-restore") is True and engine.is_active() and not engine.live_restore():
-        # live-restore can be reloaded: in force before the restart, it lets the containers outlive it.
+        # live-restore can be reloaded. If it is in force before the restart, the containers survive the restart.
         engine.reload()
-        # A reload is a signal: nobody waits for the daemon to have read the file.
+        # A reload is only a signal, so wait until the daemon has read the file.
         deadline = time.time() + 5
         while not engine.live_restore() and time.time() < deadline:
             time.sleep(0.3)
@@ -291,7 +290,7 @@ def take(module, engine, new, action):
 
 
 def run_as_before(engine, restarted):
-    """Have the engine run with the former file. The reason where it does not. One that no restart was tried on has its containers still."""
+    """Run the engine with the former file. Returns the reason if that fails. Without an earlier restart the containers still run."""
     if not restarted:
         engine.reload()
         if engine.is_active():
@@ -304,14 +303,14 @@ def bring_into_force(module, config, engine, merged, text, action):
     config.write(text)
     reason, restarted = take(module, engine, merged.options, action)
     if reason:
-        # A run that was cut short may have left its own file: then what was there before it is the one that worked.
+        # An interrupted run may have left its own file. Then the file from before that run is the working one.
         was_pending = config.noted.get("pending", False)
         config.write(config.noted["former_text"] if was_pending else config.text)
         config.note([] if was_pending else config.noted.get("placed", []), False)
         again = run_as_before(engine, restarted)
         module.fail_json(msg=(
-            f"Docker did not take the new {config.path}: {reason}\nThe former file is back in place, and Docker "
-            + (f"does not come up with it either: {again}" if again else "runs with it again")))
+            f"Docker did not accept the new {config.path}: {reason}\nThe former file is restored, and Docker "
+            + (f"does not start with it either: {again}" if again else "runs with it again")))
 
 
 def main():
@@ -334,20 +333,20 @@ def main():
     config, engine = Config(module), Engine(module)
     merged = merge(config.options, module.params["options"], config.noted.get("placed", []), module.params["override"])
     differs = changed_options(config.options, merged.options)
-    # A restart alone leaves the user's file as it is written.
+    # If only a restart is needed, the user's file keeps its formatting.
     text = config.text_of(merged.options) if differs else config.text
-    # What a restart has to make up for: a run that was cut short, or what the caller knows.
+    # A restart is also needed after an interrupted run, or if the caller requests it.
     pending = config.noted.get("pending", False) or module.params["restart"] and engine.is_there()
 
     action = "none"
     if (differs or pending) and engine.is_there():
-        # Without --validate a reload that was refused could not be told from one that was taken.
+        # Without --validate, a rejected reload looks like an accepted one.
         reloads = not pending and set(differs) <= RELOADABLE and engine.is_active() and engine.can_validate()
         action = "reload" if reloads else "restart"
     if differs and not module.check_mode:
         refusal = engine.refusal(text)
         if refusal:
-            module.fail_json(msg=f"Docker refuses the new {config.path}, nothing was changed: {refusal}")
+            module.fail_json(msg=f"Docker rejects the new {config.path}, nothing was changed: {refusal}")
 
     containers = refuse_to_stop(module, config, engine, merged.options) if action == "restart" else []
     if not module.check_mode:
@@ -358,8 +357,9 @@ def main():
     if containers:
         module.warn(f"The restart of Docker stops: {', '.join(containers)}")
     for kept in merged.kept:
-        module.warn(f"{config.path}: {kept['option']} stays {json.dumps(kept['value'])}, which someone else set; asked was {json.dumps(kept['asked'])}. "
-                    f"Name it in override (docker_engine_daemon_override of the role) to have it replaced")
+        module.warn(f"{config.path}: {kept['option']} stays {json.dumps(kept['value'])}, which was not set by this collection; "
+                    f"requested is {json.dumps(kept['asked'])}. "
+                    f"To replace it, add it to override (docker_engine_daemon_override of the role)")
     module.exit_json(
         changed=bool(differs or pending), action=action, kept=merged.kept, options=merged.options,
         diff={"before_header": config.path, "after_header": config.path, "before": config.text or "",

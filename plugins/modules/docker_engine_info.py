@@ -7,21 +7,21 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: docker_engine_info
-short_description: Ask a host for its Docker engine, all at once
+short_description: Gather facts about a host's Docker engine
 version_added: "0.1.0"
 description:
-  - Tells in one run what role P(trainyard.gpu.docker_engine#role) decides on. That covers the versions of engine, command
-    line and plugins, the packages that are installed and could be, the service, the configuration file, and what an earlier run noted.
+  - Returns in one run what role P(trainyard.gpu.docker_engine#role) needs - the versions of engine, command line client and plugins, the installed and
+    available packages, the service, the configuration file, and the record of an earlier run.
   - An engine that is missing or does not answer is a result, not a failure.
 author:
   - trainyard maintainers (@trainyard)
 options:
   executable:
-    description: Docker's command line, a name or a path.
+    description: Docker's command line client, as a name or a path.
     type: path
     default: docker
   daemon:
-    description: The engine itself, a name or a path.
+    description: The engine itself, as a name or a path.
     type: path
     default: dockerd
   service:
@@ -29,7 +29,7 @@ options:
     type: str
     default: docker.service
   socket:
-    description: Where the engine listens. C(DOCKER_HOST) and contexts are not heeded, they may name another machine.
+    description: Where the engine listens. C(DOCKER_HOST) and contexts are ignored, because they may name another machine.
     type: path
     default: /var/run/docker.sock
   daemon_config:
@@ -37,40 +37,40 @@ options:
     type: path
     default: /etc/docker/daemon.json
   daemon_options:
-    description: Options that M(trainyard.gpu.docker_daemon_config) would be asked to merge. It gives RV(daemon_config) its C(differs).
+    description: Options that M(trainyard.gpu.docker_daemon_config) is to merge. They determine C(differs) in RV(daemon_config).
     type: dict
     default: {}
   daemon_override:
-    description: As O(trainyard.gpu.docker_daemon_config#module:override).
+    description: Same as O(trainyard.gpu.docker_daemon_config#module:override).
     type: list
     elements: str
     default: []
   packages:
-    description: Names of packages that apt is asked about.
+    description: Names of packages to look up.
     type: list
     elements: str
     default: []
   candidates:
-    description: Whether apt is asked what it could install. Otherwise only dpkg is, which is much quicker, for what is installed.
+    description: Whether to look up installable versions with apt. Otherwise only installed versions are read from dpkg, which is much faster.
     type: bool
     default: true
   files:
-    description: Paths of which the checksum is wanted.
+    description: Paths of files whose checksums are returned.
     type: list
     elements: path
     default: []
   record:
-    description: File in which the role notes what it changed.
+    description: File in which the role records its changes.
     type: path
     default: /var/lib/trainyard/placed.d/docker_engine.json
   environment:
     description:
       - Environment that the running engine should have. A variable with an empty value should not be set.
-      - The values may be secret, and are not returned.
+      - The values may be secret and are not returned.
     type: dict
     default: {}
   timeout:
-    description: Seconds after which an engine that does not answer is taken for one that is not available.
+    description: Seconds after which an engine that does not answer counts as not available.
     type: int
     default: 20
 extends_documentation_fragment:
@@ -82,12 +82,12 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Ask the host for its Docker engine
+- name: Gather facts about the Docker engine
   trainyard.gpu.docker_engine_info:
     packages: [docker.io, docker-ce]
   register: engine
 
-- name: Show its version
+- name: Report its version
   ansible.builtin.debug:
     msg: "{{ engine.version if engine.available else engine.fix }}"
 """
@@ -99,109 +99,109 @@ available:
   type: bool
   sample: true
 cause:
-  description: Why it does not. V(not_installed), V(daemon_stopped), V(no_answer), or empty.
+  description: Why it does not answer. V(not_installed), V(daemon_stopped), V(no_answer), or empty.
   returned: success
   type: str
   sample: ""
 fix:
-  description: What to do about it, empty where nothing is to be done.
+  description: What to do about it; empty if nothing is wrong.
   returned: success
   type: str
   sample: ""
 version:
-  description: Upstream version of the engine, of the running one if it answers. Empty where there is none.
+  description: Upstream version of the engine, of the running one if it answers. Empty if there is none.
   returned: success
   type: str
   sample: 20.10.24
 cli_version:
-  description: Upstream version of the command line, empty where there is none.
+  description: Upstream version of the command line client; empty if there is none.
   returned: success
   type: str
   sample: 20.10.24
 buildx_version:
-  description: Version of the plugin buildx, empty where the command line has none.
+  description: Version of the plugin buildx; empty if the command line client has none.
   returned: success
   type: str
   sample: 0.29.1
 buildx_required:
-  description: Whether this command line can't build with BuildKit unless it has buildx (from 23.0 on).
+  description: Whether this command line client needs buildx to build with BuildKit (from 23.0 on).
   returned: success
   type: bool
   sample: false
 compose_version:
-  description: Version of the plugin compose, else of the program C(docker-compose). Empty where the host has neither.
+  description: Version of the plugin compose, else of the program C(docker-compose). Empty if the host has neither.
   returned: success
   type: str
   sample: 2.40.0
 compose_command:
-  description: How compose is called on the host. V(docker compose), V(docker-compose), or empty where the host has neither.
+  description: The compose command on the host. V(docker compose), V(docker-compose), or empty if the host has neither.
   returned: success
   type: str
   version_added: "0.3.0"
   sample: docker compose
 live_restore:
-  description: Whether containers go on while the engine restarts.
+  description: Whether containers keep running while the engine restarts.
   returned: success
   type: bool
   sample: false
 containers_running:
-  description: Number of containers that run.
+  description: Number of running containers.
   returned: success
   type: int
   sample: 1
 runtimes:
-  description: Runtimes that the running engine knows. What its file has got since it started isn't among them.
+  description: Runtimes of the running engine. Runtimes that were added to its file after its start are not included.
   returned: success
   type: list
   elements: str
   sample: [runc]
 cgroup_driver:
-  description: Who makes the containers' cgroups, V(systemd) or V(cgroupfs). Empty where no engine answers.
+  description: Driver of the containers' cgroups, V(systemd) or V(cgroupfs). Empty if no engine answers.
   returned: success
   type: str
   sample: systemd
 service:
-  description: The systemd unit. Whether it is C(loaded), C(active), C(enabled).
+  description: State of the systemd unit - C(loaded), C(active), C(enabled).
   returned: success
   type: dict
   sample: {loaded: true, active: true, enabled: true}
 packages:
   description:
-    - By name of O(packages), what apt knows of it. C(installed) and C(candidate) are versions or empty, C(origin) is the source
-      of the installed one as C(apt-cache policy) prints it, C(versions) all that could be installed, newest first.
-    - A package that apt does not know has empty values, and all but C(installed) are empty without O(candidates).
+    - State of each of O(packages) by name. C(installed) and C(candidate) are versions or empty, C(origin) is the source of the installed version as C(apt-cache
+      policy) prints it, C(versions) has all installable versions, newest first.
+    - All values are empty for a package that apt does not know. Without O(candidates) all values except C(installed) are empty.
   returned: success
   type: dict
   sample: {docker.io: {installed: 20.10.24+dfsg1-1+deb12u1, candidate: 20.10.24+dfsg1-1+deb12u1, origin: "", versions: [20.10.24+dfsg1-1+deb12u1]}}
 daemon_config:
   description:
-    - The configuration file. Whether it C(exists), its C(options), and the C(error) where it can't be parsed.
-    - Whether it C(differs) from what O(daemon_options) would make of it. What can't be parsed differs where options are asked for.
+    - The configuration file - whether it C(exists), its C(options), and the C(error) if it cannot be parsed.
+    - Whether it C(differs) from the file with O(daemon_options) merged in. A file that cannot be parsed differs if options are requested.
   returned: success
   type: dict
   sample: {exists: true, options: {live-restore: true}, error: "", differs: false}
 files:
-  description: SHA-256 of those of O(files) that exist.
+  description: SHA-256 checksums of the existing files among O(files).
   returned: success
   type: dict
   sample: {}
 environment_in_force:
-  description: Whether the running engine has O(environment). True where no engine runs.
+  description: Whether the running engine has O(environment). True if no engine runs.
   returned: success
   type: bool
   sample: true
 record:
-  description: What the role noted in O(record), empty where there is nothing.
+  description: Content of O(record); empty if there is none.
   returned: success
   type: dict
   sample: {packages: [docker.io, containerd, runc]}
 python_requests:
-  description: Whether the Python that Ansible uses on the host has requests, which the modules of community.docker need.
+  description: Whether Ansible's Python on the host has the package requests, which the modules of community.docker need.
   returned: success
   type: bool
   sample: true
 apparmor_required:
-  description: Whether the kernel uses AppArmor and the host lacks the program that loads profiles. The engine can't start containers then.
+  description: Whether the kernel uses AppArmor but the host lacks the program that loads profiles. Then the engine cannot start containers.
   returned: success
   type: bool
   sample: false
@@ -211,7 +211,7 @@ group:
   type: bool
   sample: true
 forwarding:
-  description: Whether the kernel forwards IPv4. An engine that finds it off turns it on, and has the packet filter drop what is forwarded.
+  description: Whether the kernel forwards IPv4. If it is off, the engine turns it on and makes the packet filter drop forwarded packets.
   returned: success
   type: bool
   sample: true

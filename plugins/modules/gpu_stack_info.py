@@ -7,40 +7,39 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_stack_info
-short_description: Ask a host for its driver, CUDA, NCCL and container toolkit, all at once
+short_description: Gather driver, CUDA, NCCL and container toolkit versions
 version_added: "0.2.0"
 description:
-  - Tells which NVIDIA driver is loaded, which one is on disk for each kernel that may boot, and of which version the libraries are, and what follows from
-    that for a reboot.
-  - Tells what is installed, held and available of the packages, and what is not as it was asked for.
-  - Works on hosts without a GPU, without a driver and without a package of NVIDIA's. It asks no GPU; M(trainyard.gpu.nvidia_smi_info) does.
+  - Returns which NVIDIA driver is loaded, which one is on disk for each bootable kernel, the version of the libraries, and the effect of a reboot.
+  - Returns installed, held and available packages, and where they differ from the requested ones.
+  - Works on hosts without a GPU, a driver or NVIDIA packages. It queries no GPU. For that use M(trainyard.gpu.nvidia_smi_info).
 options:
   asked:
     description:
-      - By the name of a package, the version that it should have, or V(absent). Digits and dots alone stand for every version that begins with them,
-        field by field, so V(535) takes 535.183.01-1.
-      - RV(drift) tells which differ.
+      - The requested version of each package by name, or V(absent). Digits and dots alone match every version that begins with them, field by field. V(535)
+        matches 535.183.01-1.
+      - RV(drift) lists those that differ.
     type: dict
     default: {}
   nvcc:
-    description: Path of the nvcc that logins use. Empty means the one of C(/usr/local/cuda), else the one on the PATH.
+    description: Path of the nvcc that login shells use. Empty means the one below C(/usr/local/cuda), else the one on the PATH.
     type: path
   candidates:
-    description: Whether apt is asked what it would install, which takes most of the module's time.
+    description: Whether to look up the versions that apt would install. This takes most of the module's run time.
     type: bool
     default: false
   files:
-    description: Paths of files. RV(files) tells which of them are there, and what they hold.
+    description: Paths of files whose checksums are returned in RV(files).
     type: list
     elements: str
     default: []
   services:
-    description: Units of systemd, of which RV(services) tells the state.
+    description: Systemd units whose state is returned in RV(services).
     type: list
     elements: str
     default: []
   record:
-    description: Absolute path of a JSON file in which a role has noted what can't be seen. RV(record) is what it holds.
+    description: Absolute path of a JSON file in which a role records what the host does not show otherwise. RV(record) has its content.
     type: path
 extends_documentation_fragment:
   - trainyard.gpu.attributes
@@ -50,7 +49,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the host
+- name: Gather the GPU stack
   trainyard.gpu.gpu_stack_info:
     asked:
       nvidia-driver: "535"
@@ -58,7 +57,7 @@ EXAMPLES = r"""
       libnccl-dev: 2.21.5-1+cuda12.4
   register: stack
 
-- name: Say what will go wrong
+- name: Report what the next boot will break
   ansible.builtin.debug:
     msg: "{{ stack.will_break_on_next_boot }}"
   when: stack.will_break_on_next_boot != ''
@@ -66,7 +65,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 gpus:
-  description: NVIDIA GPUs on the PCI bus, whether or not a driver knows them.
+  description: NVIDIA GPUs on the PCI bus, with or without a driver.
   returned: success
   type: list
   elements: dict
@@ -75,89 +74,88 @@ gpus:
       description: PCI bus id.
       type: str
     device_id:
-      description: Device id, four hexadecimal digits, by which the generation is known.
+      description: Device id, four hexadecimal digits. It determines the generation.
       type: str
     model:
-      description: What the loaded driver calls it; empty without one.
+      description: Name that the loaded driver reports; empty without a driver.
       type: str
 nvswitches:
   description: Number of NVSwitches on the PCI bus, which need Fabric Manager.
   returned: success
   type: int
 loaded:
-  description: The loaded kernel module's version; empty where none is.
+  description: Version of the loaded kernel module; empty if none is loaded.
   returned: success
   type: str
 loaded_is_open:
-  description: Whether it is the open kernel module; null where none is loaded.
+  description: Whether it is the open kernel module; null if none is loaded.
   returned: success
   type: bool
 modules:
-  description: Version of the kernel module on disk, by kernel; empty where a kernel has none.
+  description: Version of the kernel module on disk, by kernel; empty if a kernel has none.
   returned: success
   type: dict
 running_kernel:
-  description: The kernel that runs.
+  description: The running kernel.
   returned: success
   type: str
 next_kernel:
-  description: The kernel that boots next; empty where the host has none of its own, as a container.
+  description: The kernel that boots next; empty on a host without its own kernel, such as a container.
   returned: success
   type: str
 headers:
-  description: Kernels whose headers are there, so that modules can be built for them.
+  description: Kernels whose headers are installed, so that modules can be built for them.
   returned: success
   type: list
   elements: str
 dkms:
-  description: What DKMS knows of NVIDIA's modules - module, version, kernel, arch, state, differs.
+  description: State of NVIDIA's modules in DKMS - module, version, kernel, arch, state, differs.
   returned: success
   type: list
   elements: dict
 library:
-  description: Version of the driver's libraries that the loader finds; empty where it finds none.
+  description: Version of the driver libraries that the loader finds; empty if it finds none.
   returned: success
   type: str
 nouveau_loaded:
-  description: Whether the driver of the kernel's own is loaded, which keeps NVIDIA's from it.
+  description: Whether nouveau is loaded. It prevents NVIDIA's driver from loading.
   returned: success
   type: bool
 secure_boot:
-  description: Whether the firmware takes signed kernel modules only; null where it doesn't say.
+  description: Whether the firmware accepts only signed kernel modules; null if unknown.
   returned: success
   type: bool
 packages:
-  description: Installed packages of NVIDIA's and of kernels, by name - version, held, broken, by_nvidia (its maker is NVIDIA), and with O(candidates)
-    candidate.
+  description: Installed NVIDIA and kernel packages by name - version, held, broken, by_nvidia (maintained by NVIDIA), and with O(candidates) candidate.
   returned: success
   type: dict
 driver_sources:
-  description: Where the installed driver is from - V(distribution), V(nvidia_repository), V(other_repository) (such as a PPA), V(runfile).
-    More than one is a driver that doesn't fit itself.
+  description: Origins of the installed driver - V(distribution), V(nvidia_repository), V(other_repository) (such as a PPA), V(runfile). More than one means
+    that its parts do not match.
   returned: success
   type: list
   elements: str
 driver_pinned:
-  description: What keeps the driver's version - a package, a hold, or a file of apt's preferences; empty where nothing does.
+  description: What pins the driver version - a package, a hold, or a file of apt preferences; empty if nothing does.
   returned: success
   type: str
 repositories:
-  description: Repositories of NVIDIA's that apt knows - path, uri, suites, and signed_by, which is empty where no keyring is named.
+  description: NVIDIA repositories in apt's sources - path, uri, suites, and signed_by, which is empty if no keyring is named.
   returned: success
   type: list
   elements: dict
 foreign_sources:
   description:
-    - Repositories that are neither the distribution's nor NVIDIA's, such as PPAs, and that offer packages of NVIDIA's driver. Role
-      P(trainyard.gpu.nvidia_driver#role) takes nothing from them. Repositories of C(package_sources_apt_repositories) are not among them.
-    - RV(foreign_sources[].kept_out) tells whether apt's preferences keep their driver away.
+    - Repositories other than the distribution's and NVIDIA's, such as PPAs, that offer packages of the NVIDIA driver. Role P(trainyard.gpu.nvidia_driver#role)
+      installs nothing from them. Repositories of C(package_sources_apt_repositories) are not included.
+    - RV(foreign_sources[].kept_out) is true if apt preferences block their driver.
   returned: success
   type: list
   elements: dict
   version_added: "0.3.0"
   contains:
     path:
-      description: The file in which apt has it.
+      description: File of the source entry.
       type: str
     uri:
       description: Its address.
@@ -166,24 +164,24 @@ foreign_sources:
       description: Its suite.
       type: str
     origin:
-      description: What its Release file names as its origin; empty where it names none.
+      description: Origin in its Release file; empty if it has none.
       type: str
     own_origin:
-      description: Whether no repository that is used has the same origin. Otherwise apt's preferences can't tell them apart.
+      description: Whether no other repository in use has the same origin. Otherwise apt preferences cannot distinguish them.
       type: bool
     packages:
-      description: Names of the driver's packages that it offers, with their newest versions first.
+      description: Driver packages that it offers by name, with their versions, newest first.
       type: dict
     kept_out:
-      description: Whether apt's preferences keep its driver away.
+      description: Whether apt preferences block its driver.
       type: bool
 old_keys:
-  description: Keyrings that apt takes for every repository, and that hold the key with which NVIDIA signed until April 2022.
+  description: Keyrings trusted for every repository that hold NVIDIA's signing key from before April 2022.
   returned: success
   type: list
   elements: str
 docker:
-  description: Version of the Docker engine; empty where there is none.
+  description: Version of the Docker engine; empty if there is none.
   returned: success
   type: str
 cuda:
@@ -191,11 +189,11 @@ cuda:
   returned: success
   type: dict
 cuda_chosen:
-  description: The folder that C(/usr/local/cuda) leads to; empty where there is none.
+  description: Target of the link C(/usr/local/cuda); empty if there is none.
   returned: success
   type: str
 nvcc:
-  description: The nvcc that logins use - path, release, version; empty where there is none.
+  description: The nvcc that login shells use - path, release, version; empty if there is none.
   returned: success
   type: dict
 nccl_header:
@@ -203,12 +201,12 @@ nccl_header:
   returned: success
   type: dict
 open_mpi:
-  description: Folders of Open MPI with what programs are built with - those of the vendor's OFED (C(/usr/mpi)) and the distribution's.
+  description: Folders of Open MPI that have its headers, from the vendor's OFED (C(/usr/mpi)) and the distribution.
   returned: success
   type: list
   elements: str
 container_toolkit:
-  description: Version of nvidia-ctk; empty where there is none.
+  description: Version of nvidia-ctk; empty if there is none.
   returned: success
   type: str
 container_runtimes:
@@ -217,21 +215,21 @@ container_runtimes:
   type: list
   elements: str
 cdi:
-  description: CDI specifications of NVIDIA's - path, and library, the driver's version that they name.
+  description: NVIDIA's CDI specifications - path, and library, the driver version in them.
   returned: success
   type: list
   elements: dict
 module_keys_enrolled:
-  description: With RV(secure_boot), the keys of this host's own with which DKMS signs, and which the firmware takes.
+  description: With RV(secure_boot), this host's own DKMS signing keys that the firmware accepts.
   returned: success
   type: list
   elements: str
 initramfs:
-  description: Whether this host makes initial RAM disks for its kernels, which have a copy of what modprobe is told.
+  description: Whether this host builds an initramfs for its kernels. It contains a copy of modprobe's configuration.
   returned: success
   type: bool
 files:
-  description: SHA-256 checksums by path, of those of O(files) that are there.
+  description: SHA-256 checksums of the existing files among O(files), by path.
   returned: success
   type: dict
 services:
@@ -239,19 +237,19 @@ services:
   returned: success
   type: dict
 record:
-  description: What O(record) holds; empty where there is none.
+  description: Content of O(record); empty if there is none.
   returned: success
   type: dict
 reboot_required_reason:
-  description: Why the host has to be rebooted before its driver is what is on disk; empty where it needn't.
+  description: Why a reboot is needed to load the driver on disk; empty if none is needed.
   returned: success
   type: str
 will_break_on_next_boot:
-  description: Why the driver will not work after the next boot; empty where it will.
+  description: Why the driver will not work after the next boot; empty if it will.
   returned: success
   type: str
 drift:
-  description: What is not as O(asked) - name, asked, found.
+  description: Packages that differ from O(asked) - name, asked, found.
   returned: success
   type: list
   elements: dict
@@ -278,7 +276,7 @@ OPEN_MPI = ["/usr/mpi/*/openmpi-*/include/mpi.h", "/usr/lib/*/openmpi/include/mp
 SPECIFICATIONS = ["/etc/cdi/*", "/var/run/cdi/*"]
 SOURCES = ["/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"]
 PREFERENCES = ["/etc/apt/preferences", "/etc/apt/preferences.d/*"]
-# Where DKMS of Debian and of Ubuntu has the certificate of the key that it signs with.
+# Certificate of the DKMS signing key, on Debian and on Ubuntu.
 MODULE_KEYS = ["/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der"]
 LISTS = "/var/lib/apt/lists"
 KEYRINGS = ["/etc/apt/trusted.gpg", "/etc/apt/trusted.gpg.d/*"]
@@ -299,7 +297,7 @@ class Host:
         self.module = module
 
     def say(self, *command):
-        """What a tool prints; empty where it is missing or has nothing to say."""
+        """Output of a tool; empty if it is missing or prints nothing."""
         path = self.module.get_bin_path(command[0], opt_dirs=["/usr/sbin", "/sbin"])
         if not path:
             return ""
@@ -334,11 +332,11 @@ class Host:
     def packages_file(self, path):
         if path.endswith("Packages"):
             return read_text(path)
-        # Kept compressed, as images of containers and of clouds have it.
+        # Container and cloud images keep the lists compressed.
         return self.say("/usr/lib/apt/apt-helper", "cat-file", path)
 
     def foreign_sources(self, preferences):
-        """A repository whose lists apt doesn't have yet offers nothing, and its origin isn't known."""
+        """A repository whose lists are not downloaded yet offers nothing, and its origin is unknown."""
         found, used = {}, set()
         for path in files(SOURCES):
             for stanza in _apt_sources.stanzas(path, read_text(path)):
@@ -359,7 +357,7 @@ class Host:
         return list(found.values())
 
     def foreign_packages(self, sources, packages, noted):
-        """Installed packages of the driver that another repository alone has in that version. What the role installed by itself isn't judged again."""
+        """Installed driver packages whose version only a foreign repository has. Packages that the role installed are not checked again."""
         suspects = [name for name, package in packages.items() if noted.get(name) != package["version"]
                     and any(package["version"] in source["packages"].get(name, []) for source in sources)]
         if not suspects:
@@ -382,7 +380,7 @@ class Host:
             lines = self.say("systemctl", "show", name, "--property=LoadState,UnitFileState,ActiveState").splitlines()
             shown = dict(line.split("=", 1) for line in lines if "=" in line)
             found[name] = {"loaded": shown.get("LoadState") == "loaded", "active": shown.get("ActiveState") == "active",
-                           # A static unit has nothing to enable: others bring it up.
+                           # A static unit cannot be enabled: other units start it.
                            "enabled": shown.get("UnitFileState") in ("enabled", "enabled-runtime", "static", "indirect", "generated", "alias")}
         return found
 
@@ -400,7 +398,7 @@ def files(patterns):
 
 
 def models():
-    """What the loaded driver calls each GPU, by its address on the bus."""
+    """GPU names that the loaded driver reports, by bus address."""
     return {os.path.basename(os.path.dirname(path)): match.group(1) for path in glob.glob("/proc/driver/nvidia/gpus/*/information")
             for match in [re.search(r"^Model:\s*(\S.*?)\s*$", read_text(path), re.MULTILINE)] if match}
 
@@ -418,7 +416,7 @@ def runtimes():
     try:
         return sorted(json.loads(read_text("/etc/docker/daemon.json") or "{}").get("runtimes", {}))
     except (ValueError, AttributeError):
-        # Role docker_engine judges the file.
+        # Role docker_engine reports errors in the file.
         return []
 
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: horovod_build_info
-short_description: Ask a Horovod what it was built with
+short_description: Read what Horovod was built with
 version_added: "0.1.0"
 description:
-  - Runs C(horovodrun --check-build) on the host, in a running container, behind that container's ssh, or in a throwaway
-    container of an image, and returns its table as data.
-  - The command ends with exit code 0 whatever is ticked, so its exit code proves nothing; the table does.
-  - A Horovod that is missing, too old or broken is a result (RV(available=false), RV(cause), RV(fix)), as roles decide on it.
-  - The task fails only for bad options, for a table that is cut or can't be read, and for output that is something else.
-    The last line of a cut table may be the one that matters, so nothing is guessed from the rest.
+  - Runs C(horovodrun --check-build) on the host, in a running container, through that container's ssh, or in a temporary container of an image, and returns its
+    table as data.
+  - The command exits with 0 whatever is ticked. Only the table shows what was built.
+  - If Horovod is missing, too old or broken, the module returns RV(available=false), RV(cause) and RV(fix), so that roles can decide.
+  - The task fails only for invalid options, for a table that is truncated or cannot be parsed, and for other output. The last line of a truncated table may be
+    the one that matters, so nothing is inferred from the rest.
 requirements:
-  - C(timeout) of coreutils, where O(ssh_host) leads
+  - C(timeout) of coreutils on O(ssh_host)
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -25,13 +25,13 @@ options:
     default: horovodrun
   image:
     description:
-      - Image on this host in which it is run, in a container without network that is removed at once.
-      - The image's own entrypoint is not run, and the image is never pulled.
+      - Image on this host. The command runs in a container of it without network, which is removed afterwards.
+      - The image's entrypoint is not run, and the image is never pulled.
     type: str
   ssh_host:
     description:
       - O(container) logs in to this host by ssh and runs the command there.
-      - A job's ranks are started that way, and see another environment (PATH, LD_LIBRARY_PATH) than C(docker exec) gives.
+      - A job's ranks are started in the same way. Their environment (PATH, LD_LIBRARY_PATH) differs from that of C(docker exec).
     type: str
   ssh_port:
     description: Port for O(ssh_host), 1 to 65535.
@@ -40,7 +40,7 @@ options:
   timeout:
     default: 60
   requires:
-    description: Parts that must be ticked. Those that aren't are returned in RV(missing).
+    description: Parts that must be ticked. Those that are not are returned in RV(missing).
     type: dict
     default: {}
     suboptions:
@@ -57,18 +57,18 @@ options:
         choices: [mpi, gloo]
         default: []
       tensor_operations:
-        description: Tensor operations. V(ccl) stands for MLSL too, its name before Horovod 0.19.
+        description: Tensor operations. V(ccl) also stands for MLSL, its name before Horovod 0.19.
         type: list
         elements: str
         choices: [nccl, ddl, ccl, mpi, gloo]
         default: []
   import_required:
     description:
-      - Import Horovod's package for each of the required frameworks (C(horovod.torch) for V(pytorch)) first, as a job's ranks do,
-        in the same Python process. One that can't be imported, or whose compiled extension is missing, is in RV(missing), whatever the table
-        ticks, and in RV(import_errors). Horovod ticks PyTorch wherever torch is installed, also when it was built without it.
-      - The table is there sooner as well, as Horovod imports each framework anew for every entry otherwise.
-      - O(executable) has to be a Python script, as Horovod's own is; otherwise nothing can be imported.
+      - Import Horovod's package for each of the required frameworks (C(horovod.torch) for V(pytorch)) first, as a job's ranks do, in the same Python process. A
+        package that cannot be imported, or lacks its compiled extension, is listed in RV(missing) and RV(import_errors) even if the table ticks it. Horovod
+        ticks PyTorch wherever torch is installed, even if it was built without it.
+      - This also makes the table appear sooner, because otherwise Horovod imports each framework again for every entry.
+      - O(executable) must be a Python script like Horovod's own. Otherwise nothing can be imported.
     type: bool
     default: false
 extends_documentation_fragment:
@@ -77,19 +77,19 @@ extends_documentation_fragment:
   - trainyard.gpu.tool
   - trainyard.gpu.tool.executable
 notes:
-  - Importing a framework from a cold disk takes the longest part of O(timeout).
-  - Horovod ticks a framework when its Python package can be imported, even where the native library is missing. Such a build
-    has no controller ticked, so require a controller as well as a framework.
-  - A tick also says nothing of the Python packages that Horovod itself needs beside the framework; O(import_required) does.
+  - Importing a framework from a cold disk takes most of O(timeout).
+  - Horovod ticks a framework if its Python package can be imported, even if the native library is missing. Such a build has no controller ticked, so require a
+    controller in addition to a framework.
+  - A tick does not cover the Python packages that Horovod needs in addition to the framework. O(import_required) checks them.
 """
 
 EXAMPLES = r"""
-- name: Ask the running training container
+- name: Read the build of the running training container
   trainyard.gpu.horovod_build_info:
     container: trainyard-training
   register: build
 
-- name: Ask a base image whether Horovod has to be compiled again
+- name: Check whether Horovod must be compiled again for a base image
   trainyard.gpu.horovod_build_info:
     image: trainyard/base:latest
     requires:
@@ -98,12 +98,12 @@ EXAMPLES = r"""
       tensor_operations: [nccl]
   register: base
 
-- name: Say what is missing
+- name: Report what is missing
   ansible.builtin.debug:
     msg: "{{ base.missing | join(', ') }} {{ base.fix }}"
   when: base.missing | length > 0
 
-- name: Ask in the environment in which a job's ranks run
+- name: Read the build in the environment of a job's ranks
   trainyard.gpu.horovod_build_info:
     container: trainyard-training
     ssh_host: "{{ inventory_hostname }}"
@@ -116,7 +116,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 available:
-  description: Whether Horovod answered with its table. True also where nothing in it is ticked.
+  description: Whether Horovod printed its table. True even if nothing in it is ticked.
   type: bool
   returned: success
   sample: true
@@ -124,30 +124,30 @@ cause:
   description:
     - Why RV(available) is false, else null.
     - V(not_installed) - no such executable there.
-    - V(option_unsupported) - a Horovod before 0.18, which has no C(--check-build).
-    - V(import_error) - horovodrun ended in a Python exception or could not load a library, without a table.
+    - V(option_unsupported) - Horovod before 0.18, which has no C(--check-build).
+    - V(import_error) - horovodrun printed no table, because it ended with a Python exception or could not load a library.
     - V(no_output) - it ended without printing anything.
-    - V(truncated) - it began, but its output ends before the first section of the table.
+    - V(truncated) - its output ends before the first section of the table.
     - V(container_not_running) - no such container, or it is stopped, paused or restarting.
     - V(image_missing) - the image is not on this host.
-    - V(engine_unavailable) - no Docker client, no daemon, or the daemon refused.
+    - V(engine_unavailable) - no Docker client, no daemon, or the daemon denied access.
     - V(ssh_failed) - the container could not log in to O(ssh_host).
-    - V(timeout) - no end within O(timeout).
+    - V(timeout) - it did not end within O(timeout).
   type: str
   returned: success
   sample: import_error
 fix:
-  description: What to do about RV(cause), with the line of output that shows it; null when RV(available) is true.
+  description: What to do about RV(cause), with the line of output that shows it; null if RV(available) is true.
   type: str
   returned: success
   sample: "Horovod in image example:1 does not start; reinstall it for this framework. It said: ImportError: libnccl.so.2: cannot open shared object file"
 version:
-  description: Horovod's version, null when RV(available) is false.
+  description: Horovod's version; null if RV(available) is false.
   type: str
   returned: success
   sample: 0.28.1
 frameworks:
-  description: Frameworks that are ticked. All false when RV(available) is false.
+  description: Frameworks that are ticked. All false if RV(available) is false.
   type: dict
   returned: success
   sample: {tensorflow: false, pytorch: true, mxnet: false}
@@ -162,7 +162,7 @@ frameworks:
       description: Apache MXNet.
       type: bool
 controllers:
-  description: Controllers that are ticked, which start the ranks and coordinate them. All false when RV(available) is false.
+  description: Controllers that are ticked. They start and coordinate the ranks. All false if RV(available) is false.
   type: dict
   returned: success
   sample: {mpi: false, gloo: true}
@@ -174,7 +174,7 @@ controllers:
       description: Gloo.
       type: bool
 tensor_operations:
-  description: Tensor operations that are ticked, which carry the data. All false when RV(available) is false.
+  description: Tensor operations that are ticked. They transfer the data. All false if RV(available) is false.
   type: dict
   returned: success
   sample: {nccl: true, ddl: false, ccl: false, mpi: false, gloo: true}
@@ -195,13 +195,14 @@ tensor_operations:
       description: Gloo.
       type: bool
 missing:
-  description: What of O(requires) isn't ticked or, with O(import_required), can't be imported, in the table's order. All of it when RV(available) is false.
+  description: Parts of O(requires) that are not ticked or, with O(import_required), cannot be imported, in the table's order. All of them if RV(available) is
+    false.
   type: list
   elements: str
   returned: success
   sample: [tensor_operations.nccl]
 import_errors:
-  description: By framework, why it can't be imported. Empty without O(import_required).
+  description: Import error by framework. Empty without O(import_required).
   type: dict
   returned: success
   sample: {pytorch: "ModuleNotFoundError: No module named 'packaging'"}

@@ -8,29 +8,30 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_health_info
-short_description: Ask a host for GPU errors in its kernel log, its clock and its free space
+short_description: Gather a host's GPU errors, clock state and free space
 version_added: "0.2.0"
 description:
-  - Reads what no driver's own tool tells of a host's health. What can't be told is null or an error in words, not a failure, as checks decide on it.
-  - The task fails only for bad options, and where a tool's words can't be understood.
+  - Reads the parts of a host's health that driver tools do not report. What cannot be determined is null or an error text and not a failure, because checks
+    decide on it.
+  - The task fails only for invalid options, or if a tool's output cannot be parsed.
 options:
   gpu_errors:
     description:
-      - Whether to read the kernel log of this boot for errors of NVIDIA's drivers, by C(journalctl), or by C(dmesg) where the journal has none.
-      - The journal's last 100000 lines are read. The kernel's own buffer, which dmesg reads, may have lost the oldest.
+      - Whether to read errors of NVIDIA's drivers from the kernel log of this boot, with C(journalctl), or with C(dmesg) if the journal has none.
+      - The last 100000 lines of the journal are read. The kernel's buffer, which dmesg reads, may have lost the oldest lines.
     type: bool
     default: true
   clock:
-    description: Whether to ask if the clock is kept in step with others, by C(timedatectl), or by C(chronyc) where there is none.
+    description: Whether to check clock synchronization, with C(timedatectl), or with C(chronyc) if that is missing.
     type: bool
     default: true
   paths:
-    description: Absolute paths whose file systems are asked for free space. For one that doesn't exist yet, that of the folder which it would be made in.
+    description: Absolute paths whose file systems are checked for free space. For a path that does not exist, its nearest existing parent is used.
     type: list
     elements: path
     default: []
   timeout:
-    description: Seconds, 1 or more, after which a tool is killed. A file server that doesn't answer takes that long.
+    description: Seconds, 1 or more, after which a tool is killed. A file server that does not answer takes that long.
     type: int
     default: 10
 extends_documentation_fragment:
@@ -43,12 +44,12 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the host for its health
+- name: Gather the health of the host
   trainyard.gpu.host_health_info:
     paths: [/, /data1/share]
   register: health
 
-- name: Say which GPUs have fallen off the bus
+- name: Report which GPUs have fallen off the bus
   ansible.builtin.debug:
     msg: "{{ health.gpu_errors | selectattr('kind', 'eq', 'Xid') | selectattr('code', 'eq', 79) | map(attribute='device') }}"
 """
@@ -60,15 +61,15 @@ kernel_log:
   type: dict
   contains:
     source:
-      description: V(journalctl) or V(dmesg); empty where neither has it, or nobody asked.
+      description: V(journalctl) or V(dmesg); empty if neither has it, or if it was not requested.
       type: str
     error:
-      description: Why it can't be read; empty where it was.
+      description: Why it cannot be read; empty if it was read.
       type: str
 gpu_errors:
   description:
-    - The errors of this boot, one for each device and code; null where the log wasn't read.
-    - A GPU that is gone without an Xid of its own (C(fallen off the bus)) counts as Xid 79.
+    - The errors of this boot, one entry per device and code; null if the log was not read.
+    - A lost GPU without its own Xid (C(fallen off the bus)) counts as Xid 79.
   returned: always
   type: list
   elements: dict
@@ -81,65 +82,65 @@ gpu_errors:
       type: str
       sample: "0000:3b:00"
     code:
-      description: The error's number in NVIDIA's catalogue.
+      description: Number of the error in NVIDIA's catalogue.
       type: int
       sample: 79
     text:
-      description: What the last line says behind it.
+      description: Text after the code in the last line.
       type: str
       sample: pid=1234, name=python3, GPU has fallen off the bus.
     count:
-      description: How often.
+      description: Number of occurrences.
       type: int
     first_s:
-      description: When first, in seconds since the boot; null where the log has no times.
+      description: First occurrence in seconds since the boot; null if the log has no times.
       type: float
     last_s:
-      description: When last, in seconds since the boot.
+      description: Last occurrence in seconds since the boot; null if the log has no times.
       type: float
 clock:
-  description: Who keeps the clock.
+  description: Clock synchronization.
   returned: always
   type: dict
   contains:
     synchronized:
-      description: Whether it is in step with a time server; null where nothing tells.
+      description: Whether the clock is synchronized with a time server; null if unknown.
       type: bool
     source:
-      description: V(timedatectl) or V(chronyc); empty where neither tells, or nobody asked.
+      description: V(timedatectl) or V(chronyc); empty if neither answers, or if it was not requested.
       type: str
     error:
-      description: Why nothing tells; empty where something does.
+      description: Why the state is unknown; empty if it is known.
       type: str
 docker_config_error:
   description:
-    - Why the Docker engine cannot start with its configuration file, by its own words or by what is known of it.
-    - Empty where it can, and where there is none.
+    - Why the Docker engine cannot start with its configuration file, from its own output or from known limits.
+    - Empty if it can start, and if there is no such file.
   returned: always
   type: str
 docker_config_warnings:
-  description: Values of that file with which the engine starts, but containers do not, or which have no effect.
+  description: Values of that file that prevent containers from starting, or that have no effect.
   returned: always
   type: list
   elements: str
   version_added: "0.3.0"
 file_systems:
-  description: For each of O(paths), the file system that it is on.
+  description: File system of each of O(paths).
   returned: always
   type: dict
   sample: {/data1/share: {free_bytes: 81050435584, inodes: 16777216, inodes_free: 16310117, error: ""}}
   contains:
     free_bytes:
-      description: What an unprivileged user may still use, in bytes; null where it can't be asked.
+      description: Free space for an unprivileged user, in bytes; null if unknown.
       type: int
     inodes:
-      description: Number of files that it can hold. Some say V(0), as they have no limit.
+      description: Number of files that it can hold. V(0) on file systems without a limit.
       type: int
     inodes_free:
-      description: Number of files that can still be made.
+      description: Number of files that can still be created.
       type: int
     error:
-      description: Why it can't be asked, such as no answer from its server; empty where it was.
+      description: Why the state is unknown, such as no answer from the file server; empty if it is known.
       type: str
 """
 
@@ -150,7 +151,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import ParseError, parse_chronyc, parse_gpu_errors, parse_stat, parse_timedatectl
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_timeout, run_tool
 
-# The journal keeps what the kernel's buffer has lost; without one, or in a container, it is empty.
+# The journal keeps messages that the kernel's buffer has lost. In a container it is empty.
 LOGS = (
     ["journalctl", "--dmesg", "--boot", "--lines=100000", "--output=short-monotonic", "--no-pager", "--quiet"],
     ["dmesg"],
@@ -163,12 +164,12 @@ NOTHING = {"free_bytes": None, "inodes": None, "inodes_free": None}
 
 
 def why(run):
-    """What kept a tool from an answer, in one line."""
-    return run.evidence or (run.stderr.strip().splitlines() or ["exit code %d, and no words" % run.rc])[-1]
+    """Why a tool gave no answer, in one line."""
+    return run.evidence or (run.stderr.strip().splitlines() or ["exit code %d without output" % run.rc])[-1]
 
 
 def first_answer(module, commands):
-    """Name and output of the first of these that says something; else why none does."""
+    """Name and output of the first command that prints something; else the errors of all."""
     errors = []
     for command in commands:
         run = run_tool(module, command, module.params["timeout"])
@@ -179,7 +180,7 @@ def first_answer(module, commands):
 
 
 def file_system(module, path):
-    # By a tool: a call of our own could not be ended where a file server doesn't answer.
+    # With a tool, because a system call of our own could not be interrupted if a file server does not answer.
     run = run_tool(module, ["stat", "--file-system", "--format=%S %a %c %d", "--", path], module.params["timeout"])
     if path != "/" and "No such file" in run.stderr:
         return file_system(module, os.path.dirname(path))
@@ -201,7 +202,7 @@ def main():
     module.run_command_environ_update = {"LC_ALL": "C"}
     relative = [path for path in module.params["paths"] if not os.path.isabs(path)]
     if relative:
-        module.fail_json(msg="paths: %s is not absolute; give paths that begin with /" % ", ".join(relative))
+        module.fail_json(msg="paths: '%s' is not absolute; give paths that begin with /" % "', '".join(relative))
     check_timeout(module)
 
     kernel_log, gpu_errors = {"source": "", "error": ""}, None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_info
-short_description: Ask a host everything that the cluster needs to know, at once
+short_description: Gather the host facts that the roles need
 version_added: "0.1.0"
 description:
-  - Reads what the roles decide on from C(/proc), C(/sys), C(/etc) and C(ip), in one module run, instead of gathering facts.
-  - Optionally also looks up names, connects to other hosts, and tells who listens on a port and how much disk space is free.
-  - Runs as root where possible; without root the owner of a listening socket cannot be told.
+  - Reads the facts that the roles need from C(/proc), C(/sys), C(/etc) and C(ip) in one module run, instead of gathering Ansible's facts.
+  - Optionally also looks up names, connects to other hosts, and returns the listeners of ports and the free disk space.
+  - Run it as root if possible. Without root, the owner of a listening socket is unknown.
 options:
   names:
     description: Host names to look up with the host's own resolver.
@@ -21,7 +21,7 @@ options:
     elements: str
     default: []
   own_name:
-    description: Whether to look up the host's own name, too. RV(hostname) tells which it is.
+    description: Whether to look up the host's own name, which is returned in RV(hostname).
     type: bool
     default: false
   connect:
@@ -31,7 +31,7 @@ options:
     default: []
     suboptions:
       name:
-        description: Name of the host, given back in RV(connections[].name).
+        description: Name of the host, returned in RV(connections[].name).
         type: str
         required: true
       address:
@@ -39,30 +39,30 @@ options:
         type: str
         required: true
       port:
-        description: TCP port to connect to. A port on which nothing listens still proves that the host is there.
+        description: TCP port to connect to. A refused connection still proves that the host is reachable.
         type: int
         required: true
       source:
-        description: Address of this host to connect from, which proves the network that it is on. Empty leaves it to the host's routes.
+        description: Source address of the connection, which verifies its network. If empty, the host's routes decide.
         type: str
         default: ''
   ports:
-    description: TCP ports whose listeners are asked for.
+    description: TCP ports whose listeners are returned.
     type: list
     elements: int
     default: []
   paths:
-    description: Absolute paths whose free disk space is asked for. A path that doesn't exist stands for its nearest existing parent.
+    description: Absolute paths whose free disk space is returned. For a path that does not exist, its nearest existing parent is used.
     type: list
     elements: path
     default: []
   folders:
-    description: Absolute paths of folders whose files are asked for. Folders in them are not entered.
+    description: Absolute paths of folders whose files are listed. Subfolders are not included.
     type: list
     elements: path
     default: []
   docker_config:
-    description: Whether dockerd is asked if it can read C(/etc/docker/daemon.json). It is started without privileges for that, and ends at once.
+    description: Whether to validate C(/etc/docker/daemon.json) with dockerd. It runs without privileges for that and exits at once.
     type: bool
     default: false
   image_label:
@@ -70,7 +70,7 @@ options:
     type: str
     default: ''
   users:
-    description: Names and numeric ids of users. RV(account_clashes) tells which of them the host has otherwise.
+    description: Names and numeric ids of users. RV(account_clashes) lists those that differ on the host.
     type: dict
     default: {}
   groups:
@@ -78,7 +78,7 @@ options:
     type: dict
     default: {}
   timeout:
-    description: Longest time in seconds that looking up names and connecting may take altogether.
+    description: Maximum time in seconds for all name lookups and connections together.
     type: float
     default: 3.0
 extends_documentation_fragment:
@@ -89,11 +89,11 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the host
+- name: Gather the facts of the host
   trainyard.gpu.host_info:
   register: asked
 
-- name: Ask the host about its peers, port 12345 and the space for images
+- name: Check the peers, port 12345 and the space for images
   trainyard.gpu.host_info:
     names: [server-b]
     connect:
@@ -174,10 +174,10 @@ interfaces:
       description: Whether the interface is up and has a carrier.
       type: bool
     speed_mbit_s:
-      description: Its speed in Mbit/s; null where the driver tells none.
+      description: Its speed in Mbit/s; null if the driver reports none.
       type: int
 default_interface:
-  description: Interface of the default route; empty where there is none.
+  description: Interface of the default route; empty if there is none.
   returned: always
   type: str
 rdma_ports:
@@ -194,16 +194,16 @@ rdma_ports:
       description: Number of the port.
       type: int
     state:
-      description: Its state, such as V(active) or V(down); null where it tells none.
+      description: Its state, such as V(active) or V(down); null if unknown.
       type: str
     transport:
       description: V(infiniband), V(roce) or V(iwarp); null for anything else.
       type: str
     rate_gb_s:
-      description: Its rate in Gb/s; null where it tells none.
+      description: Its rate in Gb/s; null if unknown.
       type: float
     interfaces:
-      description: Names of the network interface that runs over the port, and of the bond that this belongs to.
+      description: Names of the network interface of the port, and of its bond if it has one.
       type: list
       elements: str
     gid_indexes:
@@ -216,23 +216,23 @@ own_name_in_hosts:
   type: list
   elements: str
 own_name_repaired:
-  description: Whether M(trainyard.gpu.own_name) has put the line in C(/etc/hosts) in place of another.
+  description: Whether M(trainyard.gpu.own_name) replaced the line in C(/etc/hosts).
   returned: always
   type: bool
 gpus:
-  description: Number of GPUs that the loaded NVIDIA driver knows; 0 without a driver.
+  description: Number of GPUs of the loaded NVIDIA driver; 0 without a driver.
   returned: always
   type: int
 nvidia_devices:
-  description: Number of NVIDIA GPUs on the PCI bus, whether or not a driver knows them.
+  description: Number of NVIDIA GPUs on the PCI bus, with or without a driver.
   returned: always
   type: int
 fabric_adapters:
-  description: Number of adapters on the PCI bus that speak InfiniBand or RoCE, whether or not a driver knows them.
+  description: Number of InfiniBand and RoCE adapters on the PCI bus, with or without a driver.
   returned: always
   type: int
 programs:
-  description: For some programs by which roles tell what is installed, whether the host has them.
+  description: Whether the host has some programs that show what is installed.
   returned: always
   type: dict
   sample: {exportfs: true, mount.nfs4: true, setquota: false}
@@ -241,20 +241,20 @@ boot_id:
   returned: always
   type: str
 container:
-  description: Whether the host itself is a container and shares its kernel.
+  description: Whether the host itself is a container that shares the kernel of another host.
   returned: always
   type: bool
 resolved:
-  description: For each of O(names), and for the host's own name with O(own_name), the addresses that the host's resolver gives.
+  description: Result of the host's resolver for each of O(names), and with O(own_name) for the host's own name.
   returned: always
   type: dict
   contains:
     addresses:
-      description: Addresses, each once; empty where the name is not known.
+      description: Addresses, each once; empty if the name is unknown.
       type: list
       elements: str
     error:
-      description: Why there are none; empty where there are.
+      description: Error of the resolver; empty if there are addresses.
       type: str
 connections:
   description: One entry for each of O(connect), in its order.
@@ -272,13 +272,13 @@ connections:
       description: Port as given.
       type: int
     state:
-      description: V(open) and V(refused) both prove that the host is there; V(timeout) means no answer; V(unreachable) any other failure.
+      description: V(open) and V(refused) both mean that the host is reachable; V(timeout) means no answer; V(unreachable) any other failure.
       type: str
     error:
-      description: What the operating system said; empty for V(open).
+      description: Error of the operating system; empty for V(open).
       type: str
 listeners:
-  description: Sockets that listen on O(ports).
+  description: Sockets that listen on one of O(ports).
   returned: always
   type: list
   elements: dict
@@ -290,37 +290,37 @@ listeners:
       description: Port.
       type: int
     pid:
-      description: Process that owns the socket; 0 where it could not be told.
+      description: Process that owns the socket; 0 if unknown.
       type: int
     process:
       description: Name of that process.
       type: str
     container_id:
-      description: Id of the container that the process runs in; empty outside containers.
+      description: Id of the container in which the process runs; empty outside of containers.
       type: str
     container_name:
-      description: Name of that container as the Docker engine knows it; empty where the engine doesn't.
+      description: Name of that container in the Docker engine; empty if the engine does not know it.
       type: str
 docker_config_error:
   description:
-    - Why the Docker engine cannot start with its configuration file, by its own words or by what is known of it.
-    - Empty where it can, where there is none, and without O(docker_config).
+    - Why the Docker engine cannot start with its configuration file, from its own output or from known limits.
+    - Empty if it can start, if there is no such file, and without O(docker_config).
   returned: always
   type: str
   sample: "/etc/docker/daemon.json: the following directives don't match any configuration option: log-leve"
 docker_config_warnings:
-  description: Values of that file with which the engine starts, but containers do not, or which have no effect. Empty without O(docker_config).
+  description: Values of that file that prevent containers from starting, or that have no effect. Empty without O(docker_config).
   returned: always
   type: list
   elements: str
   sample: ["/etc/docker/daemon.json: log-driver: 'jsonfile' is not a log driver of Docker; containers start only if a plugin of that name is installed"]
   version_added: "0.3.0"
 disk_free_mib:
-  description: For each of O(paths), the space that an unprivileged user may still use in MiB.
+  description: Free space for an unprivileged user in MiB, for each of O(paths).
   returned: always
   type: dict
 account_clashes:
-  description: Those of O(users) and O(groups) whose name has another id on this host, or whose id has another name.
+  description: Entries of O(users) and O(groups) whose name has another id on this host, or whose id has another name.
   returned: always
   type: list
   elements: dict
@@ -329,21 +329,21 @@ account_clashes:
       description: V(user) or V(group).
       type: str
     name:
-      description: Name that was asked about.
+      description: The requested name.
       type: str
     asked:
-      description: What was asked about, in words.
+      description: The requested account as text.
       type: str
     found:
-      description: What the host has, in words.
+      description: The host's account as text.
       type: str
 folders:
-  description: For each of O(folders) that exists, by name of each file its size in bytes and the time of its last change, in seconds since 1970.
+  description: Files of each existing folder among O(folders), by name, with size in bytes and modification time in seconds since 1970.
   returned: always
   type: dict
   sample: {/var/lib/trainyard/wheels: {torch-2.13.0-cp311-cp311-linux_x86_64.whl: [215482913, 1763510000]}}
 labelled_images:
-  description: Names of the images that carry O(image_label); empty where there is no Docker engine.
+  description: Names of the images with O(image_label); empty without a Docker engine.
   returned: always
   type: list
   elements: str
@@ -422,18 +422,18 @@ def interfaces(module):
     found = parse_ip_addresses(out) if rc == 0 else interfaces_by_ioctl()
     for interface in found:
         speed = sysfs("net", interface["name"], "speed")
-        # -1 where the driver doesn't know.
+        # The driver reports -1 if it does not know the speed.
         interface["speed_mbit_s"] = int(speed) if speed.isdigit() else None
     return found
 
 
 def rdma_ports():
-    """What M(trainyard.gpu.infiniband_info) tells of ports, as far as it decides on networks."""
+    """The part of M(trainyard.gpu.infiniband_info)'s ports that is needed to choose networks."""
     found = []
     for name in names_in("infiniband"):
         folder = os.path.join(SYS_CLASS, "infiniband", name)
         texts = {os.path.relpath(path, folder): read_text(path) for pattern in RDMA_FILES for path in glob.glob(os.path.join(folder, pattern))}
-        # The table has up to 256 places, most of them empty.
+        # The table has up to 256 entries, most of them empty.
         for path in [path for path in texts if "/gids/" in path and texts[path].replace(":", "").strip("0\n")]:
             for attribute in (path.replace("/gids/", "/gid_attrs/%s/" % kind) for kind in ("types", "ndevs")):
                 texts[attribute] = read_text(os.path.join(folder, attribute))
@@ -476,7 +476,7 @@ def connect(target, timeout):
 
 
 def ask_network(names, targets, timeout):
-    """Look names up and connect, all at once: one silent host or name server costs its timeout only once."""
+    """Look up names and connect in parallel, so that silent hosts and name servers cost only one timeout together."""
     resolved = {name: {"addresses": [], "error": "no answer within %g s" % timeout} for name in names}
     connections = [dict(target, state="timeout", error="no answer within %g s" % timeout) for target in targets]
 
@@ -490,7 +490,7 @@ def ask_network(names, targets, timeout):
     threads += [threading.Thread(target=try_connect, args=(index,), daemon=True) for index in range(len(targets))]
     for thread in threads:
         thread.start()
-    # A little more than the connections' own limit, so that they can say what happened.
+    # A little longer than the connections' own timeout, so that they can report their error.
     deadline = time.monotonic() + timeout + 0.5
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -505,7 +505,7 @@ def owners(inodes):
         try:
             inode = wanted.get(os.readlink(link))
         except OSError:
-            # The process or its file has just gone, or isn't ours to see.
+            # The process or its file has just ended, or is not readable for this user.
             continue
         if inode:
             found[inode] = int(link.split("/")[2])
@@ -518,7 +518,7 @@ def listeners(module, docker):
     ports = module.params["ports"]
     sockets = [entry for name in ("tcp", "tcp6") for entry in listening_sockets(read_text("/proc/net/" + name), ports)] if ports else []
     pids = owners([entry["inode"] for entry in sockets])
-    # Where the host is itself a container, all its processes carry the host's own id.
+    # If the host is itself a container, all of its processes have the host's container id.
     own_ids = container_ids(read_text("/proc/1/cgroup"))
     names = {}
     for entry in sockets:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: image_info
-short_description: Ask a Docker engine for images and whether they are as they were built
+short_description: Gather Docker images and check that they are unmodified
 version_added: "0.1.0"
 description:
-  - Tells for each image whether the engine has it, its id, labels, layers and environment.
-  - An image of role P(trainyard.gpu.training_image#role) carries a digest of its own layers in label C(trainyard.layers). A label adds no layer,
-    and whatever changes an image under the same name (C(docker commit), another build) changes its layers. So RV(images[].intact) tells from
-    the image alone whether it is the one that was built.
-  - A missing engine or image is a result, not a failure. Needs only Docker's command line client.
+  - Returns for each image whether the engine has it, its id, labels, layers and environment.
+  - An image of role P(trainyard.gpu.training_image#role) carries a digest of its own layers in label C(trainyard.layers). A label adds no layer, and every
+    change of an image under the same name (C(docker commit), another build) changes its layers. RV(images[].intact) therefore shows whether the image is the
+    one that was built.
+  - A missing engine or image is a result and not a failure. Only Docker's command line client is needed.
 options:
   names:
     description: Names of images, each with its tag.
@@ -22,11 +22,11 @@ options:
     elements: str
     default: []
   label:
-    description: Name of a label. RV(labelled) lists the images that carry it. Empty means none are listed.
+    description: Name of a label. RV(labelled) lists the images with this label. If empty, none are listed.
     type: str
     default: ''
   executable:
-    description: Docker's client.
+    description: Docker's command line client.
     type: path
     default: docker
 extends_documentation_fragment:
@@ -37,14 +37,14 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the host for the training image
+- name: Gather the training image
   trainyard.gpu.image_info:
     names: ["{{ training_image_name }}"]
-  register: asked
+  register: gathered
 
-- name: Refuse an image that was edited
+- name: Fail if the image was modified
   ansible.builtin.assert:
-    that: asked.images[0].intact
+    that: gathered.images[0].intact
 """
 
 RETURN = r"""
@@ -53,11 +53,11 @@ available:
   returned: always
   type: bool
 cause:
-  description: Why it doesn't. V(not_installed) or V(engine_unavailable), empty where it does.
+  description: Why it does not answer. V(not_installed) or V(engine_unavailable); empty if it answers.
   returned: always
   type: str
 fix:
-  description: What to do about RV(cause), empty where there is nothing to do.
+  description: What to do about RV(cause); empty if nothing is wrong.
   returned: always
   type: str
 images:
@@ -67,19 +67,19 @@ images:
   elements: dict
   contains:
     name:
-      description: The name that was asked for.
+      description: The requested name.
       type: str
     present:
       description: Whether the engine has it.
       type: bool
     id:
-      description: What this engine calls its id. Engines differ in it; compare RV(images[].layers).
+      description: Its id in this engine. Ids differ between engines, so compare RV(images[].layers).
       type: str
     recipe:
-      description: Its label C(trainyard.recipe), empty where it has none.
+      description: Its label C(trainyard.recipe); empty if it has none.
       type: str
     intact:
-      description: Whether its layers are those that its label C(trainyard.layers) names. V(false) without that label.
+      description: Whether its layers match its label C(trainyard.layers). V(false) without that label.
       type: bool
     labels:
       description: Its labels.
@@ -96,7 +96,7 @@ images:
       description: Its size in MiB.
       type: int
 labelled:
-  description: Ids of all images with label O(label), those without a name included.
+  description: Ids of all images with O(label), including those without a name.
   returned: always
   type: list
   elements: str
@@ -111,14 +111,14 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import LAYER
 FIXES = {
     "": "",
     "not_installed": "run gpu_stack.yml, which installs Docker",
-    "engine_unavailable": "run gpu_stack.yml, which starts Docker, and run the task as root; if it ends again, journalctl -u docker.service says why",
+    "engine_unavailable": "run gpu_stack.yml, which starts Docker, and run the task as root; if it stops again, read journalctl -u docker.service",
 }
 NO_IMAGE = re.compile(r"no such (image|object)", re.IGNORECASE)
 NO_ENGINE = re.compile(r"connect to the docker daemon|permission denied|error during connect", re.IGNORECASE)
 
 
 def describe(name, found):
-    """The entry of one image; C(found) is what docker inspect says of it, None where there is none."""
+    """The entry of one image. C(found) is the output of docker inspect, None if there is no such image."""
     found = found or {}
     config = found.get("Config") or {}
     labels = config.get("Labels") or {}

@@ -8,43 +8,43 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: infiniband_info
-short_description: Ask a host for its InfiniBand and RoCE devices
+short_description: Gather a host's InfiniBand and RoCE devices
 version_added: "0.2.0"
 description:
-  - Reads devices, ports, GIDs and counters from C(/sys/class/infiniband), for which no tool has to be installed.
-  - Where that can't be read, and in a container, C(ibstat) is asked, or C(ibv_devinfo) where it is missing, and C(ibstatus) and C(ibdev2netdev) for what
-    they know beside it. They have no GIDs, no counters and nothing of the PCI bus.
-  - What can't be read, or is no value, is null, and C(unavailable) of the device or the port has the reason or the words that were there.
-  - A host without devices, or whose driver is not loaded, is a result (RV(available=false), RV(cause), RV(fix)). The task fails only for bad options and
-    for output of a tool that is cut or is something else.
+  - Reads devices, ports, GIDs and counters from C(/sys/class/infiniband), which needs no tool.
+  - If that cannot be read, and in a container, it runs C(ibstat), or C(ibv_devinfo) if that is missing, and adds the output of C(ibstatus) and C(ibdev2netdev).
+    These tools report no GIDs, counters or PCI data.
+  - A value that cannot be read is null. C(unavailable) of the device or port then has the reason or the original text.
+  - A host without devices, or without a loaded driver, is a result (RV(available=false), RV(cause), RV(fix)). The task fails only for invalid options and for
+    tool output that is truncated or unexpected.
 author:
   - trainyard maintainers (@trainyard)
 options:
   sysfs_root:
-    description: Where sysfs is mounted.
+    description: Mount point of sysfs.
     type: path
     default: /sys
   container:
-    description: Name or id of a running container in which the tools are asked, by C(docker exec), in place of the host's sysfs.
+    description: Name or id of a running container. The tools run in it with C(docker exec), and the host's sysfs is not read.
   timeout:
     default: 30
   network:
     description:
-      - CIDR of the fabric's network.
-      - Where a RoCE port has several addresses, C(nccl_gid_index) is the one in it.
+      - Fabric network as CIDR.
+      - If a RoCE port has several addresses, C(nccl_gid_index) is the index of the one in this network.
     type: str
   kernel_modules:
-    description: Names of kernel modules, of which RV(kernel_modules) tells the state.
+    description: Names of kernel modules whose state is returned in RV(kernel_modules).
     type: list
     elements: str
     default: []
   packages:
-    description: Names of packages, of which RV(packages) tells the version.
+    description: Names of packages whose versions are returned in RV(packages).
     type: list
     elements: str
     default: []
   files:
-    description: Paths of files, of which RV(files) tells the checksum.
+    description: Paths of files whose checksums are returned in RV(files).
     type: list
     elements: str
     default: []
@@ -53,21 +53,21 @@ extends_documentation_fragment:
   - trainyard.gpu.attributes.info_module
   - trainyard.gpu.tool
 requirements:
-  - C(ibstat) (infiniband-diags) or C(ibv_devinfo) (ibverbs-utils), where sysfs can't be read and for O(container)
+  - C(ibstat) (infiniband-diags) or C(ibv_devinfo) (ibverbs-utils), if sysfs cannot be read, and for O(container)
 """
 
 EXAMPLES = r"""
-- name: Ask the host
+- name: Gather the fabric devices of the host
   trainyard.gpu.infiniband_info:
     network: 169.254.0.0/16
   register: fabric
 
-- name: Say which ports are up
+- name: Report which ports are up
   ansible.builtin.debug:
     msg: "{{ item.0.name }} port {{ item.1.port }}: {{ item.1.transport }}, {{ item.1.rate_gb_s }} Gb/s, {{ item.1.netdev }}"
   loop: "{{ fabric.devices | subelements('ports') | selectattr('1.state', 'eq', 'active') }}"
 
-- name: The training container sees eight devices
+- name: Check that the training container sees eight devices
   trainyard.gpu.infiniband_info:
     container: trainyard-training
   register: inside
@@ -83,32 +83,32 @@ available:
 cause:
   description:
     - Why RV(available) is false, else null.
-    - V(no_devices) - neither a device nor an adapter is there.
-    - V(driver_not_loaded) - an adapter is on the PCI bus, and no driver has made a device of it.
-    - V(not_installed) - sysfs can't be read, and neither C(ibstat) nor C(ibv_devinfo) is there.
-    - V(tool_failed) - the tool ended with an exit code and described no device.
-    - V(timeout) - no end within O(timeout).
+    - V(no_devices) - the host has neither a device nor an adapter.
+    - V(driver_not_loaded) - an adapter is on the PCI bus, but no driver has created a device for it.
+    - V(not_installed) - sysfs cannot be read, and neither C(ibstat) nor C(ibv_devinfo) is installed.
+    - V(tool_failed) - the tool ended with an error and described no device.
+    - V(timeout) - the tool did not end within O(timeout).
     - V(container_not_running) - no such container, or it is stopped, paused or restarting.
-    - V(engine_unavailable) - no Docker client, no daemon, or the daemon refused.
+    - V(engine_unavailable) - no Docker client, no daemon, or the daemon denied access.
   type: str
   returned: success
   sample: driver_not_loaded
 fix:
-  description: What to do about RV(cause), with what shows it; null when RV(available) is true.
+  description: What to do about RV(cause), with the evidence; null if RV(available) is true.
   type: str
   returned: success
 source:
-  description: V(sysfs), or the names of the tools that have told, joined by C(+).
+  description: V(sysfs), or the names of the tools that answered, joined by C(+).
   type: str
   returned: success
   sample: sysfs
 remarks:
-  description: Errors that a tool told of beside the devices, such as one that it could not describe.
+  description: Errors that a tool reported in addition to the devices, such as a device that it could not describe.
   type: list
   elements: str
   returned: success
 adapters:
-  description: Adapters on the host's PCI bus that can speak InfiniBand or RoCE, whether or not a driver knows them. Empty with O(container).
+  description: InfiniBand and RoCE adapters on the host's PCI bus, with or without a driver. Empty with O(container).
   type: list
   elements: dict
   returned: success
@@ -123,13 +123,13 @@ adapters:
       description: Device, four hexadecimal digits.
       type: str
     driver:
-      description: The driver that has it; empty where none has.
+      description: Its driver; empty if there is none.
       type: str
     infiniband:
-      description: Whether it calls itself an InfiniBand adapter on the bus; one that is set to Ethernet does not.
+      description: Whether its PCI class is InfiniBand. An adapter set to Ethernet has another class.
       type: bool
     devices:
-      description: Names of the devices that were made of it.
+      description: Names of its devices.
       type: list
       elements: str
 devices:
@@ -139,7 +139,7 @@ devices:
   returned: success
   contains:
     name:
-      description: Its name, as V(mlx5_0), V(mlx5_bond_0) or V(rocep1s0f0).
+      description: Its name, such as V(mlx5_0), V(mlx5_bond_0) or V(rocep1s0f0).
       type: str
     hca_type:
       description: The vendor's type, such as V(MT4129).
@@ -148,10 +148,10 @@ devices:
       description: Version of the firmware.
       type: str
     board_id:
-      description: The board, by which firmware is chosen.
+      description: Id of the board, which determines its firmware.
       type: str
     node_description:
-      description: What the subnet manager calls it.
+      description: Its name in the subnet manager.
       type: str
     node_guid:
       description: GUID of the device, in four groups of four hexadecimal digits.
@@ -167,7 +167,7 @@ devices:
       description: Name of the driver.
       type: str
     numa_node:
-      description: NUMA node; null where the firmware doesn't say.
+      description: NUMA node; null if the firmware does not report it.
       type: int
     pcie_gt_s:
       description: Speed of its PCIe lanes, in billions of transfers a second.
@@ -176,19 +176,19 @@ devices:
       description: The highest speed of its PCIe lanes.
       type: float
     pcie_width:
-      description: PCIe lanes now.
+      description: Current number of PCIe lanes.
       type: int
     pcie_width_max:
-      description: PCIe lanes that it has.
+      description: Maximum number of PCIe lanes.
       type: int
     virtual_function:
       description: Whether it is a virtual function of another (SR-IOV).
       type: bool
     physical_function:
-      description: PCI bus id of the function that it is a virtual one of.
+      description: PCI bus id of its physical function.
       type: str
     unavailable:
-      description: For every key above that is null, why.
+      description: Reason for every key above that is null.
       type: dict
       sample: {numa_node: "-1"}
     ports:
@@ -212,7 +212,7 @@ devices:
           description: V(sleep), V(polling), V(disabled), V(training), V(link_up), V(link_error_recovery) or V(phy_test).
           type: str
         rate_gb_s:
-          description: Rate in Gb/s (10^9 bits a second). Of a port that is not active it is the driver's default.
+          description: Rate in Gb/s (10^9 bits per second). For a port that is not active, it is the driver's default.
           type: float
           sample: 400.0
         width:
@@ -220,10 +220,10 @@ devices:
           type: int
           sample: 4
         speed:
-          description: Name of the lanes' speed, as V(EDR), V(HDR), V(NDR).
+          description: Name of the lane speed, such as V(EDR), V(HDR), V(NDR).
           type: str
         lid:
-          description: Local id, 0 where a subnet manager has given none.
+          description: Local id; 0 if no subnet manager has assigned one.
           type: int
         sm_lid:
           description: Local id of the subnet manager.
@@ -232,13 +232,13 @@ devices:
           description: GUID of the port.
           type: str
         netdev:
-          description: Network interface of the port; of ports that are bonded that of the bond.
+          description: Network interface of the port, or of its bond.
           type: str
         netdev_state:
-          description: What the kernel says of the interface, V(up) or V(down).
+          description: State of the interface in the kernel, V(up) or V(down).
           type: str
         bond_members:
-          description: Interfaces of the bond; empty where it is none.
+          description: Interfaces of the bond; empty without a bond.
           type: list
           elements: str
         gids:
@@ -256,51 +256,52 @@ devices:
               description: V(IB), V(RoCE v1) or V(RoCE v2).
               type: str
             ndev:
-              description: Network interface that it is of; null on InfiniBand.
+              description: Its network interface; null on InfiniBand.
               type: str
             address:
-              description: The IP address that it stands for; null on InfiniBand.
+              description: Its IP address; null on InfiniBand.
               type: str
         nccl_gid_index:
           description:
             - Index for C(NCCL_IB_GID_INDEX) with RoCE v2.
-            - The one of the port's only IPv4 address, or of that in O(network); of IPv6 where there is no IPv4. Null where there are several.
+            - It belongs to the port's only IPv4 address, or to the one in O(network), or to the IPv6 address if there is no IPv4 address. Null if several
+              match.
           type: int
           sample: 3
         counters:
           description:
-            - Since the driver was loaded, or somebody set them back - xmit_bytes, rcv_bytes, xmit_packets, rcv_packets, unicast_xmit_packets,
+            - Counters since the driver was loaded or the counters were reset - xmit_bytes, rcv_bytes, xmit_packets, rcv_packets, unicast_xmit_packets,
               unicast_rcv_packets, multicast_xmit_packets, multicast_rcv_packets.
             - Bytes are the kernel's C(port_xmit_data) and C(port_rcv_data) times 4.
-            - A counter of 32 bits that has come to its end is null.
+            - A 32-bit counter that has reached its maximum is null.
           type: dict
         errors:
-          description: The port's counters of errors, by the kernel's names, as far as it has them. Some have 8 or 16 bits and stay at their end.
+          description: The port's error counters by the kernel's names, as far as it has them. Some have 8 or 16 bits and stay at their maximum.
           type: dict
           sample: {symbol_error: 0, link_downed: 1}
         hw_counters:
-          description: The vendor's counters of loss, of retries and of congestion, by their names, as far as the port has them.
+          description: The vendor's counters of loss, retries and congestion by their names, as far as the port has them.
           type: dict
           sample: {out_of_sequence: 0, np_cnp_sent: 12}
         unavailable:
-          description: For every key above that is null, why.
+          description: Reason for every key above that is null.
           type: dict
-          sample: {nccl_gid_index: only RoCE has one to choose}
+          sample: {nccl_gid_index: only RoCE needs one}
 ofed:
-  description: The vendor's drivers and tools, as C(ofed_info) names them; empty where there are none. Empty with O(container).
+  description: The vendor's drivers and tools, as C(ofed_info) names them; empty if there are none, and with O(container).
   type: str
   returned: success
   sample: MLNX_OFED_LINUX-5.8-3.0.7.0
 kernel_modules:
-  description: For each of O(kernel_modules), V(loaded), V(available) or V(missing).
+  description: State of each of O(kernel_modules), V(loaded), V(available) or V(missing).
   type: dict
   returned: success
 packages:
-  description: Version by name of those of O(packages) that are installed.
+  description: Versions of the installed packages among O(packages), by name.
   type: dict
   returned: success
 files:
-  description: SHA-256 checksum by path of those of O(files) that are there.
+  description: SHA-256 checksums of the existing files among O(files), by path.
   type: dict
   returned: success
 """
@@ -317,7 +318,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._packages import Par
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, check_timeout, run_tool, tool_options
 
-# Below a device's folder: files, and links, of which the last part of what they lead to is read.
+# Below a device's folder. Of links, the last part of the target is read.
 FILES = ["hca_type", "fw_ver", "board_id", "node_desc", "node_guid", "sys_image_guid", "node_type", "device/numa_node", "device/current_link_speed",
          "device/max_link_speed", "device/current_link_width", "device/max_link_width", "device/net/*/dev_port", "device/net/*/dev_id", "device/net/*/parent",
          "device/net/*/phys_port_name", "ports/*/link_layer", "ports/*/state", "ports/*/phys_state", "ports/*/rate", "ports/*/lid", "ports/*/sm_lid",
@@ -326,18 +327,18 @@ LINKS = ["device", "device/driver", "device/physfn"]
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 FIXES = {
-    "no_devices": "there is nothing to do on a host that shall have no InfiniBand or RoCE. Else see whether «lspci» lists the adapter",
-    "driver_not_loaded": "load the driver («modprobe mlx5_ib», for adapters of driver mlx5_core), and see what «dmesg» says of the adapter",
+    "no_devices": "nothing to do on a host without InfiniBand or RoCE. Otherwise check whether 'lspci' lists the adapter",
+    "driver_not_loaded": "load the driver ('modprobe mlx5_ib' for adapters of driver mlx5_core), and check 'dmesg' for messages about the adapter",
     "not_installed": "install infiniband-diags or ibverbs-utils there, or let the module read the host's sysfs",
-    "tool_failed": "run it by hand there, and see whether /dev/infiniband is there, too",
-    "timeout": "see what the tool waits for («dmesg | grep mlx»), or raise «timeout»",
+    "tool_failed": "run it manually there, and check whether /dev/infiniband exists",
+    "timeout": "find out what the tool waits for ('dmesg | grep mlx'), or raise 'timeout'",
     "container_not_running": "start the container",
     "engine_unavailable": "install and start Docker on this host, and run the task as root",
 }
 
 
 class Sysfs:
-    """Texts of a device's files, and why those can't be read that are there."""
+    """Texts of a device's files, and the errors of files that exist but cannot be read."""
 
     def __init__(self, root):
         self.root = root
@@ -348,7 +349,7 @@ class Sysfs:
 
         def take(path, within=folder):
             try:
-                # Not every driver has its words in UTF-8.
+                # Not every driver writes UTF-8.
                 with open(os.path.join(within, path), encoding="utf-8", errors="replace") as file:
                     texts[path] = file.read()
             except FileNotFoundError:
@@ -362,7 +363,7 @@ class Sysfs:
         for path in LINKS:
             if os.path.islink(os.path.join(folder, path)):
                 texts[path] = os.path.basename(os.path.realpath(os.path.join(folder, path)))
-        # The table has up to 256 places, and what is said of an empty one is an error.
+        # The table has up to 256 entries. Reading the attributes of an empty one is an error.
         for path in [path for path in texts if "/gids/" in path and texts[path].strip() != NO_GID]:
             for attribute in ("types", "ndevs"):
                 take(path.replace("/gids/", "/gid_attrs/%s/" % attribute))
@@ -374,14 +375,14 @@ class Sysfs:
 
 
 class Tools:
-    """What the tools say, on the host or in a container."""
+    """Output of the tools, on the host or in a container."""
 
     def __init__(self, module):
         self.module = module
         self.used, self.remarks = [], []
 
     def ask(self, tool, parse):
-        """Texts by device, and the run, which has a cause where the tool said nothing."""
+        """Texts by device, and the run, which has a cause if the tool gave no answer."""
         run = run_tool(self.module, [tool], self.module.params["timeout"], container=self.module.params["container"])
         if run.cause:
             return {}, run
@@ -406,7 +407,7 @@ class Tools:
             return {}, run.cause or "no_devices", run.evidence or "%s lists none" % self.used[-1]
         for tool, parse in (("ibstatus", _infiniband.parse_ibstatus), ("ibdev2netdev", _infiniband.parse_ibdev2netdev)):
             for name, texts in self.ask(tool, parse)[0].items():
-                # One that came in between is of the next run's.
+                # A device that appeared in between is left to the next run.
                 found.get(name, {}).update(texts)
         return found, None, None
 
@@ -416,7 +417,7 @@ class Host:
         self.module, self.root = module, module.params["sysfs_root"]
 
     def say(self, *command):
-        """What a tool prints; empty where it is missing or has nothing to say."""
+        """Output of a tool; empty if it is missing or prints nothing."""
         path = self.module.get_bin_path(command[0])
         return self.module.run_command([path] + list(command[1:]), environ_update={"LC_ALL": "C"})[1] if path else ""
 
@@ -432,7 +433,7 @@ class Host:
         try:
             return {name: package["version"] for name, package in parse_installed(listed).items()}
         except ParseError as error:
-            self.module.fail_json(msg="what this host says of its packages can't be read: %s" % error)
+            self.module.fail_json(msg="the output of dpkg-query cannot be parsed: %s" % error)
 
 
 def main():
@@ -453,7 +454,7 @@ def main():
     try:
         network = ipaddress.ip_network(network) if network else None
     except ValueError as error:
-        module.fail_json(msg="network: «%s» is no network such as 192.0.2.0/24: %s" % (network, error))
+        module.fail_json(msg="network: '%s' is not a valid network: %s. Give a CIDR such as 192.0.2.0/24" % (network, error))
 
     host, tools = Host(module), Tools(module)
     adapters = [] if container else fabric_adapters(root)

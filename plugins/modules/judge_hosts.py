@@ -8,51 +8,50 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: judge_hosts
-short_description: Judge what all hosts of the cluster have answered, by rules that are data
+short_description: Check the answers of all hosts against rules
 version_added: "0.1.0"
 description:
-  - Fails once, with all problems of all hosts in one message, or passes with every check and its verdict.
-  - A host of the play that no longer takes part did not answer, which is a finding of its own.
-  - Runs on the controller only, and needs no connection. Use it with C(run_once), after role C(trainyard.gpu.cluster).
+  - Fails once with all problems of all hosts in one message, or returns every check with its verdict.
+  - A host that has dropped out of the play did not answer. That is a separate finding.
+  - Runs on the controller only and needs no connection. Use it with C(run_once), after role C(trainyard.gpu.cluster).
 options:
   rules:
     description:
-      - Paths of YAML files with a list C(host_rules) and, where rules need it, a dictionary C(data). A rule of a later file takes the place of one with its
-        C(id).
-      - A rule has C(id) (published, never renamed), C(severity) (V(block) or V(warn)), C(stage) (V(host) is judged for every host, V(cluster) once),
-        C(that) (a Jinja expression without braces, true is good), and the texts C(expected), C(found), C(source) and C(fix), which are templates.
-      - C(for_each), an expression, judges each entry of a list as C(item). C(hosts), an expression, names the hosts that a finding is about. Where
-        C(only_warn), an expression, is true, a finding of a rule that blocks only warns.
-      - Where C(when), an expression, is false, the rule is skipped, and C(otherwise), a template, says why. C(needs) has reasons, which are templates, by
-        expression; where one is false, the rule is not evaluated. A rule of C(id) and C(otherwise) alone is skipped always.
-      - A file's own C(when) and C(otherwise) hold for all of its rules of stage V(host). Its C(let) has expressions by name, worked out for every host in
-        this order before the rules are judged.
-      - Expressions see the variables of all roles and what the run has worked out for the host, C(data), what C(let) has, C(answer) (the variable that
-        O(answers) names), C(member) (the host in C(cluster_members)), C(check_mode), C(answering) (C(cluster_host) of every host that answered, with its
-        C(name)), and in rules of stage V(cluster) C(each) (what C(let) has for every host, with its C(name)).
+      - Paths of YAML files with a list C(host_rules) and, if rules need it, a dictionary C(data). A rule of a later file replaces a rule with the same C(id).
+      - A rule has C(id) (published, never renamed), C(severity) (V(block) or V(warn)), C(stage) (V(host) is judged for every host, V(cluster) once), C(that) (a
+        Jinja expression without braces, true means pass), and the texts C(expected), C(found), C(source) and C(fix), which are templates.
+      - C(for_each), an expression, returns a list whose entries are judged as C(item). C(hosts), an expression, returns the hosts that a finding is about. If
+        C(only_warn), an expression, is true, a blocking rule only warns.
+      - If C(when), an expression, is false, the rule is skipped, and C(otherwise), a template, gives the reason. C(needs) has reasons, which are templates, by
+        expression. If one of these is false, the rule is not evaluated. A rule that has only C(id) and C(otherwise) is always skipped.
+      - C(when) and C(otherwise) of a file apply to all of its rules of stage V(host). Its C(let) has expressions by name, which are evaluated for every host in
+        this order before the rules.
+      - Expressions can use the variables of all roles and the facts of the host, C(data), the values of C(let), C(answer) (the variable named in O(answers)),
+        C(member) (the host in C(cluster_members)), C(check_mode), C(answering) (C(cluster_host) of every host that answered, with its C(name)), and in rules of
+        stage V(cluster) C(each) (the values of C(let) for every host, with its C(name)).
     type: list
     elements: path
     required: true
   answers:
-    description: Name of the variable that holds, on every host, what it has answered, to M(trainyard.gpu.host_info) or another module.
+    description: Name of the variable that holds, on every host, the result of M(trainyard.gpu.host_info) or another module.
     type: str
     required: true
   findings:
-    description: Findings of an earlier judgement, which belong into the same message.
+    description: Findings of an earlier judgement to include in the message.
     type: list
     elements: dict
     default: []
   fail_on:
-    description: V(block) fails for findings that block, V(warn) for warnings too.
+    description: V(block) fails for blocking findings, V(warn) also for warnings.
     type: str
     choices: [block, warn]
     default: block
   overrule:
-    description: By the id of a rule, V(skip), V(warn) or V(block) in place of its severity.
+    description: Severity by rule id, V(skip), V(warn) or V(block).
     type: dict
     default: {}
   report_only:
-    description: Return all findings, whatever they say, and never fail for them. It is for whoever has more findings to come.
+    description: Return all findings and do not fail for them. Use it if more findings follow.
     type: bool
     default: false
 extends_documentation_fragment:
@@ -63,25 +62,25 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the host about its peers
+- name: Gather the facts of the host
   trainyard.gpu.host_info:
     own_name: true
-  register: asked
+  register: gathered
 
-- name: Judge what all hosts have said
+- name: Check the answers of all hosts
   trainyard.gpu.judge_hosts:
     rules: ["{{ playbook_dir }}/our_rules.yml"]
-    answers: asked
+    answers: gathered
   run_once: true
 """
 
 RETURN = r"""
 msg:
-  description: All problems as text, or how much was checked.
+  description: All problems as text, or the number of checks.
   returned: always
   type: str
 findings:
-  description: Every check with its verdict, after those given with O(findings). Where this fails, those that passed or were skipped are left out.
+  description: Every check with its verdict, after those in O(findings). If the module fails, passed and skipped checks are left out.
   returned: always
   type: list
   elements: dict
@@ -91,22 +90,22 @@ findings:
       type: str
       sample: ssh-port-taken
     host:
-      description: Inventory name of the host, several where the finding is about several.
+      description: Inventory name of the host, or several names if the finding is about several hosts.
       type: str
     verdict:
       description: V(pass), V(warn), V(fail), V(skipped) or V(not_evaluated).
       type: str
     expected:
-      description: What is needed; empty for V(pass).
+      description: What was expected; empty for V(pass).
       type: str
     found:
-      description: What the host says, or why the rule was skipped or not evaluated; empty for V(pass).
+      description: What was found, or why the rule was skipped or not evaluated; empty for V(pass).
       type: str
     source:
-      description: Tool, file or variable that told it.
+      description: Tool, file or variable that was read.
       type: str
     seconds:
-      description: Always V(0.0), as the hosts have been asked before.
+      description: Always V(0.0), because the facts were gathered before.
       type: float
     fix:
       description: What to do; empty for V(pass).

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: judge_input
-short_description: Judge every variable of every role, for all hosts of the cluster, before anything changes
+short_description: Check every role variable of all hosts in advance
 version_added: "0.1.0"
 description:
-  - A role's own argument validation runs when the role starts, after other roles have changed the host, and knows no ranges.
-    This reads the argument specs, defaults and C(meta/input_rules.yml) of all roles of the collection as data
-    and judges what the inventory says against them, at once.
-  - Judges the inventory's shape, too - group C(cluster), head, storage, names, addresses.
-  - Names that are nearly a known one are refused. Other names that begin like a role's variables but that no role has are warned of.
-  - Hosts that have the same values are judged once.
-  - Runs on the controller only, and needs no connection. Use it with C(run_once).
-  - Whether a variable without a default is needed is left to the role that uses it.
+  - A role's argument validation runs when the role starts, after other roles have changed the host, and does not check ranges. This module checks the inventory
+    in advance against the argument specs, defaults and C(meta/input_rules.yml) of all roles of the collection.
+  - Also checks the structure of the inventory - group C(cluster), head, storage, names, addresses.
+  - Fails for variable names that are nearly a known one. Warns of other unknown names with the prefix of a role.
+  - Hosts with the same values are checked once.
+  - Runs on the controller only and needs no connection. Use it with C(run_once).
+  - Whether a variable without a default is required is checked by the role that uses it.
 options:
   fail_on:
     description:
-      - V(block) fails for findings that block, V(warn) for warnings too.
-      - Not given, it is what variable C(preflight_fail_on) says.
+      - V(block) fails for blocking findings, V(warn) also for warnings.
+      - The default is the value of variable C(preflight_fail_on).
     type: str
     choices: [block, warn]
 extends_documentation_fragment:
@@ -34,7 +33,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Judge the input
+- name: Check the input
   trainyard.gpu.judge_input:
   run_once: true
 """
@@ -45,7 +44,7 @@ msg:
   returned: always
   type: str
 findings:
-  description: What is wrong, one entry for each variable and host. Empty where all is good.
+  description: Problems, one entry per variable and host. Empty if there are none.
   returned: always
   type: list
   elements: dict
@@ -55,7 +54,7 @@ findings:
       type: str
       sample: input-range
     host:
-      description: Inventory name of the host, several where the finding is about several.
+      description: Inventory name of the host, or several names if the finding is about several hosts.
       type: str
     verdict:
       description: V(fail) or V(warn).
@@ -64,23 +63,23 @@ findings:
       description: What is allowed.
       type: str
     found:
-      description: What the inventory says. Not shown for options that hold secrets.
+      description: The value in the inventory. Not shown for options that hold secrets.
       type: str
     source:
       description: Name of the variable, or V(inventory).
       type: str
     seconds:
-      description: Always V(0.0), as nothing is asked.
+      description: Always V(0.0), because nothing is measured.
       type: float
     fix:
       description: What to do.
       type: str
 evaluations:
-  description: How many expressions were compiled. It depends on what the inventory sets, and hardly on the number of hosts.
+  description: Number of compiled expressions. It depends on the variables in the inventory and hardly on the number of hosts.
   returned: always
   type: int
 seconds:
-  description: How long all of it took, in seconds.
+  description: Duration in seconds.
   returned: always
   type: float
 """

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: managed_files
-short_description: Bring many files, directories and links of a host into place in one module run
+short_description: Manage many files, directories and links in one run
 version_added: "0.1.0"
 description:
-  - Compares every entry of O(files) with what the host has, and changes only what differs.
-  - One run answers for a whole role, where M(ansible.builtin.copy), M(ansible.builtin.template) and
-    M(ansible.builtin.file) cost one run (0.2 s to 0.4 s over ssh) for each file.
-  - All new contents are validated before the first file is replaced, so that one bad file leaves all of them as they were.
+  - Compares every entry of O(files) with the host, and changes only what differs.
+  - One run handles all files of a role. M(ansible.builtin.copy), M(ansible.builtin.template) and M(ansible.builtin.file) need one run (0.2 s to 0.4 s over ssh)
+    per file.
+  - All new contents are validated before the first file is replaced. One invalid file leaves all files unchanged.
   - A file is replaced by rename, never truncated and rewritten.
 author:
   - trainyard maintainers (@trainyard)
 options:
   files:
     description:
-      - What the host shall have, in this order. Directories come before what lies in them.
+      - Files, directories and links in the order in which they are created. List directories before their content.
     required: true
 extends_documentation_fragment:
   - trainyard.gpu.attributes
@@ -31,14 +31,14 @@ attributes:
   diff_mode:
     support: full
 notes:
-  - Set C(no_log) on the task, and C(diff) to V(false), where a content is secret.
+  - Set C(no_log) to V(true) and C(diff) to V(false) on the task if a content is secret.
 seealso:
   - module: ansible.builtin.copy
   - module: ansible.builtin.file
 """
 
 EXAMPLES = r"""
-- name: Place the configuration of the container's sshd
+- name: Configure the container's sshd
   trainyard.gpu.managed_files:
     files:
       - {path: /etc/trainyard, state: directory, mode: "0755"}
@@ -51,7 +51,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changed_paths:
-  description: Paths that were changed, in the order of O(files).
+  description: Changed paths, in the order of O(files).
   returned: success
   type: list
   elements: str

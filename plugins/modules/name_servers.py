@@ -8,25 +8,25 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: name_servers
-short_description: Have a host ask a site's own name servers first
+short_description: Configure a site's name servers on a host
 version_added: "0.2.0"
 description:
-  - Where systemd-resolved answers for the host, it is told by a drop-in. Elsewhere they are put before what C(/etc/resolv.conf) has.
-  - What was there stays, and is all that is left when O(servers) is empty.
+  - On hosts with systemd-resolved they are written to a drop-in. On other hosts they are inserted before the entries of C(/etc/resolv.conf).
+  - Existing entries stay. If O(servers) is empty, only they remain.
 author:
   - trainyard maintainers (@trainyard)
 options:
   servers:
-    description: Addresses, the first of them first. Empty takes back what an earlier run has set.
+    description: Addresses in the order of their use. If empty, the entries of an earlier run are removed.
     type: list
     elements: str
     required: true
   resolv_conf:
-    description: The resolver's file.
+    description: Path of resolv.conf.
     type: path
     default: /etc/resolv.conf
   drop_in:
-    description: The drop-in for systemd-resolved.
+    description: Path of the drop-in for systemd-resolved.
     type: path
     default: /etc/systemd/resolved.conf.d/trainyard.conf
 extends_documentation_fragment:
@@ -39,18 +39,18 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Ask the site's name servers
+- name: Configure the site's name servers
   trainyard.gpu.name_servers:
     servers: [10.0.0.53, 10.0.0.54]
 """
 
 RETURN = r"""
 by:
-  description: What answers for the host, V(systemd-resolved) or V(resolv.conf).
+  description: The resolver of the host, V(systemd-resolved) or V(resolv.conf).
   returned: success
   type: str
 rewritten_by:
-  description: What else writes the resolver's file, by where it leads; empty where it is a plain file. What is set there lasts until then.
+  description: Target of the link if another program manages resolv.conf; empty if it is a plain file. That program may overwrite the entries.
   returned: success
   type: str
 """
@@ -64,7 +64,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import
 
 
 def write(path, text):
-    """In place: in a container the file is a mount, which can't be replaced."""
+    """Written in place, because in a container the file is a mount and cannot be replaced."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as stream:
         stream.write(text)

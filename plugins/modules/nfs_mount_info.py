@@ -8,15 +8,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nfs_mount_info
-short_description: Ask a host for its NFS mounts, all at once
+short_description: Gather a host's NFS mounts
 version_added: "0.2.0"
 description:
-  - Tells for each mount that is asked about what is mounted there, whether it answers, and what systemd knows of it.
-  - A mount whose server doesn't answer would hang whoever touches it. This module touches it in a process of its own, and gives up on that.
-  - Also tells what role C(trainyard.gpu.nfs_client) has placed on the host.
+  - Returns for each requested mount what is mounted there, whether it answers, and the state of its systemd units.
+  - Access to a mount hangs if its server does not answer. This module accesses mounts in separate processes and gives up after O(timeout).
+  - Also returns the mounts that role C(trainyard.gpu.nfs_client) has configured on the host.
 options:
   mounts:
-    description: The mounts to ask about.
+    description: The requested mounts.
     type: list
     elements: dict
     default: []
@@ -26,25 +26,25 @@ options:
         type: path
         required: true
       source:
-        description: What is to be mounted there, server and path.
+        description: Requested source, server and path.
         type: str
         required: true
       options:
-        description: Mount options that it is to have.
+        description: Requested mount options.
         type: list
         elements: str
         default: []
   files:
-    description: Absolute paths of files whose checksums are asked for.
+    description: Absolute paths of files whose checksums are returned.
     type: list
     elements: path
     default: []
   timeout:
-    description: Longest time in seconds to wait for an answer of a mounted file system.
+    description: Maximum time in seconds to wait for an answer of a mounted file system.
     type: float
     default: 5.0
   wait:
-    description: Longest time in seconds to wait until all are mounted and answer. V(0) asks once.
+    description: Maximum time in seconds to wait until all are mounted and answer. V(0) checks once.
     type: float
     default: 0.0
 extends_documentation_fragment:
@@ -55,7 +55,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the host for the shared folder
+- name: Gather the state of the shared folder
   trainyard.gpu.nfs_mount_info:
     mounts:
       - {target: /data1/share, source: "10.0.0.11:/data1/share", options: [hard, vers=4]}
@@ -64,11 +64,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 available:
-  description: Whether the host has the program that mounts NFS.
+  description: Whether the host has the NFS mount program.
   returned: always
   type: bool
 mounts:
-  description: One entry for each of O(mounts), in its order.
+  description: One entry per entry of O(mounts), in the same order.
   returned: always
   type: list
   elements: dict
@@ -78,42 +78,42 @@ mounts:
       type: str
     state:
       description:
-        - V(mounted) as asked, and it answers; V(differs) with other options than asked; V(other) something else is mounted there; V(stale) the server no longer
-          knows what is mounted; V(hangs) no answer; V(absent) nothing is mounted there.
+        - V(mounted) as requested, and it answers; V(differs) in its options; V(other) if something else is mounted there; V(stale) if the server no longer
+          knows the mounted folder; V(hangs) without an answer; V(absent) if nothing is mounted there.
       type: str
     error:
-      description: What the operating system or systemd says; empty where nothing is wrong.
+      description: Error of the operating system or systemd; empty if nothing is wrong.
       type: str
     source:
-      description: What is mounted there; empty where nothing is.
+      description: Source that is mounted there; empty if nothing is mounted.
       type: str
     type:
-      description: Type of the file system that is mounted there.
+      description: Type of the mounted file system.
       type: str
     options:
-      description: Options that the kernel shows.
+      description: Options that the kernel reports.
       type: list
       elements: str
     differences:
-      description: Options that were asked for and are not in force.
+      description: Requested options that are not in force.
       type: list
       elements: str
     exists:
-      description: Whether the mount point exists. Looked at only where nothing is mounted.
+      description: Whether the mount point exists. Checked only if nothing is mounted.
       type: bool
     entries:
-      description: Names in the mount point while nothing is mounted there, five at most. A mount would hide them.
+      description: Names in the mount point while nothing is mounted there, at most five. A mount would hide them.
       type: list
       elements: str
     configured_in:
-      description: The file of the site's own, C(/etc/fstab) or a unit file, that says what is mounted there; empty where none does, or the role's own.
+      description: The site's C(/etc/fstab) or unit file that configures this mount point; empty if none does, or only the role's own.
       type: str
     unit_enabled:
       description: Units of this path, C(.mount) and C(.automount), that systemd starts at boot.
       type: list
       elements: str
 placed:
-  description: What the role has placed, found by its mark, below C(/etc/systemd/system) and in C(/etc/fstab).
+  description: Mounts of the role, found by its marker below C(/etc/systemd/system) and in C(/etc/fstab).
   returned: always
   type: list
   elements: dict
@@ -122,13 +122,13 @@ placed:
       description: Mount point.
       type: str
     source:
-      description: What is mounted there.
+      description: Source of the mount.
       type: str
     unit:
       description: Kind of unit, V(mount), V(automount) or V(fstab).
       type: str
     units:
-      description: Names of its units, in the order in which they are to be stopped.
+      description: Names of its units, in the order in which to stop them.
       type: list
       elements: str
     files:
@@ -136,19 +136,19 @@ placed:
       type: list
       elements: str
     options:
-      description: Options that C(/etc/fstab) has for it; empty for units, whose files are compared whole.
+      description: Options in C(/etc/fstab); empty for units, whose files are compared as a whole.
       type: list
       elements: str
 in_use:
-  description: Whether NFS file systems are mounted, or are in C(/etc/fstab), that the role has not placed.
+  description: Whether other NFS file systems than the role's are mounted or are in C(/etc/fstab).
   returned: always
   type: bool
 files:
-  description: SHA-256 of each of O(files) that exists.
+  description: SHA-256 checksums of the existing files among O(files).
   returned: always
   type: dict
 reload_needed:
-  description: Whether systemd has yet to read unit files that have changed.
+  description: Whether systemd must reload changed unit files.
   returned: always
   type: bool
 """
@@ -169,11 +169,11 @@ FSTAB_MARK = "x-trainyard.placed"
 
 
 def units(module, names):
-    """Return what systemd knows of units, by name."""
+    """Return the properties of systemd units by name."""
     systemctl = module.get_bin_path("systemctl")
     if not (systemctl and names):
         return {}
-    # An id for each: a name that is no unit's yet is answered as well.
+    # With the property Id, systemd also answers for a name without a unit.
     properties = "Id,LoadState,ActiveState,Result,UnitFileState,FragmentPath,NeedDaemonReload"
     rc, out, dummy = module.run_command([systemctl, "show", "--property=" + properties, "--"] + names)
     found = {}
@@ -202,7 +202,7 @@ def placed():
 
 
 def lines_of_the_site():
-    """Target and type of what /etc/fstab has, without the role's own lines."""
+    """Target and type of the entries of /etc/fstab, without the role's own lines."""
     lines = [line.split() for line in read_text("/etc/fstab").splitlines() if not line.lstrip().startswith("#")]
     return [(words[1].replace("\\040", " ").rstrip("/") or "/", words[2]) for words in lines if len(words) > 3 and FSTAB_MARK not in words[3].split(",")]
 
@@ -214,7 +214,7 @@ def in_use(mounts, ours):
 
 
 def configured_in(target, found, ours):
-    """The site's own file that says what is mounted at a target. What systemd makes of fstab comes and goes with that."""
+    """The site's file that configures a mount at the target. Units that systemd generates from fstab do not count."""
     if target in [line for line, dummy in lines_of_the_site()]:
         return "/etc/fstab"
     files = [entry.get("FragmentPath", "") for entry in found]
@@ -223,7 +223,7 @@ def configured_in(target, found, ours):
 
 
 def shares_connections(mount, mounts):
-    """Whether another mount is of the same server and version: the first one's connections carry both, and their number is its."""
+    """Whether another mount has the same server and version. Both share the connections of the first one, and its number of them."""
     def server(options):
         return {option for option in options if option.startswith(("addr=", "vers="))}
 
@@ -232,7 +232,7 @@ def shares_connections(mount, mounts):
 
 def ask(module, mount, mounts, known):
     target = mount["target"]
-    # Without following links below it: a path that lies on a mount that hangs can't be looked at.
+    # Links are not followed, because access to a path on a hanging mount hangs.
     here = [entry for entry in mounts if entry["path"] == target and entry["type"] != "autofs"]
     automount = known.get(unit_name(target, "automount"), {})
     unit = known.get(unit_name(target, "mount"), {})
@@ -242,7 +242,7 @@ def ask(module, mount, mounts, known):
         "unit_enabled": [name for name, entry in (("mount", unit), ("automount", automount)) if entry.get("UnitFileState") in ("enabled", "generated")],
     }
     if not here and automount.get("ActiveState") == "active":
-        # It is mounted when it is first touched.
+        # The first access mounts it.
         cause, answer["error"] = ask_file_system(target, module.params["timeout"])
         here = [entry for entry in parse_mountinfo(read_text("/proc/self/mountinfo")) if entry["path"] == target and entry["type"] != "autofs"]
         if not here:

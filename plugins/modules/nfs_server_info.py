@@ -8,13 +8,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nfs_server_info
-short_description: Ask a host what it serves by NFS, all at once
+short_description: Gather what a host exports by NFS
 version_added: "0.2.0"
 description:
-  - Tells what is exported at this moment, by which files, how the kernel's server is set, and whom a firewall keeps from it.
+  - Returns the active exports, their files, the settings of the kernel's server, and the clients that a firewall blocks.
 options:
   exports:
-    description: Exports that there should be. RV(missing) tells which of them are not in force.
+    description: Requested exports. RV(missing) lists those that are not in force.
     type: list
     elements: dict
     default: []
@@ -24,7 +24,7 @@ options:
         type: path
         required: true
       client:
-        description: Address, network or name of who may mount it.
+        description: Address, network or name of the client.
         type: str
         required: true
       options:
@@ -33,24 +33,24 @@ options:
         elements: str
         default: []
   exports_file:
-    description: The file that holds the caller's own exports.
+    description: File with the caller's own exports.
     type: path
     default: /etc/exports.d/trainyard.exports
   files:
-    description: Absolute paths of files whose checksums are asked for.
+    description: Absolute paths of files whose checksums are returned.
     type: list
     elements: path
     default: []
   record:
-    description: Absolute path of a JSON file whose content is asked for.
+    description: Absolute path of a JSON file whose content is returned.
     type: path
   addresses:
-    description: Addresses and networks that must reach the server. RV(firewall.shut_out) tells which of them a firewall of this host keeps away.
+    description: Addresses and networks that must reach the server. RV(firewall.shut_out) lists those that a firewall of this host blocks.
     type: list
     elements: str
     default: []
   interface:
-    description: Interface by which they come, for firewalld's zones.
+    description: Interface of their traffic, for firewalld's zones.
     type: str
     default: ''
 extends_documentation_fragment:
@@ -61,7 +61,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the server what it exports
+- name: Gather the exports of the server
   trainyard.gpu.nfs_server_info:
     exports:
       - {path: /data1/share, client: 10.0.0.12, options: [rw, sync, root_squash]}
@@ -85,12 +85,12 @@ service:
       description: Whether it starts at boot.
       type: bool
 missing:
-  description: Those of O(exports) that are not in force, or with other options.
+  description: Entries of O(exports) that are not in force, or have other options.
   returned: always
   type: list
   elements: dict
 left_over:
-  description: Exports in force of O(exports)' paths that neither O(exports) nor any file of exports has.
+  description: Active exports of paths in O(exports) that are neither in O(exports) nor in any exports file.
   returned: always
   type: list
   elements: dict
@@ -109,17 +109,17 @@ others:
       description: Exported folder.
       type: str
     client:
-      description: Who may mount it.
+      description: Address, network or name of the client.
       type: str
     options:
       description: Options of the export.
       type: list
       elements: str
     file:
-      description: The file that has it.
+      description: Its file.
       type: str
 nfsd:
-  description: How the running server is set; empty where none runs.
+  description: Settings of the running server; empty if none runs.
   returned: always
   type: dict
   contains:
@@ -127,21 +127,21 @@ nfsd:
       description: Number of its threads.
       type: int
     versions:
-      description: Versions of the protocol that it speaks.
+      description: Protocol versions that it supports.
       type: list
       elements: str
     lease_seconds:
       description: Seconds after which a silent client loses its locks.
       type: int
     grace_seconds:
-      description: Seconds after a start in which only clients from before may lock.
+      description: Seconds after a start in which only former clients may lock.
       type: int
 mounts:
-  description: For each path in O(exports), the mount point that it lies on.
+  description: Mount point of each path in O(exports).
   returned: always
   type: dict
 mounted_by_nfs:
-  description: Those of the paths in O(exports) that lie on a mount by NFS, which can't be exported.
+  description: Paths in O(exports) on an NFS mount, which cannot be exported.
   returned: always
   type: list
   elements: str
@@ -151,25 +151,25 @@ firewall:
   type: dict
   contains:
     kind:
-      description: V(ufw), V(firewalld), or empty where none of them is active.
+      description: V(ufw), V(firewalld), or empty if none of them is active.
       type: str
     zone:
       description: Zone of O(interface) in firewalld.
       type: str
     shut_out:
-      description: Those of O(addresses) that it keeps from TCP port 2049.
+      description: Entries of O(addresses) that it blocks from TCP port 2049.
       type: list
       elements: str
 files:
-  description: SHA-256 of each of O(files) that exists.
+  description: SHA-256 checksums of the existing files among O(files).
   returned: always
   type: dict
 record:
-  description: Content of O(record); empty where there is none.
+  description: Content of O(record); empty if there is none.
   returned: always
   type: dict
 error:
-  description: Why a file of exports can't be read as one; empty where all can.
+  description: Why an exports file cannot be parsed; empty if all can.
   returned: always
   type: str
 """
@@ -248,7 +248,7 @@ def firewall(module):
 
 
 def canonical(client):
-    """The name under which exportfs keeps a client."""
+    """The name of a client in exportfs."""
     if "/" in client or "*" in client:
         return client
     try:

@@ -7,49 +7,48 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_driver_info
-short_description: Ask apt which packages make up an NVIDIA driver
+short_description: Find the packages of an NVIDIA driver in apt
 version_added: "0.2.0"
 description:
-  - Finds the version of a driver that is asked for, exactly, by its branch, or as the distribution's own tool recommends it, and every package that has
-    to be of that version.
-  - A driver is some twenty packages that must be of one version. Apt takes the newest of those that it isn't told about; so this module tells all of them.
-  - What it can't find is a RV(problem), with what there is instead, and no failure. It changes nothing, and does not update apt's lists.
+  - Finds the requested driver version, exactly, by its branch, or as the distribution's tool recommends it, and every package that must have that version.
+  - A driver consists of about twenty packages that must have the same version. Apt installs the newest version of packages without an explicit one, so this
+    module returns all of them.
+  - If it finds none, RV(problem) has the reason with the available versions. That is not a failure. The module changes nothing and does not update apt's lists.
 options:
   asked:
     description:
-      - Version of the package, NVIDIA's own version, or the branch; several of them in the order of preference. Empty means the newest.
+      - Package version, NVIDIA's version, or branch; several in order of preference. Empty means the newest.
     type: list
     elements: str
     default: ['']
   families:
     description:
-      - Lists of packages that make up a driver, of which the first list is taken whose first package is to be had as asked. V(<BR>) in names stands for
-        the branch.
+      - Lists of packages that make up a driver. The first list whose first package is available as requested is used. V(<BR>) in names stands for the branch.
     type: list
     elements: list
     default: []
   repository:
-    description: URL of a repository. Versions of its own are taken, or with O(elsewhere) only others'. Empty means all.
+    description: URL of a repository. Only its versions are used, or with O(elsewhere) only those of others. Empty means all.
     type: str
     default: ''
   elsewhere:
-    description: Whether what is in O(repository) doesn't count.
+    description: Whether to ignore the versions in O(repository).
     type: bool
     default: false
   without:
     description:
-      - Other repositories whose packages are never taken, such as PPAs, as URL and suite with a space between them.
+      - Other repositories whose packages are never used, such as PPAs, as URL and suite separated by a space.
         RV(trainyard.gpu.gpu_stack_info#module:foreign_sources) has them.
     type: list
     elements: str
     default: []
     version_added: "0.3.0"
   installed:
-    description: NVIDIA's version of the driver that the host has. It is preferred where it is as asked.
+    description: NVIDIA's version of the installed driver. It is preferred if it matches O(asked).
     type: str
     default: ''
   recommended_by:
-    description: The tool that is asked for RV(recommended). It has to be installed.
+    description: The tool that returns RV(recommended). It must be installed.
     type: str
     choices: [nvidia-detect, ubuntu-drivers]
   device_ids:
@@ -58,7 +57,7 @@ options:
     elements: str
     default: []
   components:
-    description: Components of the distribution that are needed. RV(sources) has what apt's sources lack.
+    description: Required components of the distribution. RV(sources) has those that apt's sources lack.
     type: list
     elements: str
     default: []
@@ -77,7 +76,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask which packages make up the newest driver of branch 570
+- name: Find the packages of the newest driver of branch 570
   trainyard.gpu.nvidia_driver_info:
     asked: ["570"]
     families: [[cuda-drivers-<BR>]]
@@ -93,29 +92,29 @@ EXAMPLES = r"""
 
 RETURN = r"""
 version:
-  description: NVIDIA's version of the driver; empty where nothing is as asked.
+  description: NVIDIA's version of the driver; empty if no driver matches.
   returned: success
   type: str
   sample: 570.172.08
 packages:
-  description: Exact versions by package, of all that belongs to the driver.
+  description: Exact versions of all packages of the driver, by name.
   returned: success
   type: dict
 recommended:
-  description: The package that O(recommended_by) recommends; empty where it was not asked, or recommends no one for all GPUs.
+  description: The package that O(recommended_by) recommends; empty if the tool was not run, or recommends no single package for all GPUs.
   returned: success
   type: str
   sample: nvidia-driver-535-server
 branch:
-  description: The branch in RV(recommended); empty where its name has none.
+  description: The branch in RV(recommended); empty if its name has none.
   returned: success
   type: str
 problem:
-  description: Why there is no such driver; empty where there is one.
+  description: Why there is no such driver; empty if there is one.
   returned: success
   type: str
 sources:
-  description: Paragraphs for apt, in deb822 format, that add the O(components) that are lacking from the repositories that this host uses.
+  description: Deb822 paragraphs for apt that add the missing O(components) of the repositories that this host uses.
   returned: success
   type: str
 """
@@ -146,7 +145,7 @@ class Host:
         tool = self.module.params["recommended_by"]
         if tool == "nvidia-detect":
             return driver.parse_nvidia_detect(self.run("nvidia-detect", *self.module.params["device_ids"])[1])
-        # Older ones don't know the option.
+        # Older versions do not know the option.
         return driver.parse_ubuntu_drivers(self.run("ubuntu-drivers", "list", "--gpgpu", "--recommended")[1]) or \
             driver.parse_ubuntu_drivers(self.run("ubuntu-drivers", "devices")[1])
 
@@ -155,7 +154,7 @@ class Host:
         return {name: package["version"] for name, package in parse_installed(words).items()}
 
     def simulated(self, names, versions, version):
-        """What apt would bring if all that belongs to the driver were pinned, and why it can't."""
+        """What apt would install if all driver packages were pinned, and the reason if it cannot."""
         descriptor, path = tempfile.mkstemp(prefix="trainyard-preferences.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
@@ -172,9 +171,9 @@ class Host:
 
 
 def offered(names, offers, asked):
-    """In words, what there is in place of what was asked for."""
-    found = ["of %s there is %s" % (name, ", ".join(nearest_versions(asked, offers[name]))) for name in names if offers.get(name)]
-    return "; ".join(found) if found else "no repository that counts has %s" % ", ".join(names)
+    """The available versions as text."""
+    found = ["available versions of %s: %s" % (name, ", ".join(nearest_versions(asked, offers[name]))) for name in names if offers.get(name)]
+    return "; ".join(found) if found else "no usable repository has %s" % ", ".join(names)
 
 
 def choose(host, params, result):
@@ -204,11 +203,11 @@ def judge(host, chosen, offers, result):
         versions[name] = chosen["version"] if name == chosen["names"][0] else (fitting or [""])[0]
         absent += [name] if not versions[name] else []
     if absent:
-        result["problem"] = "driver %s is not whole: %s" % (number, offered(absent, offers, number))
+        result["problem"] = "driver %s is incomplete: %s" % (number, offered(absent, offers, number))
         return
     brought, reason = host.simulated(chosen["names"], versions, chosen["version"])
     if reason:
-        result["problem"] = "apt can't install driver %s: %s" % (number, reason)
+        result["problem"] = "apt cannot install driver %s: %s" % (number, reason)
         return
     result["version"] = number
     result["packages"] = driver.closure(chosen["names"], {name: [version] for name, version in versions.items()}, chosen["version"], brought, host.installed())
@@ -242,7 +241,7 @@ def main():
         if module.params["families"]:
             choose(host, module.params, result)
     except ParseError as error:
-        module.fail_json(msg="what apt and dpkg say of the driver can't be read: %s" % error)
+        module.fail_json(msg="the output of apt and dpkg about the driver cannot be parsed: %s" % error)
     module.exit_json(changed=False, **result)
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_smi_info
-short_description: Ask nvidia-smi for the driver and the GPUs
+short_description: Read the driver and the GPUs from nvidia-smi
 version_added: "0.2.0"
 description:
   - Runs C(nvidia-smi -q -x) on the host or in a running container, and returns its document as data.
-  - A driver or a GPU that is missing or broken is a result (RV(available=false), RV(cause), RV(fix)), as roles decide on it.
-  - The task fails only for bad options, for a document that is cut or can't be read, and for output that is something else.
-  - What nvidia-smi has no value for (C(N/A), C(Not Supported), C(ERR!), C(Unknown Error)) is null, and RV(gpus[].unavailable) keeps its words.
+  - If a driver or a GPU is missing or broken, the module returns RV(available=false), RV(cause) and RV(fix), so that roles can decide.
+  - The task fails only for invalid options, for a document that is truncated or cannot be parsed, and for other output.
+  - A value that nvidia-smi does not report (C(N/A), C(Not Supported), C(ERR!), C(Unknown Error)) is null. RV(gpus[].unavailable) has its text.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -31,16 +31,16 @@ notes:
 """
 
 EXAMPLES = r"""
-- name: Ask the driver
+- name: Gather driver and GPUs
   trainyard.gpu.nvidia_smi_info:
   register: smi
 
-- name: Say what is wrong
+- name: Report what is wrong
   ansible.builtin.debug:
     msg: "{{ smi.cause }}: {{ smi.fix }}"
   when: not smi.available
 
-- name: Eight GPUs, all of which answer, in the training container
+- name: Check that all eight GPUs answer in the training container
   trainyard.gpu.nvidia_smi_info:
     container: trainyard-training
   register: inside
@@ -51,73 +51,73 @@ RETURN = r"""
 available:
   description:
     - Whether nvidia-smi answered with exit code 0 and without an error for any GPU.
-    - Where it is false, RV(gpus) still has the GPUs that were described.
+    - If it is false, RV(gpus) still has the GPUs that were described.
   type: bool
   returned: success
   sample: true
 cause:
   description:
     - Why RV(available) is false, else null.
-    - V(not_installed) - no such executable there.
+    - V(not_installed) - the executable does not exist.
     - V(driver_not_loaded) - the kernel module is not loaded.
-    - V(driver_library_mismatch) - the loaded kernel module has another version than the libraries on disk.
-    - V(library_missing) - libnvidia-ml.so, or another library, can't be found.
+    - V(driver_library_mismatch) - the version of the loaded kernel module differs from that of the libraries on disk.
+    - V(library_missing) - libnvidia-ml.so, or another library, cannot be found.
     - V(no_devices) - the driver has no GPU.
     - V(gpu_lost) - a GPU does not answer; RV(error_gpus) names it.
-    - V(access_blocked) - the operating system keeps the GPU from the caller.
+    - V(access_blocked) - the operating system denies the caller access to the GPU.
     - V(permission) - the caller may not use the device files.
-    - V(timeout) - no end within O(timeout).
-    - V(unknown) - NVML's own «Unknown Error», and whatever else ends with an exit code.
+    - V(timeout) - it did not end within O(timeout).
+    - V(unknown) - NVML's 'Unknown Error', and all other failures.
     - V(container_not_running) - no such container, or it is stopped, paused or restarting.
-    - V(engine_unavailable) - no Docker client, no daemon, or the daemon refused.
+    - V(engine_unavailable) - no Docker client, no daemon, or the daemon denied access.
   type: str
   returned: success
   sample: driver_library_mismatch
 fix:
-  description: What to do about RV(cause), with the line of output that shows it; null when RV(available) is true.
+  description: What to do about RV(cause), with the line of output that shows it; null if RV(available) is true.
   type: str
   returned: success
   sample: "reboot, or unload and load the kernel module: ... It said: Failed to initialize NVML: Driver/library version mismatch"
 driver_version:
-  description: The loaded driver's version; null where it is not said.
+  description: Version of the loaded driver; null if it is not reported.
   type: str
   returned: success
   sample: 570.124.04
 cuda_version:
-  description: The highest CUDA version that the driver library supports; not what is installed. Null where it is not said (before driver 410).
+  description: The highest CUDA version that the driver library supports, and not the installed one. Null if it is not reported (before driver 410).
   type: str
   returned: success
   sample: "12.8"
 gpu_count:
-  description: GPUs that nvidia-smi counts. More than RV(gpus) has, where some were not described.
+  description: Number of GPUs that nvidia-smi counts. It is more than RV(gpus) has if some were not described.
   type: int
   returned: success
   sample: 8
 error_gpus:
-  description: GPUs of which nvidia-smi says that they can't be reached.
+  description: GPUs that nvidia-smi cannot reach.
   type: list
   elements: dict
   returned: success
   contains:
     bus_id:
-      description: PCI bus id as it was printed, in lower case.
+      description: PCI bus id as printed, in lower case.
       type: str
     error:
-      description: What was said of it.
+      description: Its error message.
       type: str
 remarks:
-  description: Lines that nvidia-smi printed beside the document, such as «WARNING» of a corrupted infoROM.
+  description: Lines that nvidia-smi printed in addition to the document, such as the 'WARNING' of a corrupted infoROM.
   type: list
   elements: str
   returned: success
 gpus:
-  description: The GPUs, in nvidia-smi's order, which is that of their bus ids.
+  description: The GPUs in nvidia-smi's order, by bus id.
   type: list
   elements: dict
   returned: success
   contains:
     index:
-      description: Position, as in nvidia-smi's table and for its option C(-i).
+      description: Position as in nvidia-smi's table and its option C(-i).
       type: int
     uuid:
       description: The UUID, with its C(GPU-).
@@ -129,7 +129,7 @@ gpus:
       description: PCI bus id in lower case, the domain with eight digits (four before driver 396).
       type: str
     minor_number:
-      description: N of /dev/nvidiaN, which may be in another order than RV(gpus[].index).
+      description: N of /dev/nvidiaN. Its order may differ from RV(gpus[].index).
       type: int
     serial:
       description: The board's serial number.
@@ -141,13 +141,13 @@ gpus:
       description: V(Default), V(Exclusive_Process) or V(Prohibited).
       type: str
     persistence_mode:
-      description: Whether the driver stays initialized when nobody uses the GPU.
+      description: Whether the driver stays initialized while the GPU is not used.
       type: bool
     mig_mode:
       description: Whether the GPU is partitioned (Multi-Instance GPU).
       type: bool
     mig_mode_pending:
-      description: What RV(gpus[].mig_mode) will be after the GPU's next reset.
+      description: Value of RV(gpus[].mig_mode) after the next reset of the GPU.
       type: bool
     mig_devices:
       description: The partitions - index, gpu_instance_id, compute_instance_id, memory_total_mib, memory_used_mib.
@@ -157,10 +157,10 @@ gpus:
       description: V(None) on bare metal, V(Pass-Through), V(VGPU) ...
       type: str
     recovery_action:
-      description: What the driver advises, V(None) where nothing; from driver 565 on.
+      description: Recovery action that the driver recommends, V(None) if none; from driver 565 on.
       type: str
     fabric_state:
-      description: State of the NVSwitch fabric, V(Completed) where the GPU has joined it; null where there is none.
+      description: State of the NVSwitch fabric, V(Completed) if the GPU has joined it; null without a fabric.
       type: str
     memory_total_mib:
       description: Memory in MiB.
@@ -190,7 +190,7 @@ gpus:
       description: Whether ECC is on.
       type: bool
     ecc_mode_pending:
-      description: What RV(gpus[].ecc_mode) will be after the next reboot.
+      description: Value of RV(gpus[].ecc_mode) after the next reboot.
       type: bool
     ecc_errors:
       description: Under C(volatile) (since the driver was loaded) and C(aggregate) (over the GPU's life), C(correctable) and C(uncorrectable) errors.
@@ -203,36 +203,36 @@ gpus:
       description: Whether memory rows are remapped at the next reset. From Ampere on.
       type: bool
     remapped_rows_failure:
-      description: Whether remapping has failed, after which the GPU has to be replaced.
+      description: Whether remapping has failed. Then the GPU must be replaced.
       type: bool
     pcie_generation:
-      description: PCIe generation now; an idle GPU lowers it.
+      description: Current PCIe generation. An idle GPU lowers it.
       type: int
     pcie_generation_max:
-      description: The highest PCIe generation that GPU and slot have together.
+      description: The highest PCIe generation that both GPU and slot support.
       type: int
     pcie_width:
-      description: PCIe lanes now.
+      description: Current number of PCIe lanes.
       type: int
     pcie_width_max:
-      description: PCIe lanes that the GPU has.
+      description: Maximum number of PCIe lanes of the GPU.
       type: int
     clocks_mhz:
-      description: Clocks now - graphics, sm, memory, video.
+      description: Current clocks - graphics, sm, memory, video.
       type: dict
     clocks_max_mhz:
       description: The highest clocks - graphics, sm, memory, video.
       type: dict
     throttle_reasons:
-      description: What keeps the clocks down now, in NVIDIA's words (V(gpu_idle), V(sw_power_cap), V(hw_thermal_slowdown) ...); empty where nothing does.
+      description: Current reasons for lower clocks, in NVIDIA's terms (V(gpu_idle), V(sw_power_cap), V(hw_thermal_slowdown) ...); empty if there are none.
       type: list
       elements: str
     processes:
-      description: Processes on the GPU - pid, name, type (V(C), V(G), V(C+G)), used_memory_mib, gpu_instance_id. Null where they aren't said.
+      description: Processes on the GPU - pid, name, type (V(C), V(G), V(C+G)), used_memory_mib, gpu_instance_id. Null if they are not reported.
       type: list
       elements: dict
     unavailable:
-      description: For every key above that is null, why; V(not reported by this driver) where the document doesn't have it.
+      description: Reason for every key above that is null; V(not reported by this driver) if the document does not have it.
       type: dict
       sample: {ecc_mode: N/A}
 """
@@ -241,26 +241,26 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import ParseError, lost_gpus, parse_query, why_no_answer
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, check_timeout, run_tool, tool_options
 
-# By cause: what to do on a host, and, where that is something else, in a container.
+# By cause: what to do on a host, and, if it differs, in a container.
 FIXES = {
-    "not_installed": ("install the NVIDIA driver on this host, or name its nvidia-smi in «executable»",
-                      "give container {container} its GPUs when it is created, by the NVIDIA container toolkit, which also brings nvidia-smi"),
-    "driver_not_loaded": ("load the kernel module («modprobe nvidia»; «dmesg» says why not). After an update of the kernel it may have to be built",
-                          "load the driver's kernel module on the host («modprobe nvidia»)"),
-    "driver_library_mismatch": ("reboot, or unload and load the kernel module: the driver was updated on disk, and the former version still runs",
-                                "reboot the host, then create container {container} anew: its libraries are of another version than the running kernel module"),
+    "not_installed": ("install the NVIDIA driver on this host, or set its nvidia-smi in 'executable'",
+                      "create container {container} with GPUs by the NVIDIA container toolkit, which also adds nvidia-smi"),
+    "driver_not_loaded": ("load the kernel module ('modprobe nvidia'; 'dmesg' shows errors). After an update of the kernel it may have to be built",
+                          "load the driver's kernel module on the host ('modprobe nvidia')"),
+    "driver_library_mismatch": ("reboot, or unload and load the kernel module: the driver was updated on disk, and the former version is still loaded",
+                                "reboot the host, then recreate container {container}: its libraries differ in version from the loaded kernel module"),
     "library_missing": ("install the driver's libraries in the version of its kernel module, and run ldconfig",
-                        "create container {container} by the NVIDIA container toolkit, with capability «utility», which brings libnvidia-ml.so"),
-    "no_devices": ("see whether «lspci -d 10de:» lists the GPUs and what «dmesg | grep NVRM» says: a card without power, or a kernel module that doesn't "
+                        "create container {container} by the NVIDIA container toolkit with capability 'utility', which adds libnvidia-ml.so"),
+    "no_devices": ("check whether 'lspci -d 10de:' lists the GPUs, and read 'dmesg | grep NVRM': a card without power, or a kernel module that does not "
                    "support this generation",
-                   "see what nvidia-smi says on the host, and which GPUs container {container} was given"),
-    "gpu_lost": ("take the host out of use and reboot it; «dmesg | grep Xid» says what happened. If that comes back, GPU, power or slot is faulty", None),
-    "access_blocked": ("see which cgroup, hypervisor or security module keeps the GPU from this host's processes",
+                   "run nvidia-smi on the host, and check which GPUs container {container} was created with"),
+    "gpu_lost": ("take the host out of use and reboot it; 'dmesg | grep Xid' shows the error. If it returns, GPU, power or slot is faulty", None),
+    "access_blocked": ("find out which cgroup, hypervisor or security module denies this host's processes the GPU",
                        "restart container {container}: its cgroup has lost the device files"),
-    "permission": ("run the task as root (become), or see who may use /dev/nvidia*", "see who may use /dev/nvidia* in container {container}"),
-    "timeout": ("see what nvidia-smi waits for (a GPU that hangs: «dmesg | grep Xid»), switch persistence mode on, or raise «timeout»", None),
-    "unknown": ("see «dmesg | grep -i nvrm», and run nvidia-smi by hand",
-                "restart container {container}: containers lose their GPUs when systemd reloads its units on the host. Else see «dmesg | grep -i nvrm» there"),
+    "permission": ("run the task as root (become), or check the permissions of /dev/nvidia*", "check the permissions of /dev/nvidia* in container {container}"),
+    "timeout": ("find out what nvidia-smi waits for (a GPU that hangs: 'dmesg | grep Xid'), switch persistence mode on, or raise 'timeout'", None),
+    "unknown": ("read 'dmesg | grep -i nvrm', and run nvidia-smi manually",
+                "restart container {container}: containers lose their GPUs when systemd reloads its units on the host. Else read 'dmesg | grep -i nvrm' there"),
     "container_not_running": ("start container {container}", None),
     "engine_unavailable": ("install and start Docker on this host, and run the task as root", None),
 }

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: own_name
-short_description: Take a host's own name in /etc/hosts from the loopback to its address
+short_description: Map a host's own name in /etc/hosts to its address
 version_added: "0.2.0"
 description:
-  - Debian and Ubuntu write C(127.0.1.1) and the host's own name into C(/etc/hosts). A rank that looks up its own name then tells the others to call their
-    own loopback.
-  - Such a line is replaced, and kept beside it as a comment, so that V(absent) puts it back exactly. All other lines, and other names of that line, stay.
-  - Where no line has the own name on the loopback, nothing is changed.
+  - Debian and Ubuntu write C(127.0.1.1) and the host's own name into C(/etc/hosts). A rank that looks up its own name then announces a loopback address to the
+    other ranks.
+  - Such a line is replaced and kept as a comment, so that V(absent) restores it exactly. All other lines, and other names of that line, stay.
+  - If no line maps the own name to the loopback, nothing is changed.
 author:
   - trainyard maintainers (@trainyard)
 options:
   address:
-    description: Address that the own name leads to. Required for O(state=present).
+    description: Address of the own name. Required for O(state=present).
     type: str
   state:
-    description: V(absent) puts back what was there.
+    description: V(absent) restores the former line.
     type: str
     choices: [present, absent]
     default: present
   path:
-    description: The file.
+    description: Path of the hosts file.
     type: path
     default: /etc/hosts
 extends_documentation_fragment:
@@ -38,11 +38,11 @@ attributes:
   diff_mode:
     support: full
 notes:
-  - cloud-init writes the file anew at each boot where its C(manage_etc_hosts) is on; the line then belongs into its template.
+  - cloud-init rewrites the file at each boot if its C(manage_etc_hosts) is on. Then add the line to its template.
 """
 
 EXAMPLES = r"""
-- name: Let the own name lead to the cluster network
+- name: Point the own name at the cluster address
   trainyard.gpu.own_name:
     address: 10.0.0.11
 """
@@ -82,7 +82,7 @@ def main():
         new = os.path.join(module.tmpdir, "hosts")
         with open(new, "w", encoding="utf-8") as stream:
             stream.write(after)
-        # In a container the file is a mount, which can't be replaced.
+        # In a container the file is a mount, which cannot be replaced.
         module.atomic_move(new, path, unsafe_writes=True)
     module.exit_json(changed=after != before, hostname=hostname, diff={"before_header": path, "after_header": path, "before": before, "after": after})
 

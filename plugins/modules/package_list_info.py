@@ -8,10 +8,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: package_list_info
-short_description: Every package that dpkg knows, as a list to come back to
+short_description: List every package that dpkg knows
 version_added: "0.2.0"
 description:
-  - Returns version and state of all packages, so that M(trainyard.gpu.package_way_back) can bring back those that a change has touched.
+  - Returns version and state of all packages, so that M(trainyard.gpu.package_way_back) can restore those that a change has modified.
 author:
   - trainyard maintainers (@trainyard)
 options: {}
@@ -23,14 +23,14 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Note what is there
+- name: Record the installed packages
   trainyard.gpu.package_list_info:
   register: before
 """
 
 RETURN = r"""
 packages:
-  description: By name - version, status (the two letters of C(dpkg --list)), and automatic, whether it came because another needs it.
+  description: By name - version, status (the two letters of C(dpkg --list)), and automatic, whether it was installed as a dependency.
   returned: success
   type: dict
   sample: {libnccl2: {version: 2.21.5-1+cuda12.4, status: hi, automatic: false}}
@@ -48,7 +48,7 @@ def main():
     try:
         packages = _packages.parse_states(listed, automatic)
     except _packages.ParseError as error:
-        module.fail_json(msg="the list of packages can't be read: %s" % error)
+        module.fail_json(msg="the list of packages cannot be parsed: %s" % error)
     module.exit_json(changed=False, packages=packages)
 
 

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: package_way_back
-short_description: Bring packages back to what they were before a change
+short_description: Restore packages to their state before a change
 version_added: "0.2.0"
 description:
-  - Brings back, in one transaction, the packages that differ between O(before) and O(after) - former versions, holds and marks, and what came new goes.
-  - Packages that somebody has changed since O(after) stay, and so do all that the change did not touch.
-  - Where apt would do anything else for it, or doesn't know a former version any more, nothing is changed.
+  - Restores, in one transaction, the packages that differ between O(before) and O(after) - versions, holds and marks. New packages are removed.
+  - Packages that were changed after O(after) stay, and so do all packages that the change did not modify.
+  - If apt would change other packages as well, or no longer has a former version, nothing is changed.
 author:
   - trainyard maintainers (@trainyard)
 options:
   before:
-    description: What M(trainyard.gpu.package_list_info) said before the change.
+    description: Result of M(trainyard.gpu.package_list_info) before the change.
     type: dict
     required: true
   after:
-    description: What it said after the change. Empty means that nobody could ask any more; what is there now is taken for what the change has left.
+    description: Its result after the change. If empty, the current state counts as the result of the change.
     type: dict
     default: {}
   lock_timeout:
-    description: How long in seconds another run of apt or dpkg is waited for.
+    description: Maximum time in seconds to wait for another run of apt or dpkg.
     type: int
     default: 600
 extends_documentation_fragment:
@@ -35,7 +35,7 @@ attributes:
   check_mode:
     support: full
     details:
-      - Check mode does not ask apt, as its lists may be missing or old.
+      - Check mode does not run apt, because its lists may be missing or old.
   diff_mode:
     support: full
 seealso:
@@ -43,7 +43,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Take back the upgrade
+- name: Restore the packages from before the upgrade
   trainyard.gpu.package_way_back:
     before: "{{ before.packages }}"
     after: "{{ after.packages }}"
@@ -51,17 +51,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 installed:
-  description: Packages that have their former version again, as name=version.
+  description: Packages restored to their former version, as name=version.
   returned: success
   type: list
   elements: str
 removed:
-  description: Packages that the change had brought, and that are gone.
+  description: Packages that the change had installed and that were removed.
   returned: success
   type: list
   elements: str
 kept:
-  description: Packages that the change had touched and somebody else since then, and that stay as they are.
+  description: Packages that the change had modified and that were changed again since then. They stay unchanged.
   returned: success
   type: list
   elements: str
@@ -70,7 +70,7 @@ kept:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _packages
 
-# Settings of the site's stay as they are, without a question that nobody answers.
+# Keep the site's configuration files without an interactive question.
 QUIETLY = ["--quiet", "--assume-yes", "--option", "Dpkg::Options::=--force-confdef", "--option", "Dpkg::Options::=--force-confold"]
 OPTIONS = ["--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--purge"]
 
@@ -105,7 +105,7 @@ class Apt:
             self.get("--quiet", "update")
             rc, stdout, stderr = self.get("--simulate", *OPTIONS, "install", *asked)
         if rc:
-            self.fail("apt can't bring back %s, and nothing has been changed" % " ".join(asked), stdout, stderr)
+            self.fail("apt cannot restore %s; nothing was changed" % " ".join(asked), stdout, stderr)
         return _packages.parse_simulation(stdout)
 
     def bring_back(self, plan):
@@ -116,7 +116,7 @@ class Apt:
             strays = [name for name in does["installed"] if name not in wanted]
             strays += [name for name in does["removed"] if name not in {name.partition(":")[0] for name in plan["remove"]} | wanted]
             if strays:
-                self.module.fail_json(msg="to bring back %s apt would also touch %s; nothing has been changed" % (" ".join(asked), ", ".join(strays)))
+                self.module.fail_json(msg="to restore %s apt would also change %s; nothing was changed" % (" ".join(asked), ", ".join(strays)))
             rc, stdout, stderr = self.get(*(QUIETLY + OPTIONS), "install", *asked)
             if rc:
                 self.fail("apt-get install %s" % " ".join(asked), stdout, stderr)
@@ -148,7 +148,7 @@ def main():
         if touched and not module.check_mode:
             apt.bring_back(plan)
     except _packages.ParseError as error:
-        module.fail_json(msg="what apt and dpkg say can't be read: %s" % error)
+        module.fail_json(msg="the output of apt and dpkg cannot be parsed: %s" % error)
     module.exit_json(changed=bool(touched), installed=plan["install"], removed=plan["remove"], kept=plan["kept"],
                      diff={"before": shown(now, touched), "after": shown(before, touched)})
 

@@ -8,61 +8,60 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: placed_packages
-short_description: Install packages in one transaction, and know later what to take away again
+short_description: Install packages in one transaction and record them
 version_added: "0.2.0"
 description:
-  - Installs what is missing of O(packages) by apt, all at once, so that either all have the versions that were asked for or nothing has changed.
-  - Notes in O(record) which packages the host did not have, which it had at other versions, and of O(traces) what was there before.
-    O(state=absent) purges the former by it, and removes the traces that they have left.
-  - A host that has everything as asked is left alone; apt isn't run.
+  - Installs the missing packages of O(packages) in one apt transaction. Either all get the requested versions, or nothing changes.
+  - Records in O(record) which packages the host did not have, which it had at other versions, and which of O(traces) existed before. O(state=absent) purges the
+    new packages and removes their traces.
+  - If the host already has everything as requested, apt is not run.
 author:
   - trainyard maintainers (@trainyard)
 options:
   packages:
     description:
       - Names, or V(name=version) with the exact version.
-      - Needed for O(state=present).
+      - Required for O(state=present).
     type: list
     elements: str
     default: []
   state:
     description:
-      - V(present) installs what is missing.
-      - V(absent) takes away what the record names, unless packages that came later need it. It needs no O(packages).
+      - V(present) installs missing packages.
+      - V(absent) removes the recorded packages, unless packages installed later need them. It needs no O(packages).
     type: str
     choices: [present, absent]
     default: present
   record:
-    description: Absolute path of the record. It is made, with the folders it lies in, before anything is installed.
+    description: Absolute path of the record. It is created with its parent folders before anything is installed.
     type: path
     required: true
   traces:
     description:
-      - Absolute paths that the packages leave behind when they are purged, or take along though the host had them before; accounts as V(user:NAME) and
+      - Absolute paths that the packages leave behind when they are purged, or remove although the host had them before; accounts as V(user:NAME) and
         V(group:NAME).
-      - Of those below C(/etc) only what is as the packages left it is removed. What the site has changed or added stays.
+      - Below C(/etc), files that were changed or added by the site stay.
     type: list
     elements: str
     default: []
   hold:
-    description: Whether the packages are kept at their versions. A change of versions lifts the hold and sets it again in the same run.
+    description: Whether to hold the packages at their versions. A change of versions lifts the hold and sets it again in the same run.
     type: bool
     default: false
   hold_too:
-    description: With O(hold), names as shell patterns of what else is kept at its version where it is installed, such as what the packages have brought along.
+    description: With O(hold), shell patterns of names of other installed packages to hold, such as dependencies.
     type: list
     elements: str
     default: []
   may_replace:
     description:
-      - Names, as shell patterns, of packages that may be removed because those of O(packages) conflict with them, or brought to another version, also where
-        they are held.
-      - Others stop the run before anything is changed.
+      - Shell patterns of names of packages that may be removed because of conflicts with O(packages), or changed to another version, even if they are held.
+      - If other packages would have to change, the module fails before it changes anything.
     type: list
     elements: str
     default: []
   lock_timeout:
-    description: How long in seconds another run of apt or dpkg is waited for.
+    description: Maximum time in seconds to wait for another run of apt or dpkg.
     type: int
     default: 600
 extends_documentation_fragment:
@@ -71,7 +70,7 @@ attributes:
   check_mode:
     support: full
     details:
-      - Check mode does not ask apt, as its lists may be missing or old.
+      - Check mode does not run apt, because its lists may be missing or old.
   diff_mode:
     support: full
 seealso:
@@ -85,13 +84,13 @@ EXAMPLES = r"""
     record: /var/lib/trainyard/placed.d/nfs_server.packages.json
     traces: [/var/lib/nfs, /etc/exports, "user:statd"]
 
-- name: Install NCCL at one version, and keep it
+- name: Install NCCL at one version, and hold it
   trainyard.gpu.placed_packages:
     packages: [libnccl2=2.21.5-1+cuda12.4, libnccl-dev=2.21.5-1+cuda12.4]
     record: /var/lib/trainyard/placed.d/nccl.packages.json
     hold: true
 
-- name: Take away what was installed
+- name: Remove the installed packages
   trainyard.gpu.placed_packages:
     state: absent
     record: /var/lib/trainyard/placed.d/nfs_server.packages.json
@@ -99,28 +98,27 @@ EXAMPLES = r"""
 
 RETURN = r"""
 installed:
-  description: Packages that apt has installed or brought to another version, those that they need included. In check mode those of O(packages) that are
-    missing.
+  description: Packages that apt installed or changed to another version, including dependencies. In check mode the missing packages of O(packages).
   returned: success
   type: list
   elements: str
 removed:
-  description: Packages that apt has removed.
+  description: Packages that apt removed.
   returned: success
   type: list
   elements: str
 kept:
-  description: With O(state=absent), recorded packages that stay, as others would go with them.
+  description: With O(state=absent), recorded packages that stay because other packages need them.
   returned: success
   type: list
   elements: str
 needed_by:
-  description: With O(state=absent), the packages for which RV(kept) stay.
+  description: With O(state=absent), the packages that need RV(kept).
   returned: success
   type: list
   elements: str
 kept_files:
-  description: With O(state=absent), files below C(/etc) that stay, as they were changed or added since the packages were installed.
+  description: With O(state=absent), files below C(/etc) that stay because they were changed or added after the installation.
   returned: success
   type: list
   elements: str
@@ -140,14 +138,14 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _packages
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 
-# Settings of the site's stay as they are, without a question that nobody answers.
+# Keep the site's configuration files without an interactive question.
 QUIETLY = ["--quiet", "--assume-yes", "--option", "Dpkg::Options::=--force-confdef", "--option", "Dpkg::Options::=--force-confold"]
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
-# Of the lists, which DPkg::Lock::Timeout does not wait for.
+# Lock of the lists, which DPkg::Lock::Timeout does not wait for.
 LISTS_LOCKED = re.compile(r"Could not get lock \S*/lists/lock")
 
 
-# Who knows of it, and what removes it.
+# Database and removal command of each kind.
 ACCOUNTS = {"user": (pwd.getpwnam, "userdel"), "group": (grp.getgrnam, "groupdel")}
 
 
@@ -209,7 +207,7 @@ class Host:
         while True:
             rc, _stdout, stderr = self.apt("--quiet", "update")
             if not rc:
-                # With lists of former times at hand apt goes on by them, whatever became of a mirror or a key.
+                # If apt has older lists, it continues with them after an error of a mirror or a key.
                 for line in stderr.splitlines():
                     if line.startswith("W: "):
                         self.module.warn("apt-get update: %s" % line[3:])
@@ -225,11 +223,11 @@ class Host:
         try:
             return json.loads(text) if text else {}
         except ValueError as error:
-            self.module.fail_json(msg="%s is not what this module has written (%s): mend or remove it; without it teardown removes no package"
+            self.module.fail_json(msg="%s is not a record of this module (%s): repair or remove it; without it teardown removes no package"
                                   % (self.path, error))
 
     def note(self, record):
-        """Whole or not at all, and on the disk before a package is."""
+        """Written atomically, and synced to disk before a package is installed."""
         folder = os.path.dirname(self.path)
         os.makedirs(folder, mode=0o755, exist_ok=True)
         descriptor, draft = tempfile.mkstemp(dir=folder, prefix=".placed")
@@ -260,7 +258,7 @@ class Host:
             "replaced": former.get("replaced", {}),
             "held": former.get("held", []),
             "traces": unique(former.get("traces", []) + traces),
-            # What was there when the first run came decides, not what an earlier run of ours left.
+            # The state before the first run counts, not that after an earlier run of this module.
             "existed": unique(former.get("existed", []) + [trace for trace in traces if trace not in former.get("traces", []) and exists(trace)]),
         }
         if missing:
@@ -279,7 +277,7 @@ class Host:
             wrong = ["%s is %s, not %s" % (name, found.get(name, {}).get("version", "absent"), version or "there")
                      for name, version in asked.items() if name not in found or version and found[name]["version"] != version]
             if wrong:
-                self.module.fail_json(msg="apt-get has ended well, but %s" % ", ".join(wrong))
+                self.module.fail_json(msg="apt-get succeeded, but %s" % ", ".join(wrong))
         if loose or hold and missing:
             others = self.installed(hold_too)
             record["held"] = unique(record["held"] + loose + [name for name, package in sorted(others.items()) if not package["held"] and name not in asked])
@@ -287,7 +285,7 @@ class Host:
             if rc:
                 self.module.fail_json(msg="apt-mark hold: %s" % last_lines(stderr or stdout))
         if settings(traces):
-            # Of all, as one package's settings may be another's too.
+            # Of all packages, because several may share a configuration file.
             record["placed"] = checksums(files_below(settings(record["traces"])))
         elif "placed" in former:
             record["placed"] = former["placed"]
@@ -295,30 +293,30 @@ class Host:
 
     @staticmethod
     def changing(packages, may_replace):
-        """A version may be older than the installed one, and that one held. What is held and in the way apt finds no way around, unless it ignores holds."""
+        """A version may be older than the installed one, and that one held. Apt finds no solution around held packages unless it ignores holds."""
         options = ["--allow-change-held-packages", "--allow-downgrades"] if any("=" in package for package in packages) else []
         return options + (["--ignore-hold", "--allow-change-held-packages"] if may_replace else [])
 
     def simulate(self, missing, may_replace):
         rc, stdout, stderr = self.apt("--simulate", "--no-install-recommends", *self.changing(missing, may_replace), "install", *missing)
         if rc:
-            self.module.fail_json(msg="apt can't install %s: %s%s" % (" ".join(missing), last_lines(stderr or stdout), self.offer(missing)))
+            self.module.fail_json(msg="apt cannot install %s: %s%s" % (" ".join(missing), last_lines(stderr or stdout), self.offer(missing)))
         plan = _packages.parse_simulation(stdout)
         refused = [name for name in plan["removed"] if not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)]
         if refused:
-            self.module.fail_json(msg="to install %s apt would remove %s; nothing has been changed: remove them first, if nobody needs them" % (
+            self.module.fail_json(msg="to install %s apt would remove %s; nothing was changed: remove them first if they are not needed" % (
                 " ".join(missing), ", ".join(refused)))
-        # Holds are ignored for those of may_replace alone; the site's own are kept.
+        # Holds are ignored only for may_replace. Other holds are kept.
         asked = [_packages.split_package(package)[0] for package in missing]
         moved = [name for name in plan["replaced"] if name not in asked and not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)]
         held = [name for name, package in sorted(self.installed(moved).items()) if package["held"]]
         if held:
-            self.module.fail_json(msg="to install %s apt would change %s, which are held; nothing has been changed: lift the holds (apt-mark unhold), if "
-                                      "they may go" % (" ".join(missing), ", ".join(held)))
+            self.module.fail_json(msg="to install %s apt would change %s, which are held; nothing was changed: lift the holds (apt-mark unhold) if "
+                                      "they may change" % (" ".join(missing), ", ".join(held)))
         return plan
 
     def offer(self, missing):
-        """What apt knows in place of a version that it doesn't."""
+        """Available versions instead of one that apt does not know."""
         wanted = dict(_packages.split_package(package) for package in missing)
         known = _packages.parse_madison(self.run("apt-cache", "madison", *wanted)[1])
         offers = []
@@ -326,7 +324,7 @@ class Host:
             if not known.get(name):
                 offers.append("no repository of this host has %s" % name)
             elif version and version not in known[name]:
-                offers.append("of %s there is %s" % (name, ", ".join(_packages.nearest_versions(version, known[name]))))
+                offers.append("available versions of %s: %s" % (name, ", ".join(_packages.nearest_versions(version, known[name]))))
         return "; " + "; ".join(offers) if offers else ""
 
     # Absent
@@ -340,7 +338,7 @@ class Host:
         if names:
             rc, stdout, stderr = self.apt("--simulate", "--purge", "--allow-change-held-packages", "remove", *names)
             if rc:
-                self.module.fail_json(msg="apt can't remove %s: %s" % (" ".join(names), last_lines(stderr or stdout)))
+                self.module.fail_json(msg="apt cannot remove %s: %s" % (" ".join(names), last_lines(stderr or stdout)))
             needed = [name for name in _packages.parse_simulation(stdout)["removed"] if name not in names]
             if needed:
                 self.result.update(kept=names, needed_by=needed)
@@ -359,7 +357,7 @@ class Host:
         os.unlink(self.path)
 
     def purge(self, names, record):
-        """A purge takes the files of a package's name along, also those that the site had before the package came, or has changed or added since."""
+        """A purge also removes files that the site had before the package was installed, or has changed or added since then."""
         work = tempfile.mkdtemp(prefix="trainyard-kept.")
         try:
             kept = os.path.join(work, "kept.tar")
@@ -433,7 +431,7 @@ def main():
         else:
             host.uninstall()
     except _packages.ParseError as error:
-        module.fail_json(msg="what apt and dpkg say can't be read: %s" % error)
+        module.fail_json(msg="the output of apt and dpkg cannot be parsed: %s" % error)
     module.exit_json(**host.result)
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: shared_accounts
-short_description: Users and groups with the same ids on every host
+short_description: Manage users and groups with the same ids on every host
 version_added: "0.2.0"
 description:
-  - Makes groups and users that are missing, by C(groupadd) and C(useradd), without a password and without a home folder, and has users in their groups.
-  - A name that has another id on the host, or an id that has another name, fails before anything is made.
-  - Accounts that a directory service knows count as there.
-  - What it makes is written into O(record), by which V(former) takes it away again.
+  - Creates missing groups and users with C(groupadd) and C(useradd), without a password and without a home folder, and adds users to their groups.
+  - Fails before it creates anything if a name has another id on the host, or an id has another name.
+  - Accounts of a directory service count as existing.
+  - New accounts are written to O(record), so that V(former) can remove them.
 options:
   groups:
     description: The groups.
@@ -27,7 +27,7 @@ options:
         type: str
         required: true
       gid:
-        description: Its numeric id.
+        description: Numeric id of the group.
         type: int
         required: true
   users:
@@ -41,30 +41,30 @@ options:
         type: str
         required: true
       uid:
-        description: Numeric id.
+        description: Numeric id of the user.
         type: int
         required: true
       groups:
         description:
-          - Names of the groups the user is in. The first one is the primary group of a user that is made.
-          - Without any, the user gets a group of the same name and number.
+          - Names of the user's groups. The first one is the primary group of a new user.
+          - If empty, a new user gets a group of the same name and number.
         type: list
         elements: str
         default: []
       shell:
-        description: Login shell of a user that is made.
+        description: Login shell of a new user.
         type: str
         default: /bin/bash
   homes:
-    description: Folder in which C(passwd) says that the homes of new users lie. They are not made by this module.
+    description: Parent folder of the homes of new users in C(passwd). This module does not create the homes.
     type: path
     default: /home
   record:
-    description: Absolute path of a JSON file that keeps what was made. Its folder must exist.
+    description: Absolute path of a JSON file that records new accounts. Its folder must exist.
     type: path
     required: true
   state:
-    description: V(present) has the accounts. V(former) removes those that O(record) tells of, and the memberships.
+    description: V(present) creates the accounts. V(former) removes the accounts and memberships in O(record).
     type: str
     choices: [present, former]
     default: present
@@ -80,7 +80,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Have anna on every host, as the same number
+- name: Create user anna with the same id on every host
   trainyard.gpu.shared_accounts:
     groups:
       - {name: vision, gid: 3001}
@@ -91,7 +91,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 made:
-  description: What was made or removed, in words.
+  description: Text about everything that was created or removed.
   returned: success
   type: list
   elements: str
@@ -111,7 +111,7 @@ class Accounts:
         self.record = read_record(module, self.path)
 
     def note(self, kind, value):
-        """Before it is made: an interrupted run must not leave what nobody knows of."""
+        """Called before the account is created, so that an interrupted run leaves nothing unrecorded."""
         if not self.module.check_mode and value not in self.record.setdefault(kind, []):
             self.record[kind].append(value)
             self.write()
@@ -128,13 +128,13 @@ class Accounts:
             self.module.fail_json(msg="%s: %s: %s" % (words, command[0], (err or out).strip()), made=self.made)
 
     def present(self, users, groups):
-        # One that is in no group gets its own, with the same number: what useradd would choose is another one on every host.
+        # A user without groups gets one with the same number. The number that useradd chooses would differ between hosts.
         groups = groups + [{"name": user["name"], "gid": user["uid"]} for user in users if not user["groups"]]
         users = [dict(user, groups=user["groups"] or [user["name"]]) for user in users]
         clashes = account_clashes({user["name"]: user["uid"] for user in users}, {group["name"]: group["gid"] for group in groups})
         if clashes:
-            self.module.fail_json(msg="; ".join("%s is asked for, this host has %s" % (clash["asked"], clash["found"]) for clash in clashes)
-                                  + ". Nothing was made. Take ids that are free on all hosts, or the ones that the hosts have", clashes=clashes)
+            self.module.fail_json(msg="; ".join("%s is requested, this host has %s" % (clash["asked"], clash["found"]) for clash in clashes)
+                                  + ". Nothing was created. Use ids that are free on all hosts, or the ones that the hosts have", clashes=clashes)
         for group in groups:
             if not find_group(group["name"]):
                 self.note("groups", group["name"])
@@ -159,7 +159,7 @@ class Accounts:
                 self.run("%s no longer in group %s" % (user, name), "gpasswd", "--delete", user, name)
         for user in list(self.record.get("users", [])):
             if find_user(user):
-                # Its files on the share stay, with the number as their owner.
+                # The user's files on the share stay, with the number as their owner.
                 self.run("user %s removed" % user, "userdel", user)
         for name in list(self.record.get("groups", [])):
             if find_group(name):

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: shared_folders
-short_description: Folders for several people or hosts, in one module run
+short_description: Manage folders that several users or hosts share
 version_added: "0.2.0"
 description:
-  - Makes folders with owner, group and mode, makes mount points immutable, and has one user (the one that an NFS server takes a foreign root for) do
-    everything in them by a POSIX
-    access list, also in what is made there later.
-  - Of a folder that is there already the content stays as it is.
-  - On an NFS server that takes root for another user (root_squash), a folder that has group and mode as asked is accepted, and so is its owner unless a
-    person is asked for. One that is missing is made as its owner where the parent lets them. What the server refuses otherwise fails the module after all
-    folders were tried, with the commands for the server's administrator.
-  - A path that leads through a symbolic link to a system folder such as C(/etc) is refused before anything is changed.
-  - What was there before is written into O(record) first, so that V(former) can bring it back. Folders that the module made are removed by it only where
-    they are empty.
+  - Creates folders with owner, group and mode, and makes mount points immutable. With a POSIX access list it gives one user (the one that an NFS server maps a
+    foreign root to) full access to them and to everything created in them later.
+  - The content of an existing folder is not changed.
+  - On an NFS server that maps root to another user (root_squash), a folder with the requested group and mode is accepted, with any owner unless a person is
+    requested. A missing folder is created as its owner if the parent permits it. If the server rejects anything else, the module fails after all folders were
+    tried, with the commands for the server's administrator.
+  - The module fails before it changes anything if a path leads through a symbolic link to a system folder such as C(/etc).
+  - The former state is written to O(record) first, so that V(former) can restore it. Folders that the module created are removed only if they are empty.
 options:
   folders:
-    description: The folders, parents before what lies in them. Parents that are missing are made too, with mode V(0755), and recorded.
+    description: The folders, parents before their subfolders. Missing parents are created too, with mode V(0755), and recorded.
     type: list
     elements: dict
     required: true
@@ -33,29 +31,29 @@ options:
         type: path
         required: true
       owner:
-        description: Numeric id of the owner. Without it the owner stays; a new folder gets V(0).
+        description: Numeric id of the owner. By default it is not changed, and a new folder gets V(0).
         type: int
       group:
-        description: Numeric id of the group. Without it the group stays; a new folder gets V(0).
+        description: Numeric id of the group. By default it is not changed, and a new folder gets V(0).
         type: int
       mode:
-        description: Permission bits in octal, for example V('2770'). Without it they stay; a new folder gets V(0755).
+        description: Permission bits in octal, for example V('2770'). By default they are not changed, and a new folder gets V(0755).
         type: str
       full_access_uid:
-        description: Numeric id of a user who may do everything in the folder and in what is made in it later. The file system must have access lists.
+        description: Numeric id of a user with full access to the folder and to everything created in it later. The file system must support access lists.
         type: int
       immutable:
         description:
-          - Whether nothing, not even root, may write into the folder. For a mount point, so that nothing is written while nothing is mounted.
-          - Not looked at while something is mounted there. RV(unprotected) tells where the file system lacks the attribute.
+          - Whether nobody, not even root, may write into the folder. Use it for mount points, so that nothing is written while nothing is mounted.
+          - Ignored while something is mounted there. RV(unprotected) lists folders on file systems without the attribute.
         type: bool
         default: false
   record:
-    description: Absolute path of a JSON file that keeps what was there before. Its folder must exist.
+    description: Absolute path of a JSON file that records the former state. Its folder must exist.
     type: path
     required: true
   state:
-    description: V(present) has the folders as asked. V(former) brings back what O(record) tells of O(folders), or of all where that is empty.
+    description: V(present) creates and corrects the folders. V(former) restores the recorded state of O(folders), or of all recorded folders if that is empty.
     type: str
     choices: [present, former]
     default: present
@@ -71,13 +69,13 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Have a folder in which the root of every host may write, which the server takes for user 65534
+- name: Create a folder that root of every host, mapped to user 65534, may write to
   trainyard.gpu.shared_folders:
     folders:
       - {path: /data1/share, mode: "2775", full_access_uid: 65534}
     record: /var/lib/trainyard/placed.d/nfs_server.json
 
-- name: Bring back what was there before
+- name: Restore the former state
   trainyard.gpu.shared_folders:
     folders: []
     record: /var/lib/trainyard/placed.d/nfs_server.json
@@ -86,23 +84,23 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changed_paths:
-  description: Folders that were made, changed or removed.
+  description: Folders that were created, changed or removed.
   returned: success
   type: list
   elements: str
 kept:
-  description: Folders that the module made and has left, with O(state=former), because something is in them or on them.
+  description: With O(state=former), folders that the module created and that stay because they are not empty or are mount points in use.
   returned: success
   type: list
   elements: str
 commands:
-  description: With a failure, what the administrators of NFS servers have to run there, by server.
-  returned: when an NFS server refuses a folder
+  description: After a failure, the commands for the administrators of NFS servers, by server.
+  returned: when an NFS server rejects a folder
   type: dict
   version_added: "0.3.0"
   sample: {nas.example.org: ["mkdir -p /export/user/anna && chown 2001:3001 /export/user/anna && chmod 0700 /export/user/anna"]}
 unprotected:
-  description: Folders that were to be immutable, on file systems without that attribute.
+  description: Folders requested as immutable on file systems without that attribute.
   returned: success
   type: list
   elements: str
@@ -130,7 +128,7 @@ IMMUTABLE = 0x10
 
 
 def flags_of(path):
-    """Return the file system's own attributes of a folder, None where it has none."""
+    """Return the file system attributes of a folder, None if it has none."""
     handle = os.open(path, os.O_RDONLY)
     try:
         return struct.unpack("i", fcntl.ioctl(handle, GET_FLAGS, struct.pack("i", 0)))[0]
@@ -161,14 +159,14 @@ def read_list(path, name):
 
 
 def state_of(path):
-    """Return owner, group, permission bits and access lists of a folder, as they are put into the record."""
+    """Return owner, group, permission bits and access lists of a folder in the form of the record."""
     found = os.stat(path)
     return {"owner": found.st_uid, "group": found.st_gid, "mode": "%04o" % stat.S_IMODE(found.st_mode),
             "access": read_list(path, ACCESS).hex(), "default": read_list(path, DEFAULT).hex()}
 
 
 def with_access(state, uid):
-    """Return the state with one more user who may do everything."""
+    """Return the state with one more user who has full access."""
     mode = int(state["mode"], 8)
     access = full_access(bytes.fromhex(state["access"]), mode, uid, False)
     default = full_access(bytes.fromhex(state["default"]), mode, uid, True)
@@ -177,7 +175,7 @@ def with_access(state, uid):
 
 
 def wanted_state(found, folder):
-    """Return what a folder shall have, from what it has."""
+    """Return the requested state of a folder from its current state."""
     wanted = dict(found)
     for name in ("owner", "group"):
         if folder[name] is not None:
@@ -186,7 +184,7 @@ def wanted_state(found, folder):
         wanted["mode"] = "%04o" % int(folder["mode"], 8)
     if folder["full_access_uid"] is not None:
         if found["access"]:
-            # The mask stands in for the group's bits: what the list gives the group is told by the list.
+            # The mask replaces the group's bits. The list has the permissions of the group.
             wanted["mode"] = "%04o" % (int(wanted["mode"], 8) & ~0o070 | int(found["mode"], 8) & 0o070)
         wanted = with_access(wanted, folder["full_access_uid"])
     return wanted
@@ -197,7 +195,7 @@ def bring(path, found, wanted):
         set_immutable(path, False)
     if (found["owner"], found["group"]) != (wanted["owner"], wanted["group"]):
         os.chown(path, wanted["owner"], wanted["group"])
-    # After the owner, whose change takes setuid and setgid away; before the lists, whose mask it would change.
+    # After the owner, whose change clears setuid and setgid; before the lists, whose mask it would change.
     if wanted["mode"] != found["mode"] or (found["owner"], found["group"]) != (wanted["owner"], wanted["group"]):
         os.chmod(path, int(wanted["mode"], 8))
     for name, key in ((ACCESS, "access"), (DEFAULT, "default")):
@@ -213,7 +211,7 @@ def bring(path, found, wanted):
 
 
 def nfs_place(path, mountinfo="/proc/self/mountinfo"):
-    """Server and path there of a path on an NFS mount; None on other file systems."""
+    """Server and server path of a path on an NFS mount; None on other file systems."""
     with open(mountinfo, encoding="utf-8", errors="replace") as stream:
         mount = mount_of(path, parse_mountinfo(stream.read()))
     if mount["type"] not in ("nfs", "nfs4"):
@@ -223,12 +221,12 @@ def nfs_place(path, mountinfo="/proc/self/mountinfo"):
 
 
 def same_on_nfs(found, wanted):
-    """Whether a folder is as wanted but for an owner that is not a person: what a server calls its own root need not be ours."""
+    """Whether a folder is as requested except for an owner that is not a person: a server may map root to any user."""
     return dict(found, owner=0) == wanted and not wanted["owner"]
 
 
 def as_user(uid, gid, work):
-    """Whether a user may do some work, which a child does with their rights and no other groups. Never as root."""
+    """Whether some work succeeds in a child process with the rights of a user and no other groups. Never as root."""
     if not uid:
         return False
     child = os.fork()
@@ -273,7 +271,7 @@ class Folders:
             missing.insert(0, path)
             path = os.path.dirname(path)
         if not os.path.isdir(path):
-            self.module.fail_json(msg="%s is no folder: remove or rename it, or name another path than %s" % (path, folder["path"]))
+            self.module.fail_json(msg="'%s' is not a folder: remove or rename it, or set another path than '%s'" % (path, folder["path"]))
         if missing:
             for made in missing:
                 self.record.setdefault("folders", {})[made] = {"made": True}
@@ -286,7 +284,7 @@ class Folders:
                     if not self.make(made, folder):
                         return self.refused(folder, missing[missing.index(made):])
                 except FileExistsError:
-                    # An NFS client remembers for up to a minute that a path was absent (acdirmax in nfs(5)). Only mkdir asks the server.
+                    # An NFS client caches for up to a minute that a path was absent (acdirmax in nfs(5)). Only mkdir contacts the server.
                     self.forget(folder, missing[missing.index(made):], lambda path: True)
                     return self.present(folder)
         if folder["immutable"] and os.path.ismount(folder["path"]):
@@ -317,7 +315,7 @@ class Folders:
                     self.refused(folder, missing or [folder["path"]])
 
     def make(self, path, folder):
-        """Whether a missing folder could be made, by root, or on an NFS server by the one whose folder it becomes."""
+        """Whether a missing folder could be created, by root, or on an NFS server by its future owner."""
         try:
             os.mkdir(path)
         except PermissionError:
@@ -336,7 +334,7 @@ class Folders:
         return path == folder["path"] and as_user(folder["owner"], folder["group"] or 0, lambda: os.mkdir(path, 0o700))
 
     def forget(self, folder, unchanged, is_foreign):
-        """What was not made or changed is not ours to take away later."""
+        """Remove unchanged folders from the record, so that they are not removed later."""
         for path in unchanged:
             if is_foreign(path):
                 del self.record["folders"][path]
@@ -348,7 +346,7 @@ class Folders:
             self.diff = [entry for entry in self.diff if entry["before_header"] != folder["path"]]
 
     def refused(self, folder, unchanged):
-        """Note what the server's administrator has to do."""
+        """Record the commands for the server's administrator."""
         self.forget(folder, unchanged, lambda path: not os.path.lexists(path) or not self.record["folders"][path].get("made"))
         server, place = nfs_place(folder["path"])
         place, steps = shlex.quote(place), []
@@ -366,7 +364,7 @@ class Folders:
             try:
                 self.one_former(path, folders[path])
             except PermissionError:
-                # A server that takes root for another user: what is there is its administrator's to remove.
+                # On a server that maps root to another user, only its administrator can remove the folder.
                 if not nfs_place(path):
                     raise
                 self.kept.append(path)
@@ -383,7 +381,7 @@ class Folders:
             return
         if before.get("made"):
             if os.path.ismount(path) or [name for name in os.listdir(path) if os.path.join(path, name) not in self.changed]:
-                # It is the user's by what they have put into it.
+                # It is not empty, so its content belongs to users.
                 self.kept.append(path)
                 return
             self.note(path, "folder\n", "absent\n")
@@ -426,16 +424,16 @@ def main():
     for folder in module.params["folders"]:
         folder["path"] = folder["path"].rstrip("/") or "/"
         if not os.path.isabs(folder["path"]):
-            module.fail_json(msg="folders: %s is not absolute; give a path that begins with /" % folder["path"])
+            module.fail_json(msg="folders: '%s' is not an absolute path; give one that begins with /" % folder["path"])
         try:
             int(folder["mode"] or "0", 8)
         except ValueError:
-            module.fail_json(msg="folders: mode %s of %s is no octal number such as 2770" % (folder["mode"], folder["path"]))
+            module.fail_json(msg="folders: mode '%s' of %s is not valid; give an octal number such as 2770" % (folder["mode"], folder["path"]))
     try:
         if module.params["state"] == "former":
             folders.former([folder["path"] for folder in module.params["folders"]])
         else:
-            # All before the first is changed.
+            # Check all before the first change.
             for folder in module.params["folders"]:
                 leads_to = os.path.realpath(folder["path"])
                 if leads_to != normal_path(folder["path"]) and not (is_folder(leads_to, "mount") or is_folder(leads_to, "tree")):
@@ -445,14 +443,14 @@ def main():
                 folders.present(folder)
     except OSError as error:
         if error.errno == errno.EOPNOTSUPP:
-            module.fail_json(msg="%s: this file system has no POSIX access lists, which full_access_uid needs: mount it with acl" % error.filename,
+            module.fail_json(msg="%s: this file system has no POSIX access lists, but full_access_uid needs them: mount it with acl" % error.filename,
                              changed_paths=folders.changed)
         module.fail_json(msg="%s: %s" % (error.filename, error.strerror), changed_paths=folders.changed)
     if folders.commands:
         orders = "; ".join("on %s: %s" % (server, "; ".join(commands)) for server, commands in sorted(folders.commands.items()))
         module.fail_json(
-            msg="%s can not be made or changed from here, as their NFS server takes root for another user (root_squash) and their owner may not do "
-                "it either. Have the server's administrator run, %s. Then run this again: folders with this group and mode are accepted as they are. Paths "
+            msg="%s cannot be created or changed from this host, because their NFS server maps root to another user (root_squash) and their owner "
+                "may not do it either. Have the server's administrator run, %s. Then run this again: folders with this group and mode are accepted. Paths "
                 "are as this host mounts them; below an NFS 4 root (fsid=0) put its path before them"
                 % (quantity(sum(len(commands) for commands in folders.commands.values()), "folder"), orders),
             commands=folders.commands, changed_paths=folders.changed)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: shared_storage_proof
-short_description: Prove that hosts see each other's files in a shared folder
+short_description: Verify that hosts see each other's files in a shared folder
 version_added: "0.1.0"
 description:
   - Run with V(write) on every host, then with V(read) on every host, then with V(remove) on one of them.
     In between the files lie in C(.trainyard/proof) of the folder; afterwards nothing is left.
-  - Between two hosts V(remove) can be spared with O(take), as each file has one reader.
-  - A file that can't be seen is a result, not a failure.
-  - It leaves the folder as it was, so it never reports a change.
+  - Between two hosts O(take) makes V(remove) unnecessary, because each file has one reader.
+  - A file that is not visible is a result and not a failure.
+  - The folder has no changes afterwards, so the module never reports a change.
 options:
   path:
     description: Absolute path of the shared folder on this host.
@@ -22,9 +22,9 @@ options:
     required: true
   step:
     description:
-      - V(write) tells what is mounted at O(path), and writes this host's file and syncs it to the storage.
-      - V(read) looks for the files of the others.
-      - V(remove) deletes what V(write) has left, of all hosts.
+      - V(write) returns what is mounted at O(path), writes this host's file and syncs it to the storage.
+      - V(read) reads the files of the other hosts.
+      - V(remove) deletes the files of all hosts.
     type: str
     choices: [write, read, remove]
     required: true
@@ -32,7 +32,7 @@ options:
     description: Name of this host, for V(write).
     type: str
   files:
-    description: What V(write) has returned on the other hosts, for V(read).
+    description: Results of V(write) on the other hosts, for V(read).
     type: list
     elements: dict
     default: []
@@ -62,14 +62,14 @@ options:
         type: str
         required: true
   take:
-    description: Whether V(read) deletes what it has seen as it should be. For files that nobody else is to read. Not in check mode.
+    description: Whether V(read) deletes files that it has read correctly. Use it for files without other readers. Ignored in check mode.
     type: bool
     default: false
   speed_record:
-    description: JSON file that M(trainyard.gpu.shared_storage_speed) keeps, for V(write) to tell what was measured.
+    description: Record of M(trainyard.gpu.shared_storage_speed). V(write) returns the measurement in it.
     type: path
   timeout:
-    description: Longest time in seconds to wait for files that a storage is slow to show, or for a storage that doesn't answer.
+    description: Maximum time in seconds to wait for files that appear late, or for a storage that does not answer.
     type: int
     default: 10
 extends_documentation_fragment:
@@ -78,7 +78,7 @@ attributes:
   check_mode:
     support: partial
     details:
-      - Nothing is written or removed, so there is nothing to read; what is mounted is told all the same.
+      - Nothing is written or removed, so there is nothing to read. The mount is still returned.
   diff_mode:
     support: none
 author:
@@ -93,14 +93,14 @@ EXAMPLES = r"""
     name: "{{ inventory_hostname }}"
   register: written
 
-- name: Read the other hosts' files
+- name: Read the files of the other hosts
   trainyard.gpu.shared_storage_proof:
     path: /data1/share
     step: read
     files: "{{ ansible_play_hosts | reject('eq', inventory_hostname) | map('extract', hostvars, ['written', 'proof']) }}"
   register: seen
 
-- name: Remove them
+- name: Remove the files
   trainyard.gpu.shared_storage_proof:
     path: /data1/share
     step: remove
@@ -110,23 +110,23 @@ EXAMPLES = r"""
 RETURN = r"""
 cause:
   description:
-    - What is wrong with the folder. V(missing), V(no_directory), V(not_writable), V(no_space) or V(no_answer); empty where nothing is.
+    - What is wrong with the folder. V(missing), V(no_directory), V(not_writable), V(no_space) or V(no_answer); empty if nothing is wrong.
   returned: when O(step=write)
   type: str
 error:
-  description: What the operating system says; empty where nothing is wrong.
+  description: Error of the operating system; empty if nothing is wrong.
   returned: when O(step=write)
   type: str
 mount:
-  description: The mount that the folder lies on.
+  description: The mount of the folder.
   returned: when O(step=write)
   type: dict
   contains:
     path:
-      description: Where it is mounted. V(/) means that the folder is on the host's own root file system.
+      description: Its mount point. V(/) means that the folder is on the host's root file system.
       type: str
     source:
-      description: What is mounted.
+      description: Its source.
       type: str
     type:
       description: Type of the file system.
@@ -137,7 +137,7 @@ real_path:
   type: str
   sample: /data1/share
 proof:
-  description: What was written, to be given to O(files) on the others; empty in check mode or where nothing could be written.
+  description: The written file, for O(files) on the other hosts; empty in check mode or if nothing could be written.
   returned: when O(step=write)
   type: dict
   contains:
@@ -160,7 +160,7 @@ proof:
       description: Its permission bits in octal.
       type: str
 space:
-  description: What the storage holds; empty where it could not be asked.
+  description: Size and free space of the storage; empty if unknown.
   returned: when O(step=write)
   type: dict
   contains:
@@ -168,20 +168,20 @@ space:
       description: Its size in MiB.
       type: int
     free_mib:
-      description: What an unprivileged user may still use, in MiB.
+      description: Free space for an unprivileged user, in MiB.
       type: int
     inodes:
-      description: Number of files that it can hold. Some storages say V(0), as they have no limit.
+      description: Number of files that it can hold. V(0) on storages without a limit.
       type: int
     inodes_free:
-      description: Number of files that can still be made.
+      description: Number of files that can still be created.
       type: int
 speed:
-  description: What M(trainyard.gpu.shared_storage_speed) has measured of the same mount; empty where it hasn't.
+  description: Measurement of M(trainyard.gpu.shared_storage_speed) of the same mount; empty if there is none.
   returned: when O(step=write)
   type: dict
 seen:
-  description: One for each of O(files), in their order.
+  description: One entry per entry of O(files), in the same order.
   returned: when O(step=read)
   type: list
   elements: dict
@@ -191,11 +191,11 @@ seen:
       type: str
     cause:
       description:
-        - V(missing), V(differs) in its content, V(owner_differs), V(mode_differs), V(not_renamed) where it has its former name too, V(unreadable).
-        - Empty where the file is there as it was written.
+        - V(missing), V(differs) in its content, V(owner_differs), V(mode_differs), V(not_renamed) if its temporary name exists too, V(unreadable).
+        - Empty if the file is as it was written.
       type: str
     seconds:
-      description: Time until it was seen in seconds.
+      description: Seconds until it was visible.
       type: float
 """
 
@@ -212,7 +212,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import ask_file_system
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import mount_of, parse_mountinfo
 
-# No other file would have it by chance.
+# No other file has this content by chance.
 MODE = 0o640
 UNFINISHED = ".unfinished"
 FOLDERS = (".trainyard", ".trainyard/proof")
@@ -220,7 +220,7 @@ CAUSES = {errno.ENOENT: "missing", errno.ENOTDIR: "no_directory", errno.ENOSPC: 
 
 
 def synced(path, content):
-    """Write a file down to the storage, and give it its name only then, as a checkpoint is written."""
+    """Sync a file to the storage before it gets its name, as checkpoints are written."""
     unfinished = path + UNFINISHED
     with open(unfinished, "wb") as file:
         os.fchmod(file.fileno(), MODE)
@@ -242,7 +242,7 @@ def space_of(path):
 
 
 def speed_of(record, mount):
-    """Return what was measured, for as long as the same storage is mounted."""
+    """Return the measurement, if the same storage is still mounted."""
     try:
         with open(record, encoding="utf-8") as file:
             found = json.load(file)
@@ -267,12 +267,12 @@ def write(share, name, check_mode, timeout, speed_record):
         if check_mode:
             return result
         for folder in FOLDERS:
-            # Without a mode of its own: that would narrow the access list by which other hosts' root may write here, where there is one.
+            # Without an explicit mode, which would restrict an access list that lets root of other hosts write here.
             os.makedirs(os.path.join(share, folder), exist_ok=True)
-        # Of an earlier proof that was interrupted.
+        # Left by an earlier, interrupted proof.
         former = re.escape(name) + r"\.[0-9a-f]{32}(%s)?" % re.escape(UNFINISHED)
         remove_files(share, [file for file in os.listdir(os.path.join(share, FOLDERS[-1])) if re.fullmatch(former, file)])
-        # A name that was never asked for: a network file system remembers what it didn't find.
+        # A new name, because a network file system caches names that it did not find.
         file, content = "%s.%s" % (name, uuid.uuid4().hex), os.urandom(65536)
         path = os.path.join(share, FOLDERS[-1], file)
         synced(path, content)
@@ -285,7 +285,7 @@ def write(share, name, check_mode, timeout, speed_record):
 
 
 def look(share, expected):
-    """Return why the file isn't as expected, '' where it is."""
+    """Return why the file is not as expected, '' if it is."""
     path = os.path.join(share, FOLDERS[-1], expected["file"])
     try:
         with open(path, "rb") as file:
@@ -324,18 +324,18 @@ def remove_files(share, names):
         try:
             os.unlink(os.path.join(share, FOLDERS[-1], name))
         except FileNotFoundError:
-            # Removed by another host meanwhile.
+            # Another host has removed it meanwhile.
             continue
 
 
 def remove(share, names=None):
-    """Files of the proof, or all of them, and its folders where nothing else is left in them."""
+    """Remove files of the proof, or all of them, and its folders if they are empty."""
     try:
         remove_files(share, os.listdir(os.path.join(share, FOLDERS[-1])) if names is None else names)
         for name in reversed(FOLDERS):
             os.rmdir(os.path.join(share, name))
     except OSError as error:
-        # Nothing was written here, or the folder has something else in it: jobs.
+        # Nothing was written here, or the folder has other content, such as jobs.
         if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
             raise
 
@@ -375,11 +375,11 @@ def main():
             result = read(params["path"], params["files"], params["timeout"], params["take"] and not module.check_mode)
         elif params["step"] == "remove" and not module.check_mode:
             if ask_file_system(params["path"], params["timeout"])[0] == "hangs":
-                module.fail_json(msg="the server of %s does not answer: start it, or give up what this host has not written there yet by "
-                                     "«umount --force --lazy %s»" % (params["path"], params["path"]))
+                module.fail_json(msg="the server of '%s' does not answer: start it, or discard the data that this host has not written to it yet with "
+                                     "'umount --force --lazy %s'" % (params["path"], params["path"]))
             remove(params["path"])
     except OSError as error:
-        module.fail_json(msg="what the proof left can't be removed: %s" % error)
+        module.fail_json(msg="the files of the proof cannot be removed: %s" % error)
     module.exit_json(changed=False, **result)
 
 

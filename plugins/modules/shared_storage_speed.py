@@ -8,20 +8,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: shared_storage_speed
-short_description: Measure how fast a shared folder takes and gives files
+short_description: Measure the read and write speed of a shared folder
 version_added: "0.2.0"
 description:
-  - Writes one large file and many small ones into C(.trainyard/speed) of the folder, reads them again, and removes them.
-  - Writing counts until everything is on the storage (C(fsync) of the large file, C(syncfs) after the small ones). Before reading, the host is told to
-    forget what it has in its memory; a server may still have it in its own.
-  - What was measured is kept in O(record) on the host. It leaves the folder as it was, so it never reports a change.
+  - Writes one large file and many small ones into C(.trainyard/speed) of the folder, reads them back, and removes them.
+  - The write time includes the sync to the storage (C(fsync) of the large file, C(syncfs) after the small ones). Before reading, the host's page cache is
+    dropped. A server may still have the files in its own cache.
+  - The measurement is kept in O(record) on the host. The folder has no changes afterwards, so the module never reports a change.
 options:
   path:
     description: Absolute path of the shared folder.
     type: path
     required: true
   name:
-    description: Name of this host, which tells its files from those of others.
+    description: Name of this host, for the names of its files.
     type: str
     required: true
   large_mib:
@@ -33,7 +33,7 @@ options:
     type: int
     default: 100
   record:
-    description: JSON file on the host for what was measured. Its folder is made where it is missing.
+    description: JSON file on the host for the measurement. A missing parent folder is created.
     type: path
 extends_documentation_fragment:
   - trainyard.gpu.attributes
@@ -49,7 +49,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Measure the shared folder, one host after the other
+- name: Measure the shared folder, one host at a time
   trainyard.gpu.shared_storage_speed:
     path: /data1/share
     name: "{{ inventory_hostname }}"
@@ -59,7 +59,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 speed:
-  description: What was measured; empty in check mode, or where the folder has too little space.
+  description: The measurement; empty in check mode, or if the folder has too little space.
   returned: success
   type: dict
   contains:
@@ -70,19 +70,19 @@ speed:
       description: Number of small files.
       type: int
     write_mib_per_second:
-      description: One large file written, in MiB/s.
+      description: Write speed of the large file in MiB/s.
       type: float
     read_mib_per_second:
-      description: One large file read, in MiB/s.
+      description: Read speed of the large file in MiB/s.
       type: float
     small_write_files_per_second:
-      description: Files of 4 KiB made per second.
+      description: Files of 4 KiB written per second.
       type: float
     small_read_files_per_second:
       description: Files of 4 KiB read per second.
       type: float
     measured:
-      description: When, in UTC.
+      description: Time of the measurement in UTC.
       type: str
 """
 
@@ -100,7 +100,7 @@ SMALL = 4096
 
 
 def sync_all(folder):
-    """Have everything of the folder's file system on the storage."""
+    """Sync the folder's file system to the storage."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(handle) != 0:
@@ -110,7 +110,7 @@ def sync_all(folder):
 
 
 def forget(path):
-    """Have the host forget what it has of a file in its memory."""
+    """Drop a file from the host's page cache."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -120,7 +120,7 @@ def forget(path):
 
 def measure(folder, large_mib, small_files):
     large = os.path.join(folder, "large")
-    # Neither zeros nor one block again and again: storages save themselves such work.
+    # Random data, because storages do not write zeros or repeated blocks.
     blocks = [os.urandom(BLOCK) for dummy in range(min(large_mib, 8))]
     began = time.monotonic()
     with open(large, "wb", buffering=0) as file:
@@ -171,7 +171,7 @@ def main():
     params = module.params
     for name in ("large_mib", "small_files"):
         if params[name] < 1:
-            module.fail_json(msg="%s is %d, at least 1 is needed" % (name, params[name]))
+            module.fail_json(msg="%s: '%d' is too small; set 1 or more" % (name, params[name]))
     if module.check_mode:
         module.exit_json(changed=False, speed={})
     folder = os.path.join(params["path"], ".trainyard", "speed", params["name"])

@@ -7,42 +7,42 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ssh_mesh_info
-short_description: Log in from a host's training container to all others, as a job does
+short_description: Test ssh logins from a training container to all others
 version_added: "0.1.0"
 description:
-  - Logs in to all O(peers) at the same time, from inside the container, by the ssh that jobs use, with host keys checked.
-  - Tells for each what the session has of limits and environment, or why the login failed. A login that fails is a result, not a failure.
-  - With O(address), each session also connects back to a port of this host that nobody has named before, as ranks do to find each other; a firewall
-    that lets only sshd's port pass is found so.
+  - Logs in to all O(peers) at the same time from inside the container, with the ssh that jobs use and with host key checking.
+  - Returns limits and environment of each session, or why the login failed. A failed login is a result and not a failure of the module.
+  - With O(address), each session also connects back to a random port of this host, as ranks do to find each other. This detects a firewall that permits only
+    sshd's port.
 options:
   container:
     description: Name of the training container on this host.
     type: str
     required: true
   peers:
-    description: Hosts to log in to, by the names that jobs use. The host itself is one, as a job's launcher may log in there too.
+    description: Hosts to log in to, by the names that jobs use. Include the host itself, because a job's launcher may log in there too.
     type: list
     elements: str
     required: true
   address:
-    description: This host's address on the cluster network. Empty means that nothing connects back.
+    description: This host's address on the cluster network. If empty, nothing connects back.
     type: str
     default: ""
   environment:
-    description: Variables of the session's environment to return.
+    description: Environment variables of the session to return.
     type: list
     elements: str
     default: [PATH, LD_LIBRARY_PATH]
   wait:
-    description: Longest time in seconds to try again where sshd is just being started.
+    description: Maximum time in seconds to retry while sshd is starting.
     type: int
     default: 20
   timeout:
-    description: Longest time in seconds for one connection.
+    description: Maximum time in seconds for one connection.
     type: int
     default: 5
   executable:
-    description: The ssh in the container.
+    description: The ssh client in the container.
     type: path
     default: /usr/local/lib/trainyard/bin/ssh
 extends_documentation_fragment:
@@ -62,19 +62,19 @@ EXAMPLES = r"""
 
 RETURN = r"""
 available:
-  description: Whether the container could be asked.
+  description: Whether the container answered.
   returned: always
   type: bool
 cause:
-  description: Why it couldn't, such as V(container_not_running) or V(engine_unavailable); empty where it could.
+  description: Why it did not answer, such as V(container_not_running) or V(engine_unavailable); empty if it answered.
   returned: always
   type: str
 fix:
-  description: What to do about it; empty where there is nothing to do.
+  description: What to do about it; empty if nothing is wrong.
   returned: always
   type: str
 container:
-  description: What Docker says about this host's own container, for comparison with sessions on it.
+  description: Docker's data of this host's container, for comparison with sessions on it.
   returned: always
   type: dict
   contains:
@@ -82,13 +82,13 @@ container:
       description: Its id.
       type: str
     memlock:
-      description: Limit of locked memory as C(ulimit -l) prints it, in KiB or V(unlimited); null where the container was given none.
+      description: Limit of locked memory as C(ulimit -l) prints it, in KiB or V(unlimited); null if the container has none.
       type: str
     environment:
-      description: Those of O(environment) that image and container set.
+      description: Variables of O(environment) that image and container set.
       type: dict
 logins:
-  description: One for each of O(peers), in their order.
+  description: One entry per peer, in the order of O(peers).
   returned: always
   type: list
   elements: dict
@@ -101,18 +101,17 @@ logins:
       type: bool
     cause:
       description:
-        - Why it didn't. One of V(host_key_changed), V(host_key_unknown), V(login_refused), V(name_unresolved), V(connection_refused), V(timeout),
-          V(no_banner) (connections are accepted and sshd does not answer),
-          V(unreachable), V(connection_closed), V(ssh_missing), V(unknown); empty where it did.
+        - Why it failed. One of V(host_key_changed), V(host_key_unknown), V(login_refused), V(name_unresolved), V(connection_refused), V(timeout), V(no_banner)
+          (connections are accepted but sshd does not answer), V(unreachable), V(connection_closed), V(ssh_missing), V(unknown); empty if it worked.
       type: str
     fix:
-      description: What to do about it; empty where it worked.
+      description: What to do about it; empty if it worked.
       type: str
     evidence:
-      description: The line that shows the cause; empty where it worked.
+      description: The line that shows the cause; empty if it worked.
       type: str
     session:
-      description: What the session has; empty where there was none.
+      description: Properties of the session; empty if there was none.
       type: dict
       contains:
         hostname:
@@ -122,20 +121,20 @@ logins:
           description: Id of the container.
           type: str
         memlock:
-          description: What C(ulimit -l) prints, in KiB or V(unlimited).
+          description: Output of C(ulimit -l), in KiB or V(unlimited).
           type: str
         clock_ahead_s:
           description:
-            - Two numbers in seconds, between which its clock is ahead of this host's (negative where it is behind). They differ by how long the login took.
-            - Null where a clock can't be read.
+            - Lower and upper bound in seconds by which its clock is ahead of this host's (negative if it is behind). They differ by the duration of the login.
+            - Null if a clock cannot be read.
           type: list
           elements: float
           sample: [-0.183, 0.02]
         way_back:
-          description: How the connection to this host's port ended, V(open) or the error; empty without O(address).
+          description: Result of the connection to this host's port, V(open) or the error; empty without O(address).
           type: str
         environment:
-          description: Those of O(environment) that are set.
+          description: Variables of O(environment) that are set.
           type: dict
 """
 
@@ -149,7 +148,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_too
 
 TOKEN = "trainyard-login"
 
-# One docker exec for all peers: it costs more than a login.
+# One docker exec for all peers, because it takes longer than a login.
 SCRIPT = r"""
 ssh=$1 timeout=$2 probe=$3
 shift 3
@@ -174,7 +173,7 @@ while [ "$i" -lt "$n" ]; do
     sed 's/^/e /' "$out/$i.err"
 done
 """ % TOKEN
-# The id stands in the paths of the files that Docker mounts into every container, with either version of cgroups.
+# The id is part of the paths of files that Docker mounts into every container, with both versions of cgroups.
 PROBE = r"""
 echo "hostname=$(uname -n)"
 echo "container_id=$(sed -n 's|.*/containers/\([0-9a-f]\{64\}\)/.*|\1|p' /proc/self/mountinfo | head -n 1)"
@@ -194,8 +193,8 @@ except OSError as error:
 
 
 def own_container(module):
-    """What Docker says about the container, None with the cause where it can't be asked."""
-    # No login: an engine on a busy host may take longer.
+    """Docker's data of the container, or None with the cause."""
+    # This is not a login: an engine on a busy host may take longer.
     run = run_tool(module, ["docker", "inspect", "--type=container", module.params["container"]], max(20, module.params["timeout"]))
     if run.cause or run.rc != 0:
         missing = "no such container" in run.stderr.lower()
@@ -224,10 +223,10 @@ def session_of(login):
 
 
 def log_in(module, peers):
-    """Try all of them once."""
+    """Try all peers once."""
     params = module.params
     probe = [PROBE] + ['printf \'$%s=%%s\\n\' "$%s"' % (name, name) for name in params["environment"]]
-    # The system completes connections to a socket that listens; nobody has to accept them.
+    # The kernel completes connections to a listening socket without an accept.
     with socket.socket() as listener:
         if params["address"]:
             listener.bind((params["address"], 0))
@@ -272,7 +271,7 @@ def main():
         try:
             logins, run = log_in(module, left)
         except ParseError as error:
-            module.fail_json(msg="what the container %s printed can't be understood: %s" % (module.params["container"], error))
+            module.fail_json(msg="the output of container %s cannot be parsed: %s" % (module.params["container"], error))
         if logins is None:
             module.exit_json(cause=run.cause or "unknown", fix="run training_environment.yml: %s" % (run.evidence or run.stderr.strip()), **result)
         done.update((login["name"], login) for login in logins)

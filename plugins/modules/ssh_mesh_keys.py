@@ -7,15 +7,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ssh_mesh_keys
-short_description: Make and read the ssh keys of a host's training container
+short_description: Create and read the ssh keys of the training container
 version_added: "0.1.0"
 description:
-  - Makes on the host what is missing of two ed25519 key pairs, the one that the container's sshd shows and the one that the container logs in with.
-    Private keys never leave the host.
-  - Returns the public keys, what the host has on record about the cluster's keys, and whether the container's sshd has read its files.
+  - Creates missing ones of two ed25519 key pairs on the host, the host key of the container's sshd and the client key of the container. Private keys never
+    leave the host.
+  - Returns the public keys, the host's record of the cluster's keys, and whether the container's sshd has read its files.
 options:
   directory:
-    description: Directory of the keys. It is made where it is missing, only for root.
+    description: Directory of the keys. If it is missing, it is created for root only.
     type: path
     default: /etc/trainyard/ssh
   record:
@@ -23,7 +23,7 @@ options:
     type: path
     default: /etc/trainyard/cluster.json
   rotate:
-    description: Make both key pairs anew although they exist.
+    description: Replace existing key pairs.
     type: bool
     default: false
   comment:
@@ -31,20 +31,20 @@ options:
     type: str
     default: ''
   container:
-    description: Name of the container whose sshd is asked for. Empty means that none is.
+    description: Name of the container whose sshd is checked. If empty, none is.
     type: str
     default: ''
   pid_file:
-    description: File in the container that its sshd writes whenever it has read its files.
+    description: File in the container that its sshd writes after it has read its files.
     type: path
     default: /run/trainyard-sshd.pid
   files:
-    description: Files of the host whose checksum and permissions are asked for.
+    description: Files of the host whose checksums and permissions are returned.
     type: list
     elements: path
     default: []
   address:
-    description: Address on which the container's sshd listens. Empty means that no connection to it is tried.
+    description: Address on which the container's sshd listens. If empty, no connection is tried.
     type: str
     default: ''
   port:
@@ -52,11 +52,11 @@ options:
     type: int
     default: 12345
   timeout:
-    description: Longest time in seconds that it may take to greet.
+    description: Maximum time in seconds to wait for its banner.
     type: int
     default: 5
   executable:
-    description: The program that makes keys.
+    description: The program that creates keys.
     type: path
     default: ssh-keygen
 extends_documentation_fragment:
@@ -65,7 +65,7 @@ attributes:
   check_mode:
     support: full
     details:
-      - Keys that are only going to be made have no public key yet, which is returned empty.
+      - The public key of keys that would be created is empty.
   diff_mode:
     support: none
 author:
@@ -73,13 +73,13 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Make the keys of this host
+- name: Create the keys of this host
   trainyard.gpu.ssh_mesh_keys:
     comment: "{{ inventory_hostname }}"
     container: trainyard-training
   register: keys
 
-- name: Read the keys of a host that is not in the play, without making any
+- name: Read the keys of a host outside the play without creating any
   trainyard.gpu.ssh_mesh_keys:
   delegate_to: server-b
   check_mode: true
@@ -88,37 +88,37 @@ EXAMPLES = r"""
 
 RETURN = r"""
 host_key:
-  description: Public key that sshd shows, without comment; empty where there is none yet.
+  description: Public host key of sshd, without comment; empty if there is none yet.
   returned: success
   type: str
   sample: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIExample
 public_key:
-  description: Public key that the container logs in with, without comment; empty where there is none yet.
+  description: Public client key of the container, without comment; empty if there is none yet.
   returned: success
   type: str
 made:
-  description: Key files that were made, or would be in check mode.
+  description: Key files that were created, or would be in check mode.
   returned: success
   type: list
   elements: str
 rotated:
-  description: Whether keys that existed were replaced, or would be in check mode.
+  description: Whether existing keys were replaced, or would be in check mode.
   returned: success
   type: bool
 recorded:
-  description: What O(record) holds, empty where there is none.
+  description: Content of O(record); empty if there is none.
   returned: success
   type: dict
 image_id:
-  description: Id of the image that O(container) was made of; empty where there is none.
+  description: Id of the image of O(container); empty if there is none.
   returned: success
   type: str
 post_quantum:
-  description: Whether OpenSSH in the running O(container) has a key exchange with a post-quantum part (by default from release 9.0 on).
+  description: Whether OpenSSH in the running O(container) has a post-quantum key exchange (by default from release 9.0 on).
   returned: success
   type: bool
 checksums:
-  description: SHA-256 checksums of those of O(files) that exist.
+  description: SHA-256 checksums of the existing files among O(files).
   returned: success
   type: dict
 permissions:
@@ -131,13 +131,13 @@ sshd:
   type: dict
   contains:
     running:
-      description: Whether it has been started in the running container.
+      description: Whether it was started in the running container.
       type: bool
     reload_needed:
-      description: Whether C(sshd_config) or the host key is newer than what it has read.
+      description: Whether C(sshd_config) or the host key changed after it read them.
       type: bool
     frozen:
-      description: Whether it was started, a connection to O(address) is accepted, and no greeting comes, as the process is stopped or hangs.
+      description: Whether it accepts connections to O(address) but sends no banner, because the process is stopped or hangs.
       type: bool
 """
 
@@ -161,16 +161,16 @@ class Keys:
         self.result = {"changed": False, "made": [], "rotated": False}
 
     def public_of(self, path):
-        """Asked of the private key, which is what counts, whatever lies beside it. By a pipe: ssh-keygen refuses a file that others may read."""
+        """Derived from the private key, because a .pub file may differ. With a pipe, because ssh-keygen rejects a file that others may read."""
         with open(path, encoding="utf-8", errors="replace") as file:
             private = file.read()
         rc, out, err = self.module.run_command([self.keygen, "-y", "-f", "/dev/stdin"], data=private)
         if rc != 0:
-            self.module.fail_json(msg="%s is no private key (%s): put it back, or remove it to have a new one made" % (path, err.strip()))
+            self.module.fail_json(msg="%s is not a private key (%s): restore it, or remove it to create a new one" % (path, err.strip()))
         return without_comment(out)
 
     def make(self, path):
-        """A new pair, moved into place when it is whole."""
+        """A new pair, renamed into place when it is complete."""
         staging = tempfile.mkdtemp(dir=self.directory, prefix=".new-")
         try:
             new = os.path.join(staging, "key")
@@ -181,7 +181,7 @@ class Keys:
             shutil.rmtree(staging)
 
     def ensure(self, path):
-        """Return the public key, '' where there will be one only outside check mode."""
+        """Return the public key, '' if check mode prevents its creation."""
         exists = os.path.exists(path)
         if not exists or self.module.params["rotate"]:
             self.result["changed"] = True
@@ -220,11 +220,11 @@ class Keys:
         except FileNotFoundError:
             return {}
         except ParseError as error:
-            self.module.fail_json(msg="%s is %s. It is what keys are compared with: put it back, or remove it if you trust the keys as they are now"
+            self.module.fail_json(msg="%s is %s. Keys are compared with it: restore it, or remove it if you trust the current keys"
                                   % (path, error))
 
     def container(self):
-        """Return its image and main process, 0 where it doesn't run."""
+        """Return its image and main process, 0 if it does not run."""
         name, docker = self.module.params["container"], self.module.get_bin_path("docker")
         if name and docker:
             rc, out, dummy = self.module.run_command([docker, "inspect", "--type=container", "--format={{.Image}} {{.State.Pid}} {{.Config.User}}", name])
@@ -241,7 +241,7 @@ class Keys:
         return rc == 0 and any(name.startswith(("sntrup761x25519", "mlkem768x25519")) for name in out.split())
 
     def sshd(self, pid):
-        """Asked by the container's files as the host sees them, which takes no docker exec."""
+        """Read from the container's files on the host, which needs no docker exec."""
         asleep = {"running": False, "reload_needed": False, "frozen": False}
         if not pid:
             return asleep
@@ -249,19 +249,19 @@ class Keys:
             read_at = os.stat("/proc/%d/root%s" % (pid, self.module.params["pid_file"])).st_mtime
         except FileNotFoundError:
             return asleep
-        # By ctime: an older file that was put back has been changed, too.
+        # By ctime, because a restored older file is a change, too.
         files = [os.path.join(self.directory, file) for file in ("sshd_config", KEYS["host_key"])]
         return {"running": True, "reload_needed": any(os.path.exists(file) and os.stat(file).st_ctime > read_at for file in files), "frozen": self.frozen()}
 
     def frozen(self):
-        """The kernel accepts connections for a process that is stopped; only the process itself greets."""
+        """The kernel accepts connections for a stopped process. Only the process itself sends the banner."""
         params = self.module.params
         if not params["address"]:
             return False
         try:
             connection = socket.create_connection((params["address"], params["port"]), params["timeout"])
         except OSError:
-            # Refused: its supervisor is just starting it.
+            # Refused while its supervisor is starting it.
             return False
         with connection:
             connection.settimeout(params["timeout"])
@@ -277,7 +277,7 @@ class Keys:
         if not self.module.check_mode:
             os.makedirs(os.path.dirname(self.directory), mode=0o755, exist_ok=True)
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
-        # Before keys are made, so that a record that can't be read stops it.
+        # Before keys are created, so that an unreadable record stops the run.
         self.result["recorded"] = self.record()
         self.result["image_id"], pid = self.container()
         self.result["post_quantum"] = bool(pid) and self.post_quantum()

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: stack_drift
-short_description: Show what of the GPU stack of all hosts is not as it was asked for
+short_description: Compare the GPU stack of all hosts with the requested one
 version_added: "0.2.0"
 description:
-  - Prints one table for the hosts of the play, and fails where a host differs from what was asked, after all hosts are in it.
-  - A host that no longer takes part in the play did not answer. The table says so; ansible-playbook's own exit code tells of it.
-  - Runs on the controller only, and needs no connection. Use it with C(run_once).
+  - Prints one table for the hosts of the play. Fails after the table if a host differs from the request.
+  - A host that has dropped out of the play did not answer. The table shows that, and ansible-playbook's exit code reports it.
+  - Runs on the controller only and needs no connection. Use it with C(run_once).
 options:
   answers:
-    description: Name of the variable that holds, on every host, what M(trainyard.gpu.gpu_stack_info) has answered.
+    description: Name of the variable that holds, on every host, the result of M(trainyard.gpu.gpu_stack_info).
     type: str
     required: true
   asked:
-    description: Name of the variable that holds, on every host, the versions by package that are asked for.
+    description: Name of the variable that holds, on every host, the requested versions by package.
     type: str
     required: true
   driver:
-    description: Name of the variable that holds, on every host, the driver's version or branch that is asked for; empty for any.
+    description: Name of the variable that holds, on every host, the requested version or branch of the driver; empty for any.
     type: str
     required: true
 extends_documentation_fragment:
@@ -35,12 +35,12 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask the host
+- name: Gather the GPU stack
   trainyard.gpu.gpu_stack_info:
     asked: "{{ wanted }}"
   register: stack
 
-- name: Show what differs
+- name: Report the differences
   trainyard.gpu.stack_drift:
     answers: stack
     asked: wanted
@@ -50,7 +50,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 msg:
-  description: On how many hosts something differs, and on which.
+  description: Number and names of the hosts that differ.
   returned: always
   type: str
   sample: "drift on 1 of 2 hosts: server-b"
@@ -64,10 +64,10 @@ hosts:
       description: Inventory name.
       type: str
     asked:
-      description: Number of packages that are asked for.
+      description: Number of requested packages.
       type: int
     problems:
-      description: What is wrong - what, asked, found. Null where the host did not answer.
+      description: Differences - what, asked, found. Null if the host did not answer.
       type: list
       elements: dict
 """

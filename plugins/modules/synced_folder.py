@@ -7,28 +7,28 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: synced_folder
-short_description: Keep a folder of files on a host the same as one on the controller
+short_description: Synchronize a folder from the controller to a host
 version_added: "0.1.0"
 description:
-  - Compares the files of a folder by their size and time of last change, as rsync does, in one module run, then moves only
-    those that differ. Where nothing differs no byte of them is moved, nor read.
-  - What is moved is compared by its SHA-256 checksum on arrival, and gets the time of last change that it has on the controller.
-  - Takes the files that lie directly in the folder; folders in it are not entered.
-  - Files on the host that the controller's folder does not have are removed, so the folder must be for this alone.
+  - Compares the files of a folder by size and modification time, as rsync does, in one module run, then transfers only those that differ. If nothing differs,
+    no file is read or transferred.
+  - Transferred files are verified by their SHA-256 checksum and get the modification time of the controller's file.
+  - Only files directly in the folder are included, and no subfolders.
+  - Files on the host that the controller's folder does not have are removed, so use the folder only for this purpose.
 author:
   - trainyard maintainers (@trainyard)
 options:
   src:
     description:
-      - Folder on the controller. A relative path is looked for as M(ansible.builtin.copy) does.
+      - Folder on the controller. A relative path is resolved as in M(ansible.builtin.copy).
       - Required if O(state=present).
     type: path
   dest:
-    description: Folder on the host. It is made where it is missing; its parent must exist.
+    description: Folder on the host. It is created if it is missing. Its parent must exist.
     type: path
     required: true
   patterns:
-    description: Shell patterns of the names that are taken.
+    description: Shell patterns of the names to include.
     type: list
     elements: str
     default: ["*"]
@@ -39,15 +39,14 @@ options:
     default: present
   known:
     description:
-      - What the folder on the host was seen to hold earlier in this run, as RV(trainyard.gpu.host_info#module:folders) has it. Where that is right, the
-        host is not asked again.
+      - Content of the folder on the host from earlier in this run, as in RV(trainyard.gpu.host_info#module:folders). If it matches, the host is not contacted
+        again.
     type: dict
   files:
-    description: Filled by the action plugin. By name, size in bytes and time of last change, in seconds since 1970, of every file
-      of the controller's folder.
+    description: Filled by the action plugin. Size in bytes and modification time in seconds since 1970 of every file of the controller's folder, by name.
     type: dict
   uploads:
-    description: Filled by the action plugin. By name, where on the host a file's bytes lie now, and their SHA-256 checksum.
+    description: Filled by the action plugin. Temporary path on the host and SHA-256 checksum of transferred files, by name.
     type: dict
 extends_documentation_fragment:
   - trainyard.gpu.attributes
@@ -62,7 +61,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Bring the folder of wheels to the head
+- name: Copy the folder of wheels to the head
   trainyard.gpu.synced_folder:
     src: /srv/wheels
     dest: /var/lib/trainyard/wheels
@@ -71,19 +70,19 @@ EXAMPLES = r"""
 
 RETURN = r"""
 copied:
-  description: Names of the files that were, or in check mode would be, brought to the host.
+  description: Names of the files that were copied to the host, or would be in check mode.
   returned: success
   type: list
   elements: str
   sample: [torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl]
 removed:
-  description: Names of the files that were, or in check mode would be, removed from the host.
+  description: Names of the files that were removed from the host, or would be in check mode.
   returned: success
   type: list
   elements: str
   sample: []
 wanted:
-  description: Names of the files whose bytes the action plugin has to bring before anything is changed. Empty in the final answer.
+  description: Names of the files that the action plugin must transfer before anything is changed. Empty in the final result.
   returned: success
   type: list
   elements: str
@@ -107,7 +106,7 @@ def checksum(path):
 
 
 def held_in(module, folder):
-    """{name: [size, time of last change]} of the files of a folder on this host."""
+    """{name: [size, modification time]} of the files of a folder on this host."""
     if not os.path.isdir(folder):
         return {}
     held = {}
@@ -115,7 +114,7 @@ def held_in(module, folder):
         path = os.path.join(folder, name)
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
-            module.fail_json(msg=f"{path} is no ordinary file, and this folder is for files from the controller alone: remove it")
+            module.fail_json(msg=f"'{path}' is not a regular file, but this folder is only for files from the controller: remove it")
         held[name] = [found.st_size, int(found.st_mtime)]
     return held
 
@@ -130,11 +129,11 @@ def apply(module, dest, asked, uploads, removed):
         os.mkdir(dest, 0o755)
     for name, (path, digest) in sorted(uploads.items()):
         if checksum(path) != digest:
-            module.fail_json(msg=f"{name} arrived on this host with another checksum than it has on the controller: run again")
+            module.fail_json(msg=f"'{name}' has another checksum on this host than on the controller: run again")
         os.chmod(path, 0o644)
-        # It was brought by the ssh user; what lies in the folder is root's.
+        # The ssh user transferred it, but the files in the folder belong to root.
         os.chown(path, os.geteuid(), os.getegid())
-        # After the move: what is asked of the file that it replaces is not its time.
+        # After the rename, which keeps the time of the new file.
         module.atomic_move(path, os.path.join(dest, name))
         os.utime(os.path.join(dest, name), (asked[name][1], asked[name][1]))
     for name in removed:
@@ -164,7 +163,7 @@ def main():
     removed = sorted(name for name in held if name not in asked)
     present = module.params["state"] == "present"
     changed = bool(copied or removed) or present != os.path.isdir(dest)
-    # Nothing is changed before everything has arrived: a file is never missing between its removal and its arrival.
+    # Nothing is changed before all files have arrived, so that no file is missing in between.
     wanted = [] if module.check_mode else [name for name in copied if name not in uploads]
 
     if changed and not wanted and not module.check_mode:

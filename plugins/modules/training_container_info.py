@@ -7,42 +7,42 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: training_container_info
-short_description: Ask Docker and systemd about the training container at once
+short_description: Gather the state of the training container and its unit
 version_added: "0.1.0"
 description:
-  - Tells whether the engine answers, whether the image is there, what state container and systemd unit are in, which of some paths
-    exist on the host and with which permissions, and what some files hold.
-  - A missing engine, image, container or unit is a result, not a failure.
-  - Values of the container's environment are not returned, as there may be a proxy's password among them.
+  - Returns whether the engine answers and has the image, the state of container and systemd unit, the permissions of some paths on the host, and the checksums
+    of some files.
+  - A missing engine, image, container or unit is a result and not a failure.
+  - Values of the container's environment are not returned, because they may contain a proxy's password.
 options:
   name:
     description: Name of the container. Its unit is O(name) with C(.service).
     type: str
     required: true
   image:
-    description: Name of the image that is to be run. Empty means that none is asked for.
+    description: Name of the requested image. If empty, none is checked.
     type: str
     default: ''
   paths:
-    description: Paths of the host whose existence and permissions are asked for.
+    description: Paths of the host whose existence and permissions are returned.
     type: list
     elements: path
     default: []
   files:
-    description: Files of the host whose checksum is asked for.
+    description: Files of the host whose checksums are returned.
     type: list
     elements: path
     default: []
   wait:
-    description: Longest time in seconds to wait for the container to run under its unit, and still to do so a second later. V(0) asks once.
+    description: Maximum time in seconds to wait until the container runs under its unit and still does so a second later. V(0) checks once.
     type: int
     default: 0
   runtime:
-    description: The requested runtime. Empty means that none is requested.
+    description: The requested runtime. If empty, none is checked.
     type: str
     default: ''
   executable:
-    description: Docker's client.
+    description: Docker's command line client.
     type: path
     default: docker
 extends_documentation_fragment:
@@ -53,7 +53,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask Docker and systemd about the container
+- name: Gather the state of the container
   trainyard.gpu.training_container_info:
     name: trainyard-training
     image: trainyard/training:0123456789ab
@@ -67,15 +67,15 @@ available:
   returned: always
   type: bool
 cause:
-  description: Why it doesn't. V(not_installed) or V(engine_unavailable), empty where it does.
+  description: Why it does not answer. V(not_installed) or V(engine_unavailable); empty if it answers.
   returned: always
   type: str
 fix:
-  description: What to do about it, empty where there is nothing to do.
+  description: What to do about it; empty if nothing is wrong.
   returned: always
   type: str
 runtimes:
-  description: Runtimes that the engine knows; empty without O(runtime).
+  description: Runtimes of the engine; empty without O(runtime).
   returned: always
   type: list
   elements: str
@@ -88,7 +88,7 @@ image:
       description: Whether the engine has it.
       type: bool
     id:
-      description: Its id, empty where there is none.
+      description: Its id; empty if there is none.
       type: str
 container:
   description: The container.
@@ -96,51 +96,51 @@ container:
   type: dict
   contains:
     exists:
-      description: Whether there is one of that name.
+      description: Whether it exists.
       type: bool
     running:
       description: Whether it runs.
       type: bool
     id:
-      description: Its id, empty where there is none.
+      description: Its id; empty if there is none.
       type: str
     image_id:
-      description: Id of the image that it was made of, empty where there is none.
+      description: Id of its image; empty if there is no container.
       type: str
     started_at:
-      description: When it was started last (RFC 3339), empty where there is none.
+      description: Time of its last start (RFC 3339); empty if there is no container.
       type: str
     managed:
-      description: Whether it carries the label C(trainyard.managed=true), which is to say that this collection made it.
+      description: Whether it has the label C(trainyard.managed=true) of containers that this collection created.
       type: bool
     settings:
-      description: Its label C(trainyard.settings), a hash of what role training_container asked for when it made it; empty where it has none.
+      description: Its label C(trainyard.settings), a hash of the settings with which role training_container created it; empty if it has none.
       type: str
     paused:
-      description: Whether it is paused, so that nothing in it runs on.
+      description: Whether it is paused.
       type: bool
     changed_files:
       description:
-        - Programs and libraries of the image (C(/usr), C(/opt), C(/bin), C(/lib) and their like) that were modified or deleted in the container, 20 at most,
+        - Programs and libraries of the image (C(/usr), C(/opt), C(/bin), C(/lib) and their like) that were modified or deleted in the container, at most 20,
           each with V((modified\)) or V((deleted\)).
-        - Files that were added are not among them, nor Python's caches, C(/usr/share), and what the container toolkit places for the driver.
+        - Added files, Python's caches, C(/usr/share), and the driver files of the container toolkit are not included.
       type: list
       elements: str
       sample: ["/usr/local/bin/horovodrun (deleted)"]
     busy:
       description:
-        - Names of the processes in it besides the entrypoint and its sshd. A shell that is not the entrypoint counts, and so does what a session runs.
+        - Names of the processes in it other than the entrypoint and its sshd. Shells other than the entrypoint and processes of sessions count.
         - It is read only if RV(container.changed_files) is not empty.
       type: list
       elements: str
       sample: [python3]
     restart_policy:
-      description: Docker's restart policy, the one of its settings that C(docker update) may have changed since; empty where there is no container.
+      description: Docker's restart policy, which C(docker update) may have changed; empty if there is no container.
       type: str
     resolv_conf:
       description:
-        - The file that Docker mounts as the running container's C(/etc/resolv.conf), if its name servers are no longer the host's. Docker copies the
-          host's file when the container starts. Empty where they are the same, and where Docker was told which ones to use.
+        - The file that Docker mounts as the running container's C(/etc/resolv.conf), if its name servers differ from the host's. Docker copies the host's file
+          when the container starts. Empty if they are the same, or if the name servers are set in Docker.
       type: str
       version_added: "0.3.0"
 unit:
@@ -152,7 +152,7 @@ unit:
       description: Whether systemd knows it.
       type: bool
     foreign:
-      description: File of a unit of that name that role training_container has not placed, empty where there is none.
+      description: File of a unit of that name from another source than role training_container; empty if there is none.
       type: str
     active:
       description: Whether it runs.
@@ -167,15 +167,15 @@ unit:
       description: Whether its file was changed after systemd has read it.
       type: bool
     log:
-      description: Its last lines of the journal; empty where it runs.
+      description: Its last lines in the journal; empty if it runs.
       type: list
       elements: str
 files:
-  description: SHA-256 checksums of those of O(files) that exist.
+  description: SHA-256 checksums of the existing files among O(files).
   returned: always
   type: dict
 paths:
-  description: For each of O(paths), its permissions in octal digits, such as V(0755); empty where it does not exist.
+  description: Permissions of each of O(paths) in octal digits, such as V(0755); empty if it does not exist.
   returned: always
   type: dict
 """
@@ -194,7 +194,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import
 RESOLV_CONF = "/etc/resolv.conf"
 DAEMON_CONFIG = "/etc/docker/daemon.json"
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath")
-# Begins the unit file that role training_container writes.
+# First line of the unit file that role training_container writes.
 OURS = "# Placed by trainyard.gpu.training_container."
 # Without overlayfs, docker diff compares whole images.
 DIFF_TIMEOUT = 15
@@ -208,7 +208,7 @@ def permissions(path):
 
 
 def foreign(unit, loaded_from):
-    """The file of a unit of that name that is not ours, where systemd has it from or where ours would be; empty where there is none."""
+    """The file of a unit of that name from another source, where systemd loaded it from or where the role would write its own; empty if there is none."""
     for path in (loaded_from, "/etc/systemd/system/" + unit):
         try:
             with open(path, encoding="utf-8", errors="replace") as stream:
@@ -220,7 +220,7 @@ def foreign(unit, loaded_from):
 
 
 def changed_files(module, docker, found):
-    """Read from the layers themselves, where there are any: docker diff knows no content, and may compare the whole image, which takes many seconds."""
+    """Read from the layers if possible: docker diff does not compare content, and may scan the whole image, which takes many seconds."""
     graph = found.get("GraphDriver") or {}
     layers = graph.get("Data") or {}
     if graph.get("Name") == "overlay2" and os.path.isdir(layers.get("UpperDir", "")):
@@ -240,7 +240,7 @@ def busy(module, docker, found):
 
 
 def outdated_resolv_conf(found):
-    """What the running container has in place of the host's resolv.conf, as `docker inspect` names it; empty where it has the host's name servers."""
+    """Path of the running container's resolv.conf from `docker inspect`; empty if it has the host's name servers."""
     settings = found["HostConfig"]
     if not found["State"]["Running"] or settings.get("NetworkMode") != "host" or settings.get("Dns"):
         return ""
@@ -250,7 +250,7 @@ def outdated_resolv_conf(found):
         engine = {}
     path = found.get("ResolvConfPath") or ""
     theirs = asked_servers(read_text(path))
-    # Docker puts public ones in where the host has none that it takes.
+    # Docker uses public name servers if the host has no suitable ones.
     return path if theirs and not engine.get("dns") and theirs != asked_servers(read_text(RESOLV_CONF)) else ""
 
 
@@ -266,9 +266,9 @@ def ask_docker(module, result):
     rc, out, err = module.run_command([docker, "inspect", name] + ([image] if image else []))
     if rc != 0 and "no such object" not in err.lower():
         return result.update(available=False, cause="engine_unavailable",
-                             fix="run gpu_stack.yml, which starts it; if it ends again, `journalctl -u docker` says why: %s" % (err.strip() or out.strip()))
+                             fix="run gpu_stack.yml, which starts it; if it stops again, read `journalctl -u docker`: %s" % (err.strip() or out.strip()))
     result.update(available=True, cause="", fix="")
-    # What isn't there is left out of the list.
+    # systemctl omits unknown units.
     for found in json.loads(out or "[]"):
         if "RootFS" in found:
             result["image"] = {"exists": True, "id": found["Id"]}
@@ -345,7 +345,7 @@ def main():
         ask_docker(module, result)
         ask_systemd(module, result)
         runs = result["container"]["running"] and result["unit"]["active"]
-        # One that dies at once and is started again runs whenever it is looked at; so it is looked at twice.
+        # A container in a restart loop seems to run at any single check, so check twice.
         if (runs and result["container"]["started_at"] == started_before) or time.monotonic() >= deadline:
             module.exit_json(**result)
         started_before = result["container"]["started_at"] if runs else ""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: transient_unit
-short_description: Run a long command as a transient systemd unit and show its output while it runs
+short_description: Run a long command as a systemd unit and show its output
 version_added: "0.1.0"
 description:
-  - Starts a command with C(systemd-run) on the host, so that it outlives a lost connection, and shows its output on the operator's terminal
-    about three seconds after it was written. The task ends when the unit ends.
-  - If a unit of this name with the same command and environment is running already, the task attaches to it instead of starting a second one.
-    One that has ended is started again. Whether that is needed is for the playbook to say, by looking at what the command makes.
-  - What is shown is abridged when very much comes at once, and freed of control characters; the log on the host is complete.
+  - Starts a command with C(systemd-run) on the host, so that it survives a lost connection, and shows its output on the operator's terminal about three seconds
+    after it was written. The task ends when the unit ends.
+  - If a unit of this name with the same command and environment is running already, the task attaches to it instead of starting a second one. A unit that has
+    ended is started again. The playbook must decide whether that is needed, by checking the results of the command.
+  - The shown output is shortened if it is very long, and has no control characters. The log on the host is complete.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -36,17 +36,17 @@ options:
     default: {}
   secret_environment:
     description:
-      - Like O(environment), for values that must not be logged. They are replaced in everything that this module returns, the log lines included.
+      - Like O(environment), for values that must not be logged. They are masked in everything that this module returns, including log lines.
     type: dict
     default: {}
   files:
     description:
-      - What the command needs on the host, in this order. It is brought into place before the unit is started, as M(trainyard.gpu.managed_files) does it,
-        without a module run of its own. Where the unit runs already, it stays as it is.
+      - Files that the command needs on the host, in this order. They are managed as with M(trainyard.gpu.managed_files) before the unit is started, without a
+        separate module run. If the unit is already running, they are not changed.
     default: []
   working_directory:
     description:
-      - Directory in which the command runs.
+      - Working directory of the command.
     type: path
   log:
     description:
@@ -55,7 +55,7 @@ options:
     required: true
   stop_command:
     description:
-      - A command that systemd runs when the unit has ended, in whatever way, before the task ends. It gets 60 seconds.
+      - A command that systemd runs after the unit has ended for any reason, before the task ends. It has 60 seconds.
     type: list
     elements: str
     default: []
@@ -66,8 +66,8 @@ options:
     default: 0
   lease:
     description:
-      - Seconds without a sign of life from this task after which the unit stops itself. V(0) means that it goes on without the task.
-      - At least V(10) when it is not V(0), because the task gives a sign of life about every six seconds, or oftener while there is output.
+      - Seconds without contact to this task after which the unit stops itself. V(0) means that it continues without the task.
+      - If not V(0), it must be at least V(10), because the task makes contact about every six seconds, or more often while there is output.
     type: int
     default: 0
   detach:
@@ -77,7 +77,7 @@ options:
     default: false
   replace:
     description:
-      - What to do when a unit of this name is running with another command or environment. V(true) stops it and starts anew, V(false) fails.
+      - Action if a unit of this name is running with another command or environment. V(true) stops it and starts the new one, V(false) fails.
     type: bool
     default: false
 requirements:
@@ -89,7 +89,7 @@ attributes:
   check_mode:
     support: full
     details:
-      - Says whether a unit would be started. Runs nothing.
+      - Reports whether a unit would be started. Runs nothing.
   diff_mode:
     support: partial
     details:
@@ -107,7 +107,7 @@ EXAMPLES = r"""
     log: /var/log/trainyard/training_image.log
     timeout: 7200
 
-- name: Run the job, and stop it 15 seconds after this playbook is gone
+- name: Run the job, and stop it 15 seconds after this playbook has ended
   trainyard.gpu.transient_unit:
     name: trainyard-job-20261120t101500z
     command: [/var/lib/trainyard/bin/trainyard-job, run]
@@ -148,8 +148,8 @@ rc:
   sample: 0
 result:
   description: >-
-    How it ended: V(success), V(exit-code), V(signal), V(timeout), V(oom-kill) and others of systemd's words;
-    V(stopped) when someone stopped the unit, V(lapsed) when its lease ran out, V(lost) when the unit is gone and left no result.
+    How it ended: V(success), V(exit-code), V(signal), V(timeout), V(oom-kill) and other results of systemd;
+    V(stopped) if it was stopped on the host, V(lapsed) if its lease expired, V(lost) if the unit disappeared without a result.
   returned: when the unit has ended
   type: str
   sample: success
@@ -217,7 +217,7 @@ class Unit(object):
         return read_text(self.path(name))
 
     def write(self, name, text):
-        # Beside it and renamed: a reader sees the old file or the new one, never half of one.
+        # Write a new file and rename it, so that a reader never sees a partial file.
         fd, new = tempfile.mkstemp(dir=self.directory)
         with os.fdopen(fd, "w") as stream:
             stream.write(text)
@@ -229,7 +229,7 @@ class Unit(object):
     def running(self):
         rc, out, err = self.systemctl("show", "--property=ActiveState", "--value", self.service)
         if rc:
-            self.module.fail_json(msg="systemctl cannot say whether %s runs: %s" % (self.service, err.strip()))
+            self.module.fail_json(msg="systemctl cannot tell whether %s runs: %s" % (self.service, err.strip()))
         return out.strip() in ACTIVE
 
     def state(self):
@@ -240,7 +240,7 @@ class Unit(object):
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode("utf-8")).hexdigest()
 
     def forget_former_runs(self):
-        """What is kept of a unit that has ended is for a task that looks again after a lost connection."""
+        """Data of an ended unit is kept for a task that reconnects after a lost connection."""
         now = uptime()
         for name in os.listdir(RUN_DIRECTORY) if os.path.isdir(RUN_DIRECTORY) else []:
             directory = os.path.join(RUN_DIRECTORY, name)
@@ -251,7 +251,7 @@ class Unit(object):
     def start(self):
         params = self.module.params
         if not os.path.isdir(os.path.dirname(self.log)):
-            # Without a mode: that would take away what a shared folder's default access list gives other hosts' root.
+            # Without a mode, which would restrict a shared folder's default access list for root of other hosts.
             os.makedirs(os.path.dirname(self.log))
         os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640))
         self.forget_former_runs()
@@ -297,19 +297,19 @@ def main():
     )
     params = module.params
     if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,199}\Z", params["name"]):
-        module.fail_json(msg="name: %r is no unit name: letters, digits, _ . : @ - without the suffix .service" % params["name"])
+        module.fail_json(msg="name: %r is not a valid unit name; use letters, digits, _ . : @ - without the suffix .service" % params["name"])
     if not os.path.isabs(params["log"]):
-        module.fail_json(msg="log: %r must be an absolute path" % params["log"])
+        module.fail_json(msg="log: %r is not an absolute path; give one that begins with /" % params["log"])
     if params["timeout"] < 0:
-        module.fail_json(msg="timeout: %d must be 0 (never) or a number of seconds" % params["timeout"])
+        module.fail_json(msg="timeout: '%d' is not valid; set 0 (never) or a number of seconds" % params["timeout"])
     if params["lease"] < 0 or 0 < params["lease"] < 10:
-        module.fail_json(msg="lease: %d must be 0 (none) or at least 10 seconds" % params["lease"])
+        module.fail_json(msg="lease: '%d' is not valid; set 0 (none) or at least 10 seconds" % params["lease"])
     if params["detach"] and params["lease"]:
-        module.fail_json(msg="lease: %d and detach exclude each other: nobody would renew the lease" % params["lease"])
+        module.fail_json(msg="lease: '%d' and detach exclude each other, because nothing would renew the lease; remove one of them" % params["lease"])
     unit = Unit(module)
     for key in unit.environment:
         if not re.match(r"[A-Za-z_][A-Za-z0-9_]*\Z", key):
-            module.fail_json(msg="environment: %r is no name of an environment variable" % key)
+            module.fail_json(msg="environment: %r is not a valid variable name; use letters, digits and underscores" % key)
 
     answer = {"changed": False, "unit": unit.service, "log": unit.log, "attached": True, "finished": False}
     running = unit.running()
@@ -333,7 +333,7 @@ def main():
         if not module.check_mode:
             state = unit.start()
     if not module.check_mode and not params["detach"]:
-        # For the action plugin, which follows the unit and makes of this what is documented.
+        # For the action plugin, which follows the unit and returns the documented values.
         unit.write("look", look_script(unit.name, unit.directory, unit.log, state["lease"]))
         answer["follow"] = dict((key, state[key]) for key in ("inode", "offset", "started", "timeout", "lease"))
     module.exit_json(**answer)

@@ -7,34 +7,34 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: trusted_certificates
-short_description: Make a host trust a site's own certificate authorities
+short_description: Install a site's certificate authorities on a host
 version_added: "0.1.0"
 description:
-  - Places certificates in the folder of local authorities, one file each, and runs C(update-ca-certificates) if the
-    system's bundle lacks one of them or holds one that is no longer wanted.
-  - A certificate that the system's bundle has from elsewhere is not placed a second time.
-  - Keeps a copy of the resulting bundle, for containers and image builds, which do not see the host's.
-  - Brings the site's other files into place beforehand, in the same run.
+  - Writes certificates to the folder of local authorities, one file each, and runs C(update-ca-certificates) if the system's bundle lacks one of them or has
+    one that is no longer requested.
+  - A certificate that the system's bundle has from another source is not added again.
+  - Keeps a copy of the resulting bundle for containers and image builds, which cannot read the host's bundle.
+  - Manages other files of the site first, in the same run.
 author:
   - trainyard maintainers (@trainyard)
 options:
   certificates:
     description:
-      - PEM texts. One text may hold several certificates.
-      - Certificates that this module placed before and that are no longer here are withdrawn. An empty list withdraws all.
+      - PEM texts. One text may contain several certificates.
+      - Certificates from earlier runs that are no longer listed are removed. An empty list removes all.
     type: list
     elements: str
     required: true
   bundle:
-    description: Where the copy of the bundle lies. With no O(certificates) the copy is removed.
+    description: Path of the copy of the bundle. Without O(certificates) the copy is removed.
     type: path
   files:
     description:
-      - What else the host shall have of the site, in this order, as M(trainyard.gpu.managed_files) takes it.
-      - Contents are not kept out of diffs and logs. Give those that are secret to M(trainyard.gpu.managed_files) with C(no_log).
+      - Other files of the site, in this order, in the form of M(trainyard.gpu.managed_files).
+      - Contents appear in diffs and logs. For secret contents use M(trainyard.gpu.managed_files) with C(no_log).
     default: []
   prefix:
-    description: What the names of the placed files begin with. Only such files are ever removed.
+    description: Prefix of the names of new files. Only files with this prefix are ever removed.
     type: str
     default: trainyard-
   directory:
@@ -46,7 +46,7 @@ options:
     type: path
     default: /etc/ssl/certs/ca-certificates.crt
   executable:
-    description: The program that brings the system's bundle up to date.
+    description: The program that updates the system's bundle.
     type: path
     default: update-ca-certificates
 extends_documentation_fragment:
@@ -72,7 +72,7 @@ EXAMPLES = r"""
       - path: /etc/trainyard/site/pip.conf
         content: "{{ lookup('ansible.builtin.template', 'pip.conf.j2') }}"
 
-- name: Trust it no longer
+- name: Remove the site's certificate authority
   trainyard.gpu.trusted_certificates:
     certificates: []
     bundle: /etc/trainyard/site/ca-bundle.crt
@@ -86,7 +86,7 @@ changed_paths:
   elements: str
   sample: [/etc/trainyard/site/pip.conf]
 placed:
-  description: SHA-256 fingerprints of the certificates that this run placed.
+  description: SHA-256 fingerprints of the certificates that this run added.
   returned: success
   type: list
   elements: str
@@ -98,7 +98,7 @@ removed:
   elements: str
   sample: [trainyard-9f1c8a6d2be4.crt]
 updated:
-  description: Whether the system's bundle was, or in check mode would be, brought up to date.
+  description: Whether the system's bundle was updated, or would be in check mode.
   returned: success
   type: bool
   sample: true
@@ -113,7 +113,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._pem import ParseErr
 
 
 def read(path):
-    """Text of a file, empty where there is none."""
+    """Text of a file, empty if it does not exist."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read()
@@ -144,15 +144,15 @@ def asked_for(module):
 
 
 def held_by(path):
-    """The system's own bundle may hold anything that a user has put beside the certificates."""
+    """The system's bundle may contain other text besides certificates."""
     return certificates(read(path), strict=False)
 
 
 def update_store(module, files, placed, removed):
-    """Place and remove files, bring the system's bundle up to date, and see that it holds what it shall."""
+    """Write and remove files, update the system's bundle, and verify its content."""
     directory, executable = module.params["directory"], module.get_bin_path(module.params["executable"])
     if executable is None:
-        module.fail_json(msg=f"{module.params['executable']} is missing on this host: install the package ca-certificates")
+        module.fail_json(msg=f"'{module.params['executable']}' is not installed on this host: install the package ca-certificates")
     if module.check_mode:
         return
     os.makedirs(directory, exist_ok=True)
@@ -165,7 +165,7 @@ def update_store(module, files, placed, removed):
     held = held_by(module.params["system_bundle"])
     missing = [name for name, (fingerprint, unused) in files.items() if fingerprint not in held]
     if rc != 0 or missing:
-        module.fail_json(msg=f"{executable} (exit status {rc}) did not bring into {module.params['system_bundle']}: "
+        module.fail_json(msg=f"{executable} (exit status {rc}) did not add to {module.params['system_bundle']}: "
                              f"{', '.join(missing) or 'nothing is missing'}. It said: {(err or out).strip()}")
 
 
@@ -193,12 +193,12 @@ def main():
     files = {}
     for fingerprint, pem in asked.items():
         name = f"{prefix}{fingerprint[:12]}.crt"
-        # What the system trusts anyway is left to it; but where the file is ours, that trust is our own doing.
+        # Skip certificates that the system trusts anyway, unless it trusts them because of this module's file.
         if fingerprint not in held or name in ours:
             files[name] = (fingerprint, pem)
     placed = [name for name, (unused, pem) in files.items() if ours.get(name) != pem]
     removed = [name for name in ours if name not in files]
-    # Judged by what the bundle holds as well, so that the next run makes up for one that was cut short.
+    # Also compare the content of the bundle, so that the next run completes an interrupted one.
     updated = bool(placed or removed) or any(fingerprint not in held for fingerprint, unused in files.values())
     if updated:
         update_store(module, files, placed, removed)
@@ -206,7 +206,7 @@ def main():
     copied = False
     if bundle is not None:
         text = read(module.params["system_bundle"]) if asked else ""
-        # In check mode the system's bundle is still the old one.
+        # In check mode the system's bundle is unchanged.
         copied = text != read(bundle) or (updated and module.check_mode and bool(asked))
         if copied and not module.check_mode:
             if asked:

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: vendor_source
-short_description: Make a vendor's apt repository known, by a key that is trusted for it alone
+short_description: Add a vendor's apt repository with its own key
 version_added: "0.2.0"
 description:
-  - Places a source in apt's format deb822 and its keyring, which it fetches and takes only by its checksum or the fingerprints of its keys.
-  - Takes out what stands against it, wherever it is among apt's sources. Of two entries for one repository that name different keys, apt refuses both,
-    and everything else with them.
-  - Notes what it takes out. O(state=absent) puts that back.
+  - Writes a deb822 source for apt and its keyring. The keyring is downloaded and must match a checksum or the fingerprints of its keys.
+  - Removes conflicting entries from all of apt's sources. If two entries for one repository have different keys, apt fails completely.
+  - Records removed entries. O(state=absent) restores them.
 author:
   - trainyard maintainers (@trainyard)
 options:
   state:
     description:
-      - V(present) places the one source of O(names).
-      - V(absent) removes the sources and keyrings of O(names), and brings all that O(record) tells of back, unless it has been changed since.
+      - V(present) writes the one source of O(names).
+      - V(absent) removes the sources and keyrings of O(names), and restores everything in O(record), unless it was changed since then.
     type: str
     choices: [present, absent]
     default: present
   names:
-    description: What the files are called, C(sources.list.d/NAME.sources) and C(keyrings/NAME.gpg) below O(folder).
+    description: Names of the files C(sources.list.d/NAME.sources) and C(keyrings/NAME.gpg) below O(folder).
     type: list
     elements: str
     required: true
@@ -34,26 +33,26 @@ options:
     description: Text of the source, one paragraph. Its C(Signed-By) names the keyring.
     type: str
   key_url:
-    description: Where the keyring is fetched - a keyring of OpenPGP, in ASCII armor or not, or a package (C(.deb)) that holds some, which is not installed.
+    description: URL of the keyring - an OpenPGP keyring, with or without ASCII armor, or a package (C(.deb)) that contains keyrings, which is not installed.
     type: str
   key_checksums:
-    description: What O(key_url) may be, as V(sha256:) and digits. Needed where there is no O(key_fingerprints).
+    description: Accepted checksums of O(key_url), as V(sha256:) and digits. Required without O(key_fingerprints).
     type: list
     elements: str
     default: []
   key_fingerprints:
-    description: Fingerprints of the keys that may be in the keyring. Others in what is fetched are left out.
+    description: Fingerprints of the keys of the keyring. Other downloaded keys are left out.
     type: list
     elements: str
     default: []
   replaces:
     description:
-      - Regular expressions for the places, host and path, of repositories whose entries are taken out. The repository of O(source) is always one.
+      - Regular expressions for host and path of repositories whose entries are removed. The repository of O(source) is always included.
     type: list
     elements: str
     default: []
   retired_keys:
-    description: Fingerprints of keys that are taken out of the keyrings that apt trusts for every repository.
+    description: Fingerprints of keys to remove from the keyrings that apt trusts for every repository.
     type: list
     elements: str
     default: []
@@ -62,15 +61,15 @@ options:
     type: path
     required: true
   folder:
-    description: Folder of apt's settings.
+    description: Folder of apt's configuration.
     type: path
     default: /etc/apt
   architecture:
-    description: What apt puts in place of its variable ARCH in a source. Empty asks dpkg.
+    description: Value of apt's variable ARCH in a source. If empty, it is read from dpkg.
     type: str
     default: ""
   timeout:
-    description: How long in seconds an answer of O(key_url) is waited for.
+    description: Maximum time in seconds to wait for an answer of O(key_url).
     type: int
     default: 30
 extends_documentation_fragment:
@@ -79,7 +78,7 @@ attributes:
   check_mode:
     support: full
     details:
-      - Check mode fetches no key.
+      - Check mode does not download keys.
   diff_mode:
     support: full
 seealso:
@@ -87,7 +86,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Make NVIDIA's repository of the container toolkit known
+- name: Add NVIDIA's repository of the container toolkit
   trainyard.gpu.vendor_source:
     names: [trainyard-nvidia-container]
     source: |
@@ -100,7 +99,7 @@ EXAMPLES = r"""
     replaces: ['nvidia[.]github[.]io/nvidia-docker(/.*)?']
     record: /var/lib/trainyard/placed.d/package_sources.json
 
-- name: Take it away again
+- name: Remove it
   trainyard.gpu.vendor_source:
     state: absent
     names: [trainyard-nvidia-container]
@@ -109,17 +108,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changed_paths:
-  description: Files that were made, changed or removed.
+  description: Files that were created, changed or removed.
   returned: success
   type: list
   elements: str
 taken_out:
-  description: What stood against the source and was taken out - path, and what of it, URIs or fingerprints of keys.
+  description: Removed conflicts with the source - path, and the URIs or fingerprints of keys.
   returned: success
   type: list
   elements: dict
 kept:
-  description: With O(state=absent), files that were not brought back, as they have been changed since.
+  description: With O(state=absent), files that were not restored because they were changed since then.
   returned: success
   type: list
   elements: str
@@ -145,7 +144,7 @@ def digest(content):
 
 
 def silent(text):
-    """Without the credentials in its URLs: this is shown."""
+    """Without the credentials in its URLs, for display."""
     return re.sub(r"://[^/@\s]*@", "://", text)
 
 
@@ -157,7 +156,7 @@ class Host:
         self.result = {"changed": False, "changed_paths": [], "taken_out": [], "kept": [], "diff": []}
 
     def fail(self, message):
-        self.module.fail_json(msg=message + "; nothing has been changed", changed_paths=[])
+        self.module.fail_json(msg=message + "; nothing was changed", changed_paths=[])
 
     def files_of(self, name):
         return os.path.join(self.folder, "sources.list.d", name + ".sources"), os.path.join(self.folder, "keyrings", name + ".gpg")
@@ -169,7 +168,7 @@ class Host:
         try:
             return json.loads(content) if content else {}
         except ValueError as error:
-            self.fail("%s is not what this module has written (%s): mend or remove it; without it teardown puts no source back"
+            self.fail("%s is not a record of this module (%s): repair or remove it; without it teardown restores no source"
                       % (self.module.params["record"], error))
 
     def note(self, record):
@@ -179,7 +178,7 @@ class Host:
 
     @staticmethod
     def write(path, content, mode=0o644):
-        """Whole or not at all, and with its mode from the first moment on: a source may have credentials in it. Apt passes over names that begin with a dot."""
+        """Written atomically and with its mode from the start, because a source may contain credentials. Apt ignores names that begin with a dot."""
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         handle, draft = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".trainyard")
         with os.fdopen(handle, "wb") as stream:
@@ -187,10 +186,10 @@ class Host:
         os.chmod(draft, mode)
         os.rename(draft, path)
 
-    # What shall be; nothing is written before all of it is known
+    # The requested state; nothing is written before it is complete
 
     def want(self, path, content, shows=True):
-        """A file's new content, None for none."""
+        """A file's new content, None to remove it."""
         former = read(path)
         if content == former:
             return
@@ -208,7 +207,7 @@ class Host:
         architecture = self.module.params["architecture"] or self.module.run_command(["dpkg", "--print-architecture"])[1].strip()
         places = [entry["location"] for entry in _apt_sources.entries(own, self.module.params["source"], architecture)]
         if not places:
-            self.fail("source names no repository")
+            self.fail("source names no repository; set a deb822 paragraph with URIs and Suites")
 
         def unwanted(entry):
             return entry["location"] in places or any(pattern.fullmatch(entry["location"]) for pattern in patterns)
@@ -220,7 +219,7 @@ class Host:
             try:
                 rest = _apt_sources.without(path, content.decode("utf-8"), unwanted, architecture)
             except UnicodeDecodeError:
-                # Then apt can't read it either, and says so.
+                # Then apt cannot read it either, and reports it.
                 continue
             if rest["gone"]:
                 gone = rest["empty"] and os.path.basename(path) != "sources.list"
@@ -244,11 +243,11 @@ class Host:
     # The key
 
     def keyring(self, path, noted):
-        """The keyring's content; None in check mode where it would have to be fetched. Second, how it is known next time."""
+        """The keyring's content, None if check mode prevents its download; and how it is recognised next time."""
         checksums = [checksum.rpartition(":")[2] for checksum in self.module.params["key_checksums"]]
         fingerprints = [fingerprint.replace(" ", "").upper() for fingerprint in self.module.params["key_fingerprints"]]
         if not checksums and not fingerprints:
-            self.fail("nobody has said what the key of this repository is: give key_checksums or key_fingerprints")
+            self.fail("the key of this repository is unknown: give key_checksums or key_fingerprints")
         there = read(path)
         if there is not None:
             if noted.get("fetched") in checksums and noted.get("placed") == digest(there):
@@ -260,17 +259,17 @@ class Host:
         url = self.module.params["key_url"]
         content = self.fetch(url)
         if checksums and digest(content) not in checksums:
-            self.fail("%s has the SHA-256 checksum %s, not %s" % (url, digest(content), " or ".join(checksums)))
+            self.fail("%s has the SHA-256 checksum %s, expected %s" % (url, digest(content), " or ".join(checksums)))
         try:
             keys = {}
             for part in self.unpacked(content) if url.endswith(".deb") else [content]:
                 keys.update(_openpgp.keys(part))
         except _openpgp.ParseError as error:
-            self.fail("%s is no keyring: %s" % (url, error))
+            self.fail("%s is not a keyring: %s" % (url, error))
         if fingerprints:
             missing = [fingerprint for fingerprint in fingerprints if fingerprint not in keys]
             if missing:
-                self.fail("%s has the keys %s, and not %s" % (url, ", ".join(keys), ", ".join(missing)))
+                self.fail("%s has the keys %s, but lacks %s" % (url, ", ".join(keys), ", ".join(missing)))
             keys = {fingerprint: keys[fingerprint] for fingerprint in fingerprints}
         ring = b"".join(keys.values())
         return ring, {"fetched": digest(content), "placed": digest(ring)}

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: verify_report
-short_description: Judge what verify has found, and write the evidence as report.json, junit.xml and report.html
+short_description: Judge verify's findings and write its report
 version_added: "0.2.0"
 description:
-  - Writes a folder named after the time (UTC) into O(report_dir), whole or not at all, and fails after that where the verdict is V(fail), with one message
-    that names what failed, who is at fault, and what to do.
-  - The verdict is V(fail) where a check failed, or where one that is required was not made on a host that it applies to, whatever kept it from being made.
-    Where nobody has a finding for it, one is added, as V(not_evaluated).
-  - C(report.html) is one file without scripts and without anything from elsewhere; its curves need matplotlib on the controller, without which it has their
-    numbers alone and says so. The form of C(report.json) is fixed by C(plugins/plugin_utils/report.schema.json), the meaning of errors is in C(docs/errors.md).
-  - C(suspect.yml) in O(report_dir) is an inventory with group C(suspect), empty where nobody is suspect. With C(-i) after the site's own inventory and
-    C(--limit 'cluster:!suspect') a later run leaves these hosts out.
-  - Earlier reports in O(report_dir) of the same cluster with the same hosts are what this one is compared with; other ones are passed over.
-  - Passwords and tokens, which logs and answers may hold, are taken out of all that is written and returned.
-  - Runs on the controller only, and needs no connection. Use it with C(run_once). Nothing on the hosts is changed, so it never reports a change.
+  - Writes a folder named after the time (UTC) into O(report_dir), completely or not at all. If the verdict is V(fail), it then fails with one message that
+    names the failures, the suspects and what to do.
+  - The verdict is V(fail) if a check failed, or if a required check was not made on a host that it applies to, for any reason. If a required check has no
+    finding, one is added as V(not_evaluated).
+  - C(report.html) is one file without scripts and external resources. Its curves need matplotlib on the controller. Without it the page has only their numbers
+    and says so. C(plugins/plugin_utils/report.schema.json) defines the format of C(report.json), C(docs/errors.md) explains error messages.
+  - C(suspect.yml) in O(report_dir) is an inventory with group C(suspect), empty if there are no suspects. With C(-i) after the site's inventory and C(--limit
+    'cluster:!suspect') a later run leaves these hosts out.
+  - The report is compared with earlier reports in O(report_dir) of the same cluster with the same hosts. Others are ignored.
+  - Passwords and tokens from logs and results are removed from everything that is written and returned.
+  - Runs on the controller only and needs no connection. Use it with C(run_once). It changes nothing on the hosts, so it never reports a change.
 options:
   cluster:
-    description: Name of the cluster, by which its reports are told from those of others.
+    description: Name of the cluster, which distinguishes its reports from those of others.
     type: str
     required: true
   checks:
@@ -34,23 +34,23 @@ options:
     required: true
   hosts:
     description:
-      - The hosts in rank order, as role C(trainyard.gpu.cluster) has them in C(cluster_members). Keys that the report doesn't know are left out.
-      - C(gpus) and C(rdma_devices), numbers, say for each host which checks apply to it.
+      - The hosts in rank order, as in C(cluster_members) of role C(trainyard.gpu.cluster). Unknown keys are left out.
+      - The numbers C(gpus) and C(rdma_devices) of each host determine which checks apply to it.
     type: list
     elements: dict
     required: true
   versions:
-    description: By host, by component, what is installed there.
+    description: Installed versions by host and component.
     type: dict
     default: {}
   bandwidth:
     description:
-      - C(collective) (V(nccl), V(horovod) or V(gloo)), C(runs) and C(note), as C(report.schema.json) says. Other keys are left out.
-      - Empty where none was measured.
+      - C(collective) (V(nccl), V(horovod) or V(gloo)), C(runs) and C(note), as in C(report.schema.json). Other keys are left out.
+      - Empty if none was measured.
     type: dict
     default: {}
   blame:
-    description: Who is at fault; C(kind) (V(host) or V(link)), C(names) and C(evidence) of each.
+    description: Hosts and links at fault, each with C(kind) (V(host) or V(link)), C(names) and C(evidence).
     type: list
     elements: dict
     default: []
@@ -60,36 +60,36 @@ options:
     elements: str
     default: []
   logs:
-    description: Logs that matter, with C(host), C(name) and C(tail) (text). What their errors mean is worked out of all that is given; 60 lines are kept.
+    description: Relevant logs, each with C(host), C(name) and C(tail) (text). Errors are looked up in the whole text, and 60 lines of it are kept.
     type: list
     elements: dict
     default: []
   seconds:
-    description: How long verify took, in seconds.
+    description: Duration of verify in seconds.
     type: float
     default: 0.0
   report_dir:
     description:
-      - Folder on the controller that holds the reports, relative to where ansible-playbook is called. Made where it is missing.
-      - Refused where Ansible would take what is in it for inventories, which is everywhere in a folder given with C(-i), except below a name that begins with
-        a dot.
+      - Folder on the controller that holds the reports, relative to the working directory of ansible-playbook. It is created if it is missing.
+      - The module fails if Ansible would read the files in it as inventories. That is the case everywhere in a folder given with C(-i), except below a name
+        that begins with a dot.
     type: path
     required: true
   before:
     description:
-      - The report to compare with in place of the last one; its folder or file, relative to O(report_dir). Fails where it is of another cluster or of other
-        hosts.
+      - The report to compare with instead of the last one, as its folder or file relative to O(report_dir). The module fails if it is of another cluster or of
+        other hosts.
     type: path
   required:
-    description: Ids of the checks that are required, in place of those that role C(trainyard.gpu.verify) publishes as such in C(meta/checks.yml).
+    description: Ids of the required checks, instead of those in C(meta/checks.yml) of role C(trainyard.gpu.verify).
     type: list
     elements: str
   overrule:
-    description: By the id of a check; V(skip) takes it out of the required ones, as the site has left it out on purpose.
+    description: By check id. V(skip) makes it optional, for checks that the site leaves out on purpose.
     type: dict
     default: {}
   fail_on:
-    description: V(block) lets warnings pass, V(warn) makes the verdict V(fail) for them too.
+    description: V(block) ignores warnings, V(warn) makes the verdict V(fail) for warnings too.
     type: str
     choices: [block, warn]
     default: block
@@ -103,7 +103,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Judge what was found, and write the report
+- name: Write the report
   trainyard.gpu.verify_report:
     cluster: physics
     hosts: "{{ cluster_members }}"
@@ -114,7 +114,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 msg:
-  description: The verdict, what is wrong and what to do, and where the report is.
+  description: The verdict, the problems with their fixes, and the path of the report.
   returned: always
   type: str
 verdict:
@@ -131,7 +131,7 @@ suspect_file:
   returned: always
   type: str
 report:
-  description: What report.json holds.
-  returned: where the verdict is not V(fail)
+  description: Content of report.json.
+  returned: when the verdict is not V(fail)
   type: dict
 """

@@ -261,7 +261,7 @@ def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, pac
     image = {"name": base, "kind": kind, "tag": tag, "month": month, "known": sorted(known), "nvcc": said["nvcc"]}
     for key in ("cuda", "nccl", "python", "openmpi", "horovod", "torch", "tensorflow", "gcc", "cmake"):
         value = str(known.get(key) or row.get(key) or said.get(key) or "")
-        # As in 2.8.0a0+34c6371d24, «3.6 (PyTorch)» and 4.1.7+: the version that it begins with.
+        # The leading version, as in 2.8.0a0+34c6371d24, '3.6 (PyTorch)' and 4.1.7+.
         version = re.match(r"\d+(\.\d+)*", value)
         image[key] = version.group(0) if version else ""
     parts = row.get("horovod_parts") or {}
@@ -340,7 +340,7 @@ def own_source_fixes():
 
 
 def python_fits(python, ranges):
-    """Whether a Python is in ranges such as «3.8-3.11 (3.12 exp)» or «2.7, 3.5-3.8»; what is experimental counts."""
+    """Whether a Python is in ranges such as '3.8-3.11 (3.12 exp)' or '2.7, 3.5-3.8'. Experimental versions count."""
     wanted = version_key(python)[:2]
     for first, last in re.findall(r"(\d\.\d+)(?:-(\d\.\d+))?", ranges):
         if version_key(first) <= wanted <= version_key(last or first):

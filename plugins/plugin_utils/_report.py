@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What verify has found, judged and put together: data in, one report out. Reads and writes no file, and knows no clock."""
+"""Judges the findings of verify and builds the report: data in, one report out. Reads and writes no files and does not use the clock."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._signatures import e
 
 SCHEMA_VERSION = 1
 NOT_MADE = ("skipped", "not_evaluated")
-# From good to bad: of several findings in one place the last one counts.
+# From good to bad. Of several findings in one place the worst counts.
 SEVERITY = ("pass", "skipped", "not_evaluated", "warn", "fail")
 TAIL_LINES = 60
-# A bandwidth that differs by less is the same: two runs of one healthy cluster do.
+# Smaller differences of a bandwidth are ignored, because two runs of a healthy cluster differ as well.
 NOTICEABLE = 0.05
 PEAK = "peak bandwidth, "
-# More than these in one sentence nobody reads.
+# Longer lists are not readable in one sentence.
 NAMED = 3
 HOST_KEYS = ("name", "address", "interface", "fabric_address", "slots", "reachable", "gpus", "rdma_devices")
 REMOVED = "[removed]"
 
 
 class ReportError(ValueError):
-    """What was given makes no report, or a file holds none. The message says what, where, and what is allowed."""
+    """The data is not a valid report, or a file has none. The message names the value, its place, and the allowed values."""
 
 
 # --- nothing secret ---------------------------------------------------------------------------------------------------------
 
-# «pass» and «pwd» only as the end of a longer name: alone they are a verdict and a folder.
+# 'pass' and 'pwd' only at the end of a longer name: alone they are a verdict and a folder.
 _PASSWORD_NAME = r"(?:\w*(?:password|passwd|passphrase|secret|(?<=\w_)(?:pass|pwd|pw))|authorization)"
 _KEY_NAME = r"\w*(?:token|credentials?|(?:api|access|private|secret|encryption|signing|master)[_-]?key)"
 _SECRET_NAME = "(?:%s|%s|(?-i:SSHPASS))" % (_PASSWORD_NAME, _KEY_NAME)
-# A name begins here, may end with a quote, and what follows was not taken out before.
+# A name begins here and may end with a quote. The text after it was not removed before.
 _BEGIN, _END = r"(?<![\w/])-{0,2}", r"(?:\\*['\"])?"
 _NEW = r"(?!\[removed\]|(?:basic|bearer|token)\s)"
 _QUOTED = r"(?:'(?:[^'\\]|''|\\.){0,1000}'|\"(?:[^\"\\]|\\.){0,1000}\")(?=[\s,;&:)\]}\\]|$)"
-# A quote within it is part of it, unless the text around it is what is quoted.
+# A quote within it is part of it, unless the surrounding text is quoted.
 _WORD = r"(?:[^\s'\"]|['\"](?![\s,;)\]}]|$))+"
 _SECRETS = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), REMOVED),
@@ -53,9 +53,9 @@ _SECRETS = (
     (re.compile(r"\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), r"\g<1>" + REMOVED),
     # All cookies of a line.
     (re.compile(r"((?<![\w/])\w*cookie%s[ \t]*[:=][ \t]*)%s\S[^\r\n]*" % (_END, _NEW), re.IGNORECASE), r"\g<1>" + REMOVED),
-    # NAME=value, as shells and connection strings have it: one word, or what is quoted.
+    # NAME=value of shells and connection strings: one word, or a quoted text.
     (re.compile("(%s%s%s=)%s(?:%s|%s)" % (_BEGIN, _SECRET_NAME, _END, _NEW, _QUOTED, _WORD), re.IGNORECASE), r"\g<1>" + REMOVED),
-    # «password: ...» and «password = ...» may have spaces in it. An indented next line is YAML's; one that isn't follows a prompt.
+    # 'password: ...' and 'password = ...' may contain spaces. An indented next line belongs to YAML; one without indentation follows a prompt.
     (re.compile(r"(%s%s%s[ \t]*(?:=|:(?!//))[ \t]*(?:(?:[|>][+-]?[ \t]*)?\r?\n[ \t]+)?)%s(?![|>][+-]?[ \t]*\n)(?:%s|\S[^\r\n]*)" % (
         _BEGIN, _PASSWORD_NAME, _END, _NEW, _QUOTED), re.IGNORECASE), r"\g<1>" + REMOVED),
     (re.compile(r"(%s%s%s\s*(?:=|:(?!//))\s*)%s(?:%s|%s)" % (_BEGIN, _KEY_NAME, _END, _NEW, _QUOTED, _WORD), re.IGNORECASE), r"\g<1>" + REMOVED),
@@ -67,14 +67,14 @@ _SECRETS = (
     (re.compile(r"(\b(?:curl|wget)\b[^\r\n]{0,300}?[\s'\",](?:-[A-Za-z]{0,8}u|--(?:proxy-)?user)[ \t=]*(?:['\"],\s*)?(?P<quote>['\"])?[^\s:'\"]{1,100}:)"
                 r"(?!\[removed\])(?(quote)[^'\"\r\n]+|[^\s'\"]+)"), r"\g<1>" + REMOVED),
     (re.compile(r"(\"auth\"\s*:\s*\")[^\"]+"), r"\g<1>" + REMOVED),
-    # Tokens that are known by their form: of GitHub, GitLab, Hugging Face, NVIDIA, Weights & Biases, AWS, Slack, OpenAI, and JSON Web Tokens.
+    # Tokens with a known form: of GitHub, GitLab, Hugging Face, NVIDIA, Weights & Biases, AWS, Slack, OpenAI, and JSON Web Tokens.
     (re.compile(r"\b(?:gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{15,}|hf_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
                 r"|xox[abprs]-[\w-]{10,}|sk-[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"), REMOVED),
 )
 
 
 def redact(value):
-    """The same without passwords and tokens, wherever in it they are, and of text that can be written."""
+    """The same data without passwords and tokens at any place, with text that can be written to files."""
     if isinstance(value, str):
         return _redact_text(value)
     if isinstance(value, dict):
@@ -87,7 +87,7 @@ def redact(value):
 
 @functools.lru_cache(maxsize=4096)
 def _redact_text(text):
-    # Bytes that are no UTF-8 come as characters that no file can hold.
+    # Bytes that are not UTF-8 become surrogates, which cannot be written to a file.
     text = text.encode("utf-8", "replace").decode("utf-8")
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
@@ -98,39 +98,39 @@ def _redact_text(text):
 
 
 def names_in(text, hosts):
-    """The hosts that a finding is about: one, several («a, b»), or all of them where it names none."""
+    """The hosts that a finding is about: one, several ('a, b'), or all of them if it names none."""
     names = [host["name"] for host in hosts]
     told = [name for name in text.split(", ") if name in names]
     return told or names
 
 
 def applies(check, host, hosts):
-    """Whether the check could be made on this host at all."""
+    """Whether the check applies to this host."""
     return {
         "": True,
         "gpus": bool(host.get("gpus")),
-        # With one rank there is nothing to exchange on a host.
+        # A host with one rank has nothing to exchange.
         "several_gpus": (host.get("gpus") or 0) > 1 and host.get("slots", 2) > 1,
         "rdma": bool(host.get("rdma_devices")),
         "peers": len(hosts) > 1,
-        # Nobody makes it on a host that is good.
+        # It is not made on a healthy host.
         "trouble": False,
     }[check.get("needs", "")]
 
 
 def required_ids(required, published):
-    """The ids that C(required) names, where it is None those that the published list requires."""
+    """The ids in C(required), or if it is None those that the published list requires."""
     known = [check["id"] for check in published]
     if required is None:
         return [check["id"] for check in published if check["required"]]
     unknown = [name for name in required if name not in known]
     if unknown:
-        raise ReportError("required names %s, which verify doesn't know. Allowed: %s" % (", ".join(unknown), ", ".join(known)))
+        raise ReportError("required: '%s' is not a check of verify. Allowed: %s" % (", ".join(unknown), ", ".join(known)))
     return list(required)
 
 
 def complete(findings, hosts, published, required):
-    """The findings, and one for each required check that was not made where it applies: what is missing must not pass for good."""
+    """The findings, and one for each required check that was not made where it applies, so that a missing check does not count as passed."""
     made = {(entry["id"], name) for entry in findings for name in names_in(entry["host"], hosts)}
     missing = []
     for check in published:
@@ -138,18 +138,18 @@ def complete(findings, hosts, published, required):
             continue
         silent = [host for host in hosts if applies(check, host, hosts) and (check["id"], host["name"]) not in made]
         if check["stage"] == "cluster":
-            # One finding is enough, whichever hosts it names.
+            # One finding is enough, whatever hosts it names.
             silent = silent if silent and not any(entry["id"] == check["id"] for entry in findings) else []
             silent = [{"name": ", ".join(host["name"] for host in silent)}] if silent else []
         for host in silent:
             away = "the host did not answer" if host.get("reachable") is False else "it was not made"
             missing.append(finding(check["id"], host["name"], "not_evaluated", expected=check["checked"], found=away, source="verify",
-                                   fix="Bring the host back and run verify.yml again." if away.startswith("the host") else "Run verify.yml for all hosts."))
+                                   fix="Repair the host and run verify.yml again." if away.startswith("the host") else "Run verify.yml for all hosts."))
     return list(findings) + missing
 
 
 def not_made(findings, hosts, published, required):
-    """The findings that say of a required check, on a host where it applies, that it was not made."""
+    """The findings of required checks that were not made on a host that they apply to."""
     checks = {check["id"]: check for check in published}
     by_name = {host["name"]: host for host in hosts}
     return [entry for entry in findings if entry["verdict"] in NOT_MADE and entry["id"] in required
@@ -157,7 +157,7 @@ def not_made(findings, hosts, published, required):
 
 
 def judge(findings, hosts, published, required, fail_on="block"):
-    """The verdict over all findings, and why it is no better."""
+    """The verdict over all findings, and why it is not better."""
     reasons = []
     counts = {verdict: sum(entry["verdict"] == verdict for entry in findings) for verdict in SEVERITY}
     lacking = not_made(findings, hosts, published, required)
@@ -189,7 +189,7 @@ def make(cluster, generated, checks, hosts, published, versions=None, bandwidth=
     hosts = [{key: host[key] for key in HOST_KEYS if key in host} for host in hosts]
     strangers = [name for name in suspect if name not in [host["name"] for host in hosts]]
     if strangers:
-        raise ReportError("suspect names %s, which is no host of the cluster: %s" % (", ".join(strangers), ", ".join(host["name"] for host in hosts)))
+        raise ReportError("suspect: '%s' is not a host of the cluster. Allowed: %s" % (", ".join(strangers), ", ".join(host["name"] for host in hosts)))
     required = required_ids(required, published)
     checks = complete(redact(checks), hosts, published, required)
     verdict, reasons = judge(checks, hosts, published, required, fail_on)
@@ -217,13 +217,13 @@ def make(cluster, generated, checks, hosts, published, versions=None, bandwidth=
 
 
 def plain(text):
-    """A log without colours and other control characters; of a line that was written over with carriage returns, all of it."""
+    """A log without colours and other control characters. A line that was overwritten with carriage returns is kept as a whole."""
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.replace("\r\n", "\n").replace("\r", "\n"))
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", text)
 
 
 def explanations(checks, logs):
-    """What the errors in logs and in bad findings mean. Lines that are not known here are told of logs only: a finding is shown anyway."""
+    """Meaning of the errors in logs and in bad findings. Unknown lines are reported only for logs, because findings are shown anyway."""
     told = [dict(meaning, host=log["host"]) for log in logs for meaning in explain(log["tail"])]
     told += [dict(meaning, host=entry["host"]) for entry in checks if entry["verdict"] in ("fail", "warn") for meaning in explain(entry["found"])
              if meaning["signature"]]
@@ -234,7 +234,7 @@ def explanations(checks, logs):
 
 
 def changes(before, now):
-    """What differs between two reports of one cluster: what, host, before and now, as text."""
+    """Differences between two reports of one cluster: what, host, before and now, as text."""
     found = []
 
     def note(what, host, old, new):
@@ -255,7 +255,7 @@ def changes(before, now):
         for component in list(new) + [component for component in old if component not in new]:
             note(component, name, _text(old.get(component)), _text(new.get(component)))
     old, new = ({run["id"]: run for run in report["bandwidth"]["runs"]} for report in (before, now))
-    # Of another collective it is another number. Pairs and groups are measured only where the whole falls short.
+    # Bandwidths of different collectives are not comparable. Pairs and groups are measured only if the whole cluster is too slow.
     for run_id in [run_id for run_id in new if not between(run_id)] if before["bandwidth"]["collective"] == now["bandwidth"]["collective"] else ():
         values = [run["max_busbw_gb_s"] for run in (old.get(run_id), new[run_id]) if run and run["max_busbw_gb_s"]]
         if len(values) == 2 and abs(values[1] / values[0] - 1) > NOTICEABLE:
@@ -266,7 +266,7 @@ def changes(before, now):
 
 
 def between(run_id):
-    """Whether a run was made to find who is at fault."""
+    """Whether a run is part of the search for suspects."""
     return run_id.startswith(("pair:", "group:"))
 
 
@@ -278,27 +278,27 @@ def _text(value):
 
 
 def summary(report, published):
-    """The report for a terminal: the verdict, who is at fault, what is wrong and what to do."""
+    """The report for a terminal: the verdict, suspects, problems and fixes."""
     lines = ["Verdict: %s.%s" % (report["verdict"], " %s." % "; ".join(report["reasons"]) if report["reasons"] else "")]
     for entry in report["blame"]:
         lines.append("At fault: %s %s: %s" % (entry["kind"], ", ".join(entry["names"]), entry["evidence"]))
     if report["suspect"]:
         lines.append("Suspect: %s" % ", ".join(report["suspect"]))
     lines.append(render(report["checks"], (("fail", "FAIL"), ("warn", "WARN"))))
-    # One host that is down has made none of its checks: that is one line, not twenty.
+    # A host that is down has made no checks. Report it in one line instead of one per check.
     reasons = {}
     for entry in not_made(report["checks"], report["hosts"], published, report["required"]):
         reasons.setdefault((entry["host"], entry["found"], entry["fix"]), []).append(entry["id"])
-    lines += ["NOT MADE, and required: %s: %s\n  found: %s%s" % (host, ", ".join(dict.fromkeys(ids)), found, fix and "\n  fix: " + fix)
+    lines += ["NOT MADE, but required: %s: %s\n  found: %s%s" % (host, ", ".join(dict.fromkeys(ids)), found, fix and "\n  fix: " + fix)
               for (host, found, fix), ids in reasons.items()]
     for meaning in merged(report["explanations"]):
         if meaning["signature"]:
-            lines.append("MEANS: %s: «%s»\n  cause: %s\n  fix: %s" % (", ".join(meaning["hosts"]), meaning["line"], meaning["cause"], meaning["fix"]))
+            lines.append("MEANS: %s: '%s'\n  cause: %s\n  fix: %s" % (", ".join(meaning["hosts"]), meaning["line"], meaning["cause"], meaning["fix"]))
     return "\n".join(line for line in lines if line)
 
 
 def merged(meanings):
-    """Explanations, those of several hosts once, with C(hosts) in place of C(host)."""
+    """Explanations, with those of several hosts merged, and C(hosts) instead of C(host)."""
     found = {}
     for meaning in meanings:
         entry = found.setdefault(meaning["signature"] or meaning["line"], dict(meaning, hosts=[]))
@@ -307,7 +307,7 @@ def merged(meanings):
 
 
 def junit(report, published):
-    """The report as JUnit XML: a suite for each host or group of hosts, a case for each finding. What fails the verdict is a failure or an error here."""
+    """The report as JUnit XML: a suite per host or group of hosts, a case per finding. Findings that fail the verdict are failures or errors."""
     titles = {check["id"]: check["title"] for check in published}
     lacking = not_made(report["checks"], report["hosts"], published, report["required"])
     warnings_fail = report["verdict"] == "fail" and any("verify_fail_on is warn" in reason for reason in report["reasons"])
@@ -347,12 +347,12 @@ def junit(report, published):
 
 
 def _xml(text):
-    """XML has no way to say these characters."""
+    """XML cannot represent these characters."""
     return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
 def suspect_inventory(report, former=()):
-    """Group suspect, as a second inventory for -i. It is there, and empty, where nobody is suspect, so that a command line can always name it.
+    """Group suspect, as a second inventory for -i. It is empty if there are no suspects, so that a command line can always name it.
 
     A former suspect stays until a run that measures it finds it in order: one that leaves it out, or measures nothing, says nothing of it.
     """

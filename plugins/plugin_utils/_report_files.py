@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Reports as files on the controller: one folder for each, a whole one or none; and those of earlier runs, which are the site's history."""
+"""Reports as files on the controller: one folder for each, written completely or not at all; and reports of earlier runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import Repor
 SCHEMA = os.path.join(os.path.dirname(__file__), "report.schema.json")
 REPORT = "report.json"
 SUSPECT = "suspect.yml"
-# Names that ansible-core passes over in a folder of inventories.
+# Names that ansible-core ignores in a folder of inventories.
 NOT_READ = re.compile(r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.pyc|\.pyo|\.swp|\.bak|~|\.rpm|\.md|\.txt|\.rst|\.orig|\.cfg|\.retry)$")
 _TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int, "number": (int, float)}
 
@@ -32,7 +32,7 @@ def load_schema():
 
 
 def problem_of(value, schema, root=None, where=""):
-    """What keeps the value from being what the schema says; '' if nothing does. The few words of JSON Schema that report.schema.json uses."""
+    """Why the value does not match the schema; '' if it does. Supports the part of JSON Schema that report.schema.json uses."""
     root = root or schema
     if "$ref" in schema:
         problem = problem_of(value, root["$defs"][schema["$ref"].rsplit("/", 1)[1]], root, where)
@@ -45,18 +45,18 @@ def problem_of(value, schema, root=None, where=""):
     types = schema.get("type", [])
     types = [types] if isinstance(types, str) else types
     if types and not any(_is(value, name) for name in types):
-        return "%s is %s, and must be of type %s" % (where, _show(value), " or ".join(types))
+        return "%s is %s, but must be of type %s" % (where, _show(value), " or ".join(types))
     allowed = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    # True is 1 in Python, and is not in JSON.
+    # True equals 1 in Python, but not in JSON.
     if allowed is not None and not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed):
         return "%s is %s. Allowed: %s" % (where, _show(value), ", ".join(json.dumps(choice) for choice in allowed))
     if isinstance(value, str) and (len(value) < schema.get("minLength", 0) or not re.search(schema.get("pattern", ""), value)):
-        return "%s is %s, and must %s" % (where, _show(value), "match %s" % schema["pattern"] if "pattern" in schema else "not be empty")
+        return "%s is %s, but must %s" % (where, _show(value), "match %s" % schema["pattern"] if "pattern" in schema else "not be empty")
     if _is(value, "number") and not value >= schema.get("minimum", value):
-        return "%s is %s, and must be %s at least" % (where, _show(value), schema["minimum"])
+        return "%s is %s, but must be %s or more" % (where, _show(value), schema["minimum"])
     if isinstance(value, list):
         if len(value) < schema.get("minItems", 0):
-            return "%s has %d entries, and must have %d at least" % (where, len(value), schema["minItems"])
+            return "%s has %d entries, but must have %d or more" % (where, len(value), schema["minItems"])
         problems = (problem_of(inner, schema.get("items", {}), root, "%s[%d]" % (where, number)) for number, inner in enumerate(value))
         return next((problem for problem in problems if problem), "")
     if isinstance(value, dict):
@@ -66,7 +66,7 @@ def problem_of(value, schema, root=None, where=""):
         for name, inner in value.items():
             rule = schema.get("properties", {}).get(name, schema.get("additionalProperties", {}))
             if rule is False:
-                return "%s has %s, which is not known there. Allowed: %s" % (where, name, ", ".join(schema["properties"]))
+                return "%s has %s, which is not a known key. Allowed: %s" % (where, name, ", ".join(schema["properties"]))
             problem = problem_of(inner, rule, root, name if where == "the report" else "%s.%s" % (where, name))
             if problem:
                 return problem
@@ -96,33 +96,33 @@ def read(path, schema):
         with open(file, encoding="utf-8") as opened:
             report = json.load(opened)
     except FileNotFoundError as error:
-        raise ReportError("%s: there is no report. Name a folder that verify.yml has written, or its %s." % (path, REPORT)) from error
+        raise ReportError("%s: no report found. Give a folder that verify.yml has written, or its %s." % (path, REPORT)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ReportError("%s cannot be read: %s" % (file, getattr(error, "strerror", None) or error)) from error
     except (ValueError, RecursionError) as error:
-        raise ReportError("%s is no report: it is not JSON (%s)." % (file, error)) from error
+        raise ReportError("%s is not a report: it is not JSON (%s)." % (file, error)) from error
     version = report.get("schema_version") if isinstance(report, dict) else None
     if version is not None and version != schema["properties"]["schema_version"]["const"]:
         raise ReportError("%s is a report of schema version %s; this version of the collection reads %d." % (
             file, _show(version), schema["properties"]["schema_version"]["const"]))
     problem = problem_of(report, schema)
     if problem:
-        raise ReportError("%s is no report that verify.yml has written: %s." % (file, problem))
+        raise ReportError("%s is not a report of verify.yml: %s." % (file, problem))
     return report
 
 
 def difference(report, cluster, names):
-    """Why a report is of another cluster; '' where it is of this one."""
+    """Why a report is of another cluster; '' if it is of this one."""
     if report["cluster"] != cluster:
-        return "it is of cluster %s, and this is %s" % (report["cluster"], cluster)
+        return "it is of cluster %s, but this is %s" % (report["cluster"], cluster)
     theirs = [host["name"] for host in report["hosts"]]
     if sorted(theirs) != sorted(names):
-        return "its hosts are %s, and these are %s" % (", ".join(theirs), ", ".join(names))
+        return "its hosts are %s, but these are %s" % (", ".join(theirs), ", ".join(names))
     return ""
 
 
 def history(folder, schema, cluster, names, limit):
-    """The last reports of this cluster, newest first, and what was passed over with the reason."""
+    """The last reports of this cluster, newest first, and the ignored ones with the reason."""
     reports, passed_over = [], []
     for path in folders(folder):
         if len(reports) == limit:
@@ -152,7 +152,7 @@ def folders(folder):
 
 
 def read_as_inventory(folder, sources):
-    """The inventory source because of which Ansible would take what is in this folder for inventories, or ''."""
+    """The inventory source through which Ansible would read files in this folder as inventories, or ''."""
     folder = os.path.realpath(folder)
     for source in sources:
         root = os.path.realpath(source)
@@ -164,7 +164,7 @@ def read_as_inventory(folder, sources):
 
 
 def write(folder, generated, files):
-    """Write the files of one report, by name, into a folder named after its time. Returns its path. It is there whole or not at all."""
+    """Write the files of one report, by name, into a folder named after its time. Returns its path. It is written completely or not at all."""
     os.makedirs(folder, mode=0o750, exist_ok=True)
     name = generated.replace(":", "-")
     part = os.path.join(folder, ".%s.%d" % (name, os.getpid()))
@@ -172,20 +172,20 @@ def write(folder, generated, files):
     try:
         for file, text in files.items():
             _write(os.path.join(part, file), text)
-        # Of two in one second each keeps its own.
+        # Two reports of the same second get separate folders.
         for number in range(1, 100):
             path = os.path.join(folder, name if number == 1 else "%s.%02d" % (name, number))
             if not os.path.exists(path):
                 os.rename(part, path)
                 return path
-        raise ReportError("%s: a hundred reports of one second" % folder)
+        raise ReportError("%s has a hundred reports of the same second; remove them" % folder)
     finally:
         if os.path.isdir(part):
             shutil.rmtree(part)
 
 
 def suspects(path):
-    """The hosts that an earlier run has put into group suspect. What can't be read is of no earlier run."""
+    """The hosts that an earlier run has added to group suspect. An unreadable file counts as none."""
     try:
         with open(path, encoding="utf-8") as opened:
             return [str(name) for name in yaml.safe_load(opened)["suspect"]["hosts"]]
@@ -194,7 +194,7 @@ def suspects(path):
 
 
 def replace(path, text):
-    """Write a file in place of the one that is there."""
+    """Replace a file."""
     part = "%s.%d.part" % (path, os.getpid())
     _write(part, text)
     os.replace(part, path)

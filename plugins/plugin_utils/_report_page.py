@@ -3,9 +3,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A report, or two of them, as a page: one file, without scripts and without anything from elsewhere.
+"""A page of one or two reports: one file without scripts and external resources.
 
-Everything that hosts have said is escaped by the templates. Curves are drawn by matplotlib; without it the page has their numbers alone, and says so.
+The templates escape all text from hosts. Curves need matplotlib. Without it the page has only their numbers and says so.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import NAMED
 
 WORDS = {"pass": "pass", "warn": "warning", "fail": "fail", "skipped": "skipped", "not_evaluated": "not made", "": "not there"}
 SIGNS = {"pass": "✓", "warn": "!", "fail": "✕", "skipped": "–", "not_evaluated": "?", "": "·"}
-# Of runs the slow ones are what is looked for; 64 hosts have 2016 pairs.
+# The slow runs matter; 64 hosts have 2016 pairs.
 SLOWEST = 12
-# Up to here every host has a curve that can be told from the others, and a column of its own.
+# Up to this number every host has a distinguishable curve and its own column.
 HOSTS_NAMED = 8
 LABEL = 28
-# Stand-ins that matplotlib writes as they are, and what the page's two themes put in their place.
+# Placeholder colours for matplotlib, which the page replaces by the colours of its two themes.
 INK, GRID, NOW, OLD, BAD, NEED = ("#%02d%02d%02d" % (number, number, number) for number in range(1, 7))
 _COLOURS = {INK: "var(--ink)", GRID: "var(--grid)", NOW: "var(--now)", OLD: "var(--old)", BAD: "var(--fail)", NEED: "var(--warn)"}
 
@@ -40,7 +40,7 @@ def has_matplotlib():
 
 
 def render(report, published, suspect_file, earlier=()):
-    """The page of one report. C(earlier) are reports of this cluster before it, newest first."""
+    """The page of one report. C(earlier) are earlier reports of this cluster, newest first."""
     titles = {check["id"]: check["title"] for check in published}
     return _environment().get_template("report.html.j2").render(
         report=report,
@@ -65,7 +65,7 @@ def render(report, published, suspect_file, earlier=()):
 
 
 def render_comparison(before, now, published, changes):
-    """The page of two reports side by side."""
+    """The page that compares two reports."""
     both, titles = [before, now], {check["id"]: check["title"] for check in published}
     return _environment().get_template("compare.html.j2").render(
         both=both,
@@ -88,7 +88,7 @@ def _environment():
     return environment
 
 
-# --- what the templates show ----------------------------------------------------------------------------------------------------
+# --- data of the templates ------------------------------------------------------------------------------------------------------
 
 
 def when(generated):
@@ -109,10 +109,10 @@ def size(count):
 
 
 def headline(report, titles):
-    """One sentence, and who is at fault."""
+    """One sentence with the suspects."""
     if report["verdict"] == "pass":
         made = sum(entry["verdict"] == "pass" for entry in report["checks"])
-        return "All %d checks that were made on %s have passed." % (made, quantity(len(report["hosts"]), "host"))
+        return "All %d checks on %s have passed." % (made, quantity(len(report["hosts"]), "host"))
     bad = list(dict.fromkeys(titles.get(entry["id"], entry["id"]) for verdict in ("fail", "warn") for entry in report["checks"] if entry["verdict"] == verdict))
     reasons = "; ".join(report["reasons"])
     text = reasons[:1].upper() + reasons[1:] + (": %s" % ", ".join(bad) if 0 < len(bad) <= NAMED and len(report["reasons"]) == 1 else "") + "."
@@ -122,14 +122,14 @@ def headline(report, titles):
 
 
 def among(names, report):
-    """Hosts as a text; all of many by their number."""
+    """Hosts as text. If there are many, all of them are given as a number."""
     known = [host["name"] for host in report["hosts"]]
     told = [name for name in known if any(name in names_in(text, report["hosts"]) for text in names)]
     return "all %d hosts" % len(known) if len(told) == len(known) > 3 else ", ".join(told)
 
 
 def groups(report, published):
-    """What is to be done: findings that are the same but for their host once, those that fail the verdict first."""
+    """What to do: findings that differ only in their host are merged, and those that fail the verdict come first."""
     lacking = not_made(report["checks"], report["hosts"], published, report["required"])
     kinds = [("fail", [entry for entry in report["checks"] if entry["verdict"] == "fail"]), ("not_evaluated", lacking),
              ("warn", [entry for entry in report["checks"] if entry["verdict"] == "warn"])]
@@ -137,7 +137,7 @@ def groups(report, published):
     for kind, entries in kinds:
         same = {}
         for entry in entries:
-            # Of a host that did not answer the checks are as many as there are; that is one thing to do.
+            # All checks of a host that did not answer are one item.
             key = (entry["found"], entry["fix"], "" if kind == "not_evaluated" else entry["id"] + entry["expected"] + entry["source"])
             group = same.setdefault(key, dict(entry, kind=kind, hosts=[], ids=[]))
             group["hosts"] += [entry["host"]] if entry["host"] not in group["hosts"] else []
@@ -169,7 +169,7 @@ def matrix(report, published):
     for host in report["hosts"]:
         column = tuple(worst(check_id, host["name"])["verdict"] for check_id in ids)
         alike.setdefault(column if len(report["hosts"]) > HOSTS_NAMED else host["name"], []).append(host["name"])
-    # What is wrong is not to be looked for at the far end.
+    # Problems come first.
     columns = sorted(alike.values(), key=len) if len(report["hosts"]) > HOSTS_NAMED else list(alike.values())
     rows, others = [], []
     for check_id in ids:
@@ -181,14 +181,14 @@ def matrix(report, published):
         texts = {entry["found"] for entry in cells}
         rows.append({"title": check["title"], "checked": check["checked"], "cells": cells,
                      "lacking": check_id in lacking,
-                     # One reason for all is said in words.
+                     # A reason that is the same for all hosts is shown as text.
                      "reason": cells[0] if len(texts) == 1 and all(entry["verdict"] in NOT_MADE for entry in cells) else None})
     return {"columns": [{"text": names[0] if len(names) == 1 else "%d hosts" % len(names), "names": ", ".join(names)} for names in columns],
             "rows": rows, "others": others}
 
 
 def changes_by_host(changes, titles):
-    """What changed from the same to the same on one host, as of one that is down, is one line."""
+    """Equal changes on one host, such as one that is down, are merged into one line."""
     found = {}
     for change in changes:
         entry = found.setdefault((change["host"], change["before"], change["now"]), dict(change, whats=[]))
@@ -197,7 +197,7 @@ def changes_by_host(changes, titles):
 
 
 def versions(reports):
-    """For each component what versions there are, and where."""
+    """Versions of each component, and their hosts."""
     found = {}
     for report in reports:
         for name, components in report["versions"].items():
@@ -210,7 +210,7 @@ def versions(reports):
 
 
 def slowest(runs):
-    """Of many runs those that failed and the slowest, with what share of the fastest they reach, and how many there are."""
+    """Failed and slowest runs of many, with their share of the fastest, and the number of all runs."""
     most = max((run["max_busbw_gb_s"] or 0 for run in runs), default=0)
     shown = runs if len(runs) <= SLOWEST else sorted(runs, key=lambda run: (run["passed"], run["max_busbw_gb_s"] or 0))[:SLOWEST]
     return {"count": len(runs), "shown": [dict(run, share=100 * (run["max_busbw_gb_s"] or 0) / most if most else 0) for run in shown]}
@@ -226,7 +226,7 @@ def _side_by_side(reports):
 
 
 def points(run):
-    """Size and bus bandwidth of each row that was measured."""
+    """Size and bus bandwidth of each measured row."""
     measured = [(row["size_bytes"], row["out_of_place"] or row["in_place"]) for row in run["rows"]]
     return [(count, values["busbw_gb_s"]) for count, values in measured if count and values and values["busbw_gb_s"] is not None]
 
@@ -236,7 +236,7 @@ def _run(report, run_id):
 
 
 class Line(NamedTuple):
-    """One curve. Without a label it is not in the legend."""
+    """One curve. A curve without a label is not in the legend."""
 
     points: list
     colour: str
@@ -246,7 +246,7 @@ class Line(NamedTuple):
 
 
 def charts(report, earlier):
-    """The drawings of one report: across the cluster, with the runs before; and host by host."""
+    """The charts of one report: across the cluster with earlier runs, and per host."""
     if not has_matplotlib():
         return []
     found = []
@@ -255,8 +255,8 @@ def charts(report, earlier):
         before = [(other, _run(other, "cluster")) for other in earlier if other["bandwidth"]["collective"] == report["bandwidth"]["collective"]]
         lines = [Line(points(run), OLD, "", 1.2, 1.0 if number == 0 else 0.5) for number, (other, run) in enumerate(before) if run]
         if lines:
-            lines[0] = lines[0]._replace(label="the run before" if len(lines) == 1 else "%d runs before" % len(lines))
-        # What is drawn last lies on top.
+            lines[0] = lines[0]._replace(label="the previous run" if len(lines) == 1 else "%d previous runs" % len(lines))
+        # The last curve is on top.
         lines = lines[::-1] + [Line(points(whole), NOW if whole["passed"] else BAD, "this run", 2.2)]
         found.append(_chart("Across hosts", lines, _needed(whole)))
     alone = [run for run in report["bandwidth"]["runs"] if run["id"].startswith("host:")]
@@ -270,7 +270,7 @@ def charts(report, earlier):
 
 
 def comparison_charts(before, now, changes):
-    """Across the cluster, and of the hosts alone those whose bandwidth is another one."""
+    """Across the cluster, and hosts alone whose bandwidth differs."""
     if not has_matplotlib():
         return []
     told = {change["host"] for change in changes if change["what"].startswith(PEAK)}
@@ -289,7 +289,7 @@ def _needed(run):
 
 
 def _chart(title, lines, needed=None, tell_apart=False):
-    """None where there is nothing to draw. C(tell_apart) gives each line another mark, as colours say good and bad here."""
+    """None if there is nothing to draw. With C(tell_apart) each line gets another marker, because colours mean pass and fail here."""
     lines = [line for line in lines if line.points]
     if not lines:
         return None
@@ -303,7 +303,7 @@ def _chart(title, lines, needed=None, tell_apart=False):
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         for number, line in enumerate(lines):
-            # A dollar sign would begin a formula, and a long name would leave no room for the curves.
+            # A dollar sign would begin a formula, and a long name would take the space of the curves.
             label = line.label if len(line.label) <= LABEL else line.label[:LABEL - 1] + "…"
             axes.plot(*zip(*line.points), color=line.colour, linewidth=line.width, marker=marks[number % len(marks)], markersize=3 + line.width / 2,
                       alpha=line.alpha, label=label.replace("$", r"\$") or "_unnamed")
@@ -330,7 +330,7 @@ def _chart(title, lines, needed=None, tell_apart=False):
     text = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", text[text.index("<svg"):], flags=re.DOTALL)
     for stand_in, colour in _COLOURS.items():
         text = text.replace(stand_in, colour)
-    # The page's own font, and ids that are not another drawing's.
+    # The font of the page, and ids that are unique in the page.
     text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
     prefix = re.sub(r"\W", "-", title)
     text = re.sub(r"(\bid=\"|href=\"#|url\(#)", lambda match: match.group(1) + prefix + "-", text)

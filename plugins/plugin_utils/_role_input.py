@@ -41,7 +41,7 @@ def load_data(loader, path):
         return None
     # Since ansible-core 2.19 only text that is marked as trusted is templated; before, there was no such mark.
     trusted = {"trusted_as_template": True} if "trusted_as_template" in inspect.signature(loader.load_from_file).parameters else {}
-    # It is nobody else's, so «unsafe», which is without a deep copy, is safe; the copies would cost a third of the judging.
+    # The data is not shared, so 'unsafe', which avoids a deep copy, is safe. Copies would take a third of the judging time.
     return loader.load_from_file(path, cache="none", unsafe=True, **trusted)
 
 

@@ -87,13 +87,13 @@ def test_module_is_built_for_the_kernel_that_boots_next(built):
     assert list(told["modules"]) == [built.old] and told["modules"][built.old].startswith("535.") and told["modules"][built.old] == told["library"]
     assert [(entry["module"], entry["kernel"], entry["state"]) for entry in told["dkms"]] == [("nvidia-current", built.old, "installed")]
     assert told["will_break_on_next_boot"] == ""
-    assert told["reboot_required_reason"] == "kernel %s runs, which has no driver; kernel %s, which boots next, has %s" % (
+    assert told["reboot_required_reason"] == "the running kernel %s has no driver; kernel %s, which boots next, has %s" % (
         told["running_kernel"], built.old, told["library"])
 
 
 def test_newer_kernel_that_came_without_headers_is_told_and_healed(built):
     assert built.with_another["will_break_on_next_boot"] == (
-        "kernel %s boots next, and has no NVIDIA module: its headers are missing, without which DKMS can't build one" % built.new)
+        "kernel %s boots next, but has no NVIDIA module: DKMS cannot build one without its headers, which are missing" % built.new)
     assert list(built.again.changed.values()) == [["trainyard.gpu.nvidia_driver : Install the kernel headers"]]
     told = built.for_both
     assert told["modules"] == {built.old: told["library"], built.new: told["library"]}
@@ -132,7 +132,7 @@ def test_next_kernel_that_loses_its_module(booted, built):
     module = "-m nvidia-current -v %s -k %s" % (built.for_both["library"], built.new)
     booted.run("dkms uninstall " + module)
     told = booted.module("gpu_stack_info")
-    assert told["will_break_on_next_boot"] == "kernel %s boots next, and has no NVIDIA module" % built.new
+    assert told["will_break_on_next_boot"] == "kernel %s boots next, but has no NVIDIA module" % built.new
     assert {(entry["kernel"], entry["state"]) for entry in told["dkms"]} == {(built.old, "installed"), (built.new, "built")}
     booted.run("dkms install " + module)
     assert booted.module("gpu_stack_info")["will_break_on_next_boot"] == ""
@@ -143,7 +143,7 @@ def test_reboot_with_a_reason_into_the_kernel_that_was_told(booted, built):
     booted.run("umount /proc/driver && dkms uninstall -m nvidia-current -v %s -k %s" % (built.for_both["library"], built.old))
     told = booted.module("gpu_stack_info")
     assert (told["reboot_required_reason"], told["will_break_on_next_boot"]) == (
-        "kernel %s runs, which has no driver; kernel %s, which boots next, has %s" % (built.old, built.new, told["library"]), "")
+        "the running kernel %s has no driver; kernel %s, which boots next, has %s" % (built.old, built.new, told["library"]), "")
     run = driver(booted, nvidia_driver_allow_reboot=True)
     assert list(run.changed.values()) == [["trainyard.gpu.nvidia_driver : Reboot the host"]]
 

@@ -1,4 +1,4 @@
-"""docs/errors.md, which is written from the tables of error messages and what is here: python tests/support/errors_page.py"""
+"""Generates docs/errors.md from the tables of error messages and the examples below: python tests/support/errors_page.py"""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/errors.md"
 HEAD = """\
-# What error messages mean
+# Error messages
 
-Messages of drivers, CUDA, NCCL, launchers, containers and storage that `verify` knows. Where one of them is in a log or in a finding, the report says its cause and
-what to do, and leads here. This page is written from the tables in `plugins/module_utils/_signatures.py` and `_error_signatures.py`.
+Messages of drivers, CUDA, NCCL, launchers, containers and storage that `verify` recognises. If one of them is in a log or in a finding, the report shows
+its cause and what to do, with a link to this page. The page is generated from the tables in `plugins/module_utils/_signatures.py` and `_error_signatures.py`.
 """
 
-# How people meet each of them; real messages, shortened.
+# An example of each error; real messages, shortened.
 SAYS = {
     "xid_off_the_bus": ["NVRM: Xid (PCI:0000:03:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."],
     "xid_memory": ["NVRM: Xid (PCI:0000:03:00): 48, pid=1234, name=python3, Double Bit ECC Error", "NVRM: Xid (PCI:0000:03:00): 63, Row remapping pending"],

@@ -118,7 +118,7 @@ def broken_host(seed=0):
                   fix="Power the host off and on; a GPU that is lost again has to be replaced."),
         a_finding("stack-drift", two, "warn", expected="driver 550.90.07", found="driver 550.54.15", source="gpu_stack_info", fix="Run upgrade.yml."),
         a_finding("bandwidth-cluster", "%s, %s, %s" % (one, two, three), "not_evaluated", found="a host does not answer",
-                  fix="Bring the host back and run verify.yml again."),
+                  fix="Repair the host and run verify.yml again."),
     ]
     told["bandwidth"]["runs"] = [run for run in told["bandwidth"]["runs"] if run["id"] == "host:" + one]
     told["blame"] = [{"kind": "host", "names": [two], "evidence": "a GPU is lost (Xid 79)"}]

@@ -11,7 +11,7 @@ import pytest
 
 
 @pytest.mark.parametrize("asked, refused", [
-    ({"training_image_base": "example/nowhere:1"}, "training_image_base_archive: .* has no image named example/nowhere:1"),
+    ({"training_image_base": "example/nowhere:1"}, "training_image_base_archive: .* has no image named 'example/nowhere:1'"),
     ({"training_image_requires": {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}}, "tensor_operations has nccl, .* no CUDA compiler"),
 ], ids=["an unavailable base", "NCCL on a CPU base"])
 def test_refused_before_the_container_is_touched(cluster, asked, refused):

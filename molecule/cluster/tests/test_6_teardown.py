@@ -55,7 +55,7 @@ def test_preflight_names_all_that_is_wrong_at_once(cluster):
     finally:
         listener.kill()
     assert run.code == 2 and run.changed == {}
-    message = run.text[run.text.index("Preflight found what stops this"):]
+    message = run.text[run.text.index("Preflight found blocking problems"):]
     for found, host in (("own-name-loopback", cluster.head), ("peer-unreachable", cluster.head), ("ssh-port-taken", cluster.peer),
                         ("image-disk", cluster.head), ("image-disk", cluster.peer)):
         assert re.search(r"^(?:BLOCK|WARN) %s: .*\b%s\b" % (found, host), message, re.MULTILINE), (found, host)

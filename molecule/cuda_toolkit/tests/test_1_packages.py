@@ -47,7 +47,7 @@ def test_a_newer_toolkit_by_hand_does_not_move_it(host):
 
 def test_versions_that_do_not_exist(role, host):
     done = role(cuda_toolkit_versions=["12.4.9", "11.8"])
-    assert done.code == 2 and "of cuda-toolkit-12-4 there is 12.4.1-1" in done.text
+    assert done.code == 2 and "available versions of cuda-toolkit-12-4: 12.4.1-1" in done.text
     done = role(cuda_toolkit_versions=["12.4.1", "11.8", "12.5"])
     assert done.code == 2 and "no repository of this host has cuda-toolkit-12-5" in done.text
     assert host.package("cuda-toolkit-12-4").version == "12.4.1-1"

@@ -52,7 +52,7 @@ def test_another_version_in_one_go(role, host):
 
 def test_a_version_that_does_not_exist(role, host):
     done = role(nccl_version="2.21.4-1+cuda12.4", nccl_cuda="")
-    assert done.code == 2 and "of libnccl2 there is 2.21.5-1+cuda12.4" in done.text
+    assert done.code == 2 and "available versions of libnccl2: 2.21.5-1+cuda12.4" in done.text
     assert "libnccl2 2.21.4-1+cuda12.4 in ubuntu2204 is not in the compatibility data" in done.text
     assert versions(host) == ["2.18.5-1+cuda12.2 hold"] * 2 and not host.file(SOURCE).exists
 

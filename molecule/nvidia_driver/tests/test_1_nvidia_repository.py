@@ -74,7 +74,7 @@ def test_what_is_loose_is_held_again(host, role):
 
 
 @pytest.mark.parametrize("variables, said", [
-    ({"nvidia_driver_version": "550.54.99"}, "no driver 550.54.99: of nvidia-smi there is 550.54.15-1"),
+    ({"nvidia_driver_version": "550.54.99"}, "no driver 550.54.99: available versions of nvidia-smi: 550.54.15-1"),
     pytest.param({"nvidia_driver_source": "distribution"}, "a driver is there already from packages of NVIDIA's repository", marks=pytest.mark.acceptance),
     pytest.param({"nvidia_driver_source": "runfile", "nvidia_driver_runfile_url": "file:///nowhere.run"},
                  "a driver is there already from packages of NVIDIA's repository", marks=pytest.mark.acceptance),
@@ -124,7 +124,7 @@ def test_reboot_that_was_skipped_is_told_by_a_run_that_changes_nothing(host, rol
         run = role()
         assert run.changed == 0
         assert "a reboot is needed: the loaded kernel module is 535.183.01, the libraries are 550.54.15" in run.text
-        assert "kernel 6.1.0-18-amd64 boots next, and has no NVIDIA module" in run.text
+        assert "kernel 6.1.0-18-amd64 boots next, but has no NVIDIA module" in run.text
         # The next boot would break the driver.
         refused = role(nvidia_driver_allow_reboot=True)
         assert refused.code != 0 and "not rebooted, because the driver would not work afterwards" in refused.text

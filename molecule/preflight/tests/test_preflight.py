@@ -78,7 +78,7 @@ def test_a_fabric_network():
     with addresses[0], addresses[1]:
         run = preflight()
         assert (run.code, run.findings) == (0, set())
-        assert re.search(r"Fabric network: 172\.30\.90\.0/24: which network is the fastest can't be told \(.*10\.77\.0\.0/24", run.text)
+        assert re.search(r"Fabric network: 172\.30\.90\.0/24: the fastest network is unknown \(.*10\.77\.0\.0/24", run.text)
         run = preflight(cluster_fabric_network="10.77.0.0/24")
         assert (run.code, run.findings) == (0, set()) and "Fabric network" not in run.text
         # A firewall that allows the cluster network.

@@ -83,7 +83,8 @@ def test_a_second_interface_in_the_same_network_is_named():
 
 def test_the_choice_is_told_where_there_is_one(capsys):
     two_networks()
-    assert "Fabric network: 10.1.0.0/24: the fastest that all hosts share (10.0.0.0/24 1 Gb/s, 10.1.0.0/24 100 Gb/s). cluster_fabric_network sets another" in (
+    assert ("Fabric network: 10.1.0.0/24: the fastest that all hosts share (10.0.0.0/24 1 Gb/s, 10.1.0.0/24 100 Gb/s). "
+            "Set cluster_fabric_network to use another one") in (
         " ".join(capsys.readouterr().out.split()))
     two_networks(fabric_network="10.1.0.0/24")
     assert "Fabric" not in capsys.readouterr().out

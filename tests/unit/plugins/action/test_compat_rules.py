@@ -277,7 +277,7 @@ def test_a_site_may_change_rules_and_facts(tmp_path):
     assert verdicts(old, overrule={"drv-branch-eol": "skip"})[0]["drv-branch-eol"] == dict(
         verdicts(host())[0]["drv-pkg-name"], id="drv-branch-eol", found="overruled: skip")
     assert verdicts(old, overrule={"drv-branch-eol": "block"})[0]["drv-branch-eol"]["verdict"] == "fail"
-    with pytest.raises(AnsibleError, match="no-such-rule: skip: known are the ids"):
+    with pytest.raises(AnsibleError, match="'no-such-rule: skip' is not valid; use ids"):
         verdicts(old, overrule={"no-such-rule": "skip"})
     own = tmp_path / "rules.yml"
     own.write_text(yaml.safe_dump({"host_rules": [

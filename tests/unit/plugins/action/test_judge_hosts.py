@@ -222,5 +222,5 @@ def test_a_rule_that_is_misspelt_is_an_error(tmp_path):
     own.write_text("host_rules:\n  - {id: x, severity: fatal, stage: host, that: 'true', expected: '', found: '', source: '', fix: ''}\n", encoding="utf-8")
     with pytest.raises(judge_hosts.AnsibleError, match="rules.yml: rule x: severity is block or warn"):
         judge(a_host("a", "10.0.0.11"), rules=[str(own)])
-    with pytest.raises(judge_hosts.AnsibleError, match="there is no such file"):
+    with pytest.raises(judge_hosts.AnsibleError, match="the file does not exist"):
         judge(a_host("a", "10.0.0.11"), rules=[str(tmp_path / "none.yml")])

@@ -92,7 +92,7 @@ def test_checks_of_verify_by_their_ids(judge):
     ("cluster_share_path", "data1/share", "input-path", "absolute path"),
     ("cluster_share_path", "~/share", "input-path", "absolute path"),
     ("cluster_share_path", "/", "input-path", "absolute path"),
-    ("cluster_share_path", "/opt/share", "input-folder", "none of a system's own"),
+    ("cluster_share_path", "/opt/share", "input-folder", "not a system folder"),
     ("cluster_slots", -1, "input-range", "0 to 64"),
     ("package_sources_wheels_dir", "tests", "input-file", "absolute path"),
     ("training_image_apt_packages", ["libnccl2=2.21.5-1+cuda12.4"], "input-rule", "at one version"),
@@ -117,7 +117,7 @@ def test_checks_of_verify_by_their_ids(judge):
     ("docker_engine_no_proxy", ".example.org,localhost", "input-type", "a list"),
     ("train_environment", "NCCL_DEBUG=INFO", "input-type", "a dictionary"),
     ("train_environment", {"1X": "y"}, "input-environment", "not beginning with a digit"),
-    ("train_command", "python3 'train.py", "input-command", "each quote closed"),
+    ("train_command", "python3 'train.py", "input-command", "all quotes closed"),
     ("training_container_capabilities", ["CAP_IPC_LOCK", "IPC_LOK"], "input-rule", "IPC_LOCK"),
     ("training_container_ulimits", {"memlok": -1}, "input-names", "memlock"),
     ("training_container_ipc", "none", "input-pattern", "private, shareable or host"),
@@ -205,7 +205,7 @@ def test_one_cluster_has_one_driver(judge):
     ("nfs_server_options", ["rw=1"], "[0]", "exports(5)"),
     ("nfs_server_options", ["sec=foo"], "[0]", "exports(5)"),
     ("nfs_server_options", ["anonuid=1000"], "[0]", "nfs_server_anonuid"),
-    ("nfs_server_exports", [{"path": "share"}], "[0].path", "none of the system's own"),
+    ("nfs_server_exports", [{"path": "share"}], "[0].path", "not a system folder"),
     ("nfs_server_exports", [{"path": "/a"}, {"path": "/a"}], "[1].path", "every value once"),
     ("nfs_server_exports", [{"path": "/a", "options": ["anonuid=abc"], "full_access": False}], "[0].options[0]", "exports(5)"),
     ("nfs_server_exports", [{"path": "/a", "options": ["rw", "anonuid=1000"]}], "", "nfs_server_anonuid"),
@@ -366,7 +366,7 @@ def test_a_source_fix_names_what_it_replaces(judge):
 def test_a_lab_that_does_not_exist_is_one_line(judge):
     inventory = cluster({"ansible_ssh_private_key_file": "{{ inventory_dir }}/../.lab/ssh/id_ed25519"})
     assert judge(inventory) == {"changed": False, "failed": True, "msg":
-                                "server-a, server-b do not exist yet: run make lab, which makes these hosts and their key"}
+                                "server-a, server-b do not exist yet: run make lab, which creates these hosts and their key"}
     # Not where more is wrong.
     result = judge(cluster({"ansible_ssh_private_key_file": "{{ inventory_dir }}/../.lab/ssh/id_ed25519", "cluster_ssh_port": 22}))
     assert {check_id for check_id, dummy in problems(result)} == {"inventory-no-lab", "input-rule"}
@@ -415,7 +415,7 @@ def test_a_misspelt_name_is_refused_and_a_name_that_only_begins_alike_is_warned_
         ("input-unknown", "cluster_ssh_prot", "did you mean cluster_ssh_port? Correct the name; if the variable is your own, choose another name")}
     (entry,) = judge(cluster({"docker_version": "28"}))["findings"][:1]
     assert entry["verdict"] == "fail" and entry["fix"] == (
-        "did you mean docker_engine_version? Correct the name; if docker_version is a variable of your own, set docker_engine_version as well, and it is left alone")
+        "did you mean docker_engine_version? Correct the name; if docker_version is your own variable, set docker_engine_version as well, and it is ignored")
     inventory = cluster({"nccl_colour": "blue", "my_own": 1})
     result = judge(inventory)
     assert "failed" not in result and {entry["source"] for entry in result["findings"]} == {"nccl_colour"}

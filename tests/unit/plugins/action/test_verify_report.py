@@ -148,8 +148,8 @@ def test_what_the_bandwidth_job_leaves(verify):
     ({"hosts": [{"name": "lab-a"}]}, "hosts[0] lacks address"),
     ({"bandwidth": {"collective": "mpi"}}, 'bandwidth.collective is "mpi". Allowed: "nccl", "horovod", "gloo", null'),
     ({"blame": [{"kind": "switch", "names": ["x"], "evidence": ""}]}, 'blame[0].kind is "switch". Allowed: "host", "link"'),
-    ({"required": ["everything"]}, "required names everything"),
-    ({"before": "2020-01-01T00-00-00Z"}, "there is no report. Name a folder that verify.yml has written"),
+    ({"required": ["everything"]}, "required: 'everything' is not a check"),
+    ({"before": "2020-01-01T00-00-00Z"}, "no report found. Give a folder that verify.yml has written"),
 ])
 def test_bad_input_is_one_message_before_anything_is_written(verify, tmp_path, changes, words):
     with pytest.raises(AnsibleError) as raised:
@@ -161,7 +161,7 @@ def test_a_report_of_another_cluster_is_refused_as_history(verify, tmp_path):
     other = act(verify_report, report_dir=str(tmp_path / "other"), **dict(example_reports.lab(), cluster="physics"))
     with pytest.raises(AnsibleError) as raised:
         verify(before=other["folder"])
-    assert "it is of cluster physics, and this is lab. Name a report of this cluster, or none." in str(raised.value)
+    assert "it is of cluster physics, but this is lab. Set a report of this cluster, or none." in str(raised.value)
 
 
 def test_a_folder_that_ansible_reads_is_refused(verify, tmp_path, monkeypatch):
@@ -236,8 +236,8 @@ def test_compare_refuses(three, tmp_path):
     for args, words in (
         ({"report_dir": str(tmp_path / "none")}, "holds no report. Run verify.yml, or set verify_report_dir"),
         ({"report_dir": folder, "after": three[0].name}, "holds no report before"),
-        ({"report_dir": folder, "before": "yesterday"}, "there is no report"),
-        ({"report_dir": folder, "before": other}, "it is of cluster physics, and this is lab"),
+        ({"report_dir": folder, "before": "yesterday"}, "no report found"),
+        ({"report_dir": folder, "before": other}, "it is of cluster physics, but this is lab"),
     ):
         with pytest.raises(AnsibleError) as raised:
             act(compare_reports, **args)
@@ -253,5 +253,5 @@ def test_playbook_compare(three, tmp_path):
     done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
                           env=dict(os.environ, ANSIBLE_NOCOLOR="1", ANSIBLE_FORCE_COLOR="0"))
     assert done.returncode == 0, done.stdout
-    assert "kernel  lab-a  6.1.0                 6.1.2" in done.stdout and "1 difference. Side by side: " in done.stdout
+    assert "kernel  lab-a  6.1.0                 6.1.2" in done.stdout and "1 difference. Page: " in done.stdout
     assert (three[2] / "compare.html").exists()

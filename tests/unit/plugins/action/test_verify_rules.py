@@ -187,7 +187,7 @@ FIRING = {
         "behind port 12345, Horovod lacks frameworks.pytorch; No module named 'packaging'"),
         (plain, {"__verify_horovod": {"available": False, "cause": "not_installed", "missing": ["frameworks.pytorch"], "fix": "install it"}},
          "lacks frameworks.pytorch (not_installed)")],
-    "ssh-mesh": [FAILED["ssh-mesh"], (plain, {"mesh": a_mesh(b_from_a={"cause": "connection_refused"})}, "a can't log in to b (connection_refused)")],
+    "ssh-mesh": [FAILED["ssh-mesh"], (plain, {"mesh": a_mesh(b_from_a={"cause": "connection_refused"})}, "a cannot log in to b (connection_refused)")],
     "memlock": [
         (plain, {"mesh": a_mesh(b_from_a={"memlock": "64"}, b_from_b={"memlock": "64"})}, "ulimit -l 64 in a session"),
         # Enough for hosts without InfiniBand.

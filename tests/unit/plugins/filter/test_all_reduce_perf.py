@@ -28,8 +28,8 @@ def test_bounds_by_name_and_as_text():
 
 
 @pytest.mark.parametrize("options, log, said", [
-    ("min_busbw_gb_s='fast'", LOG, "min_busbw_gb_s: «fast» is no bandwidth"), ("", "total 12", "«total 12» begins no output"), ("", 12, "a log is text"),
-    ("", "", "the text is empty")])
+    ("min_busbw_gb_s='fast'", LOG, "min_busbw_gb_s: 'fast' is not a valid bandwidth"), ("", "total 12", "'total 12' is not the beginning of output"),
+    ("", 12, "give the log as text"), ("", "", "the text is empty")])
 def test_what_fails_the_template(options, log, said):
     with pytest.raises(AnsibleFilterError, match="all_reduce_perf: ") as refused:
         judged(options, log)

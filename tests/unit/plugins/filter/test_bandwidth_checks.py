@@ -45,21 +45,21 @@ def test_good():
     assert checks[2]["source"] == "PyTorch's all-reduce by Gloo"
 
 
-SHORT = run("cluster", HOSTS, 0.1, passed=False, reasons=["0.1 GB/s, required are 0.5 (nic: x)"])
+SHORT = run("cluster", HOSTS, 0.1, passed=False, reasons=["0.1 GB/s, required: 0.5 (nic: x)"])
 
 
 @pytest.mark.parametrize("blame, found, fix", [
-    ([{"kind": "host", "names": ["node-b"], "evidence": "slow"}], "host node-b: slow", "look at node-b; until then leave out: node-b"),
-    ([{"kind": "link", "names": HOSTS, "evidence": "slow"}], "link node-a - node-b: slow", "look at the way between node-a and node-b; until then leave out: node-b"),
+    ([{"kind": "host", "names": ["node-b"], "evidence": "slow"}], "host node-b: slow", "check node-b; until then leave out: node-b"),
+    ([{"kind": "link", "names": HOSTS, "evidence": "slow"}], "link node-a - node-b: slow", "check the path between node-a and node-b; until then leave out: node-b"),
 ])
 def test_who_is_to_blame(blame, found, fix):
     check = measured(answer(SHORT, blame=blame, suspect=["node-b"]), HOSTS)[-1]
-    assert (check["verdict"], check["found"], check["fix"]) == ("fail", "0.1 GB/s, required are 0.5 (nic: x). " + found, fix)
+    assert (check["verdict"], check["found"], check["fix"]) == ("fail", "0.1 GB/s, required: 0.5 (nic: x). " + found, fix)
 
 
 def test_nobody_is_to_blame():
-    check = measured(answer(SHORT, note="they fall short only together"), HOSTS)[-1]
-    assert check["found"].endswith(". they fall short only together") and check["fix"].startswith("look at what all hosts share")
+    check = measured(answer(SHORT, note="they are too slow only together"), HOSTS)[-1]
+    assert check["found"].endswith(". they are too slow only together") and check["fix"].startswith("check what all hosts share")
 
 
 def test_nothing_says_what_it_should_be():
@@ -106,11 +106,11 @@ def test_one_host_has_no_network_to_measure():
 
 def test_what_was_seen_besides():
     assert seen(answer(), HOSTS) == [
-        ("gpus-busy", "node-a", "skipped", "the training container was given no GPU"),
-        ("gpus-busy", "node-b", "skipped", "the training container was given no GPU"),
+        ("gpus-busy", "node-a", "skipped", "the training container has no GPU"),
+        ("gpus-busy", "node-b", "skipped", "the training container has no GPU"),
         ("fabric-counters", "node-a", "pass", "sent 0.448 GB (+7 %); received 0.447 GB (+6 %)"),
         ("fabric-counters", "node-b", "pass", "sent 0.448 GB (+7 %); received 0.447 GB (+6 %)"),
-        ("nccl-transport", "node-a, node-b", "skipped", "the job ran without NCCL, as it has no GPUs")]
+        ("nccl-transport", "node-a, node-b", "skipped", "the job ran without NCCL, because it has no GPUs")]
 
 
 def test_one_host_has_no_fabric():
@@ -126,8 +126,8 @@ def test_gpus_that_pytorch_does_not_see():
 
 @pytest.mark.parametrize("changes, reason", [
     ({"watched": dict(WATCHED, hosts={}, error="Connection reset by peer")}, "Connection reset by peer"),
-    ({"watched": {}}, "the job broke off"),
-    ({"watched": {}, "runs": [dict(run("cluster", HOSTS, None, passed=False, reasons=["no way"]), errors=["no way"])]}, "the measurement before it has failed"),
+    ({"watched": {}}, "the job was aborted"),
+    ({"watched": {}, "runs": [dict(run("cluster", HOSTS, None, passed=False, reasons=["no way"]), errors=["no way"])]}, "the previous measurement has failed"),
 ])
 def test_ranks_that_were_not_watched(changes, reason):
     found = [entry for entry in seen(answer(**changes), HOSTS) if entry[0] == "fabric-counters"]
@@ -155,7 +155,7 @@ def test_horovod_by_gloo_is_watched():
     checks = seen(horovod("gloo", watched=dict(WATCHED, ring=True)), HOSTS)
     assert [entry[:3] for entry in checks] == [("gpus-busy", "node-a", "skipped"), ("gpus-busy", "node-b", "skipped"), ("fabric-counters", "node-a", "pass"),
                                                ("fabric-counters", "node-b", "pass"), ("nccl-transport", "node-a, node-b", "skipped")]
-    assert checks[2][3] == "sent 0.448 GB (+7 %); received 0.447 GB (+6 %)" and checks[4][3] == "the job ran without NCCL, as it has no GPUs"
+    assert checks[2][3] == "sent 0.448 GB (+7 %); received 0.447 GB (+6 %)" and checks[4][3] == "the job ran without NCCL, because it has no GPUs"
     wrong = dict(WATCHED, hosts=dict(WATCHED["hosts"], **{"node-b": dict(WATCHED["hosts"]["node-b"], sent_bytes=1 << 20)}))
     assert [entry[2] for entry in seen(horovod("gloo", watched=wrong), HOSTS)][2:4] == ["pass", "fail"]
 
@@ -171,7 +171,7 @@ def test_horovod_by_nccl_is_watched():
 
 def test_horovod_by_mpi_says_why_it_is_not_watched():
     found = seen(horovod("mpi", watched={"error": "MPI carries the data"}), HOSTS, [], {"node-b": 8})
-    assert found[0][2:] == ("skipped", "the training container was given no GPU")
+    assert found[0][2:] == ("skipped", "the training container has no GPU")
     assert found[1][2:] == ("fail", "the job ran on the CPU: TensorFlow sees no GPU")
     assert found[2:4] == [("fabric-counters", name, "skipped", "not read: MPI carries the data") for name in HOSTS]
     assert found[4][2] == "skipped"
@@ -182,10 +182,10 @@ def test_horovod_by_mpi_says_why_it_is_not_watched():
 def test_horovod_with_gpus_and_without_nccl():
     """Its GPUs hold the data, and Gloo carries them."""
     found = seen(horovod("gloo", on_gpus=True), HOSTS, [], dict.fromkeys(HOSTS, 1))
-    assert found[0] == ("gpus-busy", "node-a", "skipped", "nvidia-smi tells the use of 0 GPUs only")
+    assert found[0] == ("gpus-busy", "node-a", "skipped", "nvidia-smi reports the use of 0 GPUs only")
     assert found[4][3] == "the job ran without NCCL, which Horovod was not built with"
 
 
 def test_horovod_that_broke_off_while_it_was_watched():
     found = seen(horovod("gloo", watched={}, note=_bandwidth.BROKE_OFF), HOSTS)
-    assert found[2] == ("fabric-counters", "node-a", "skipped", "not read: the job broke off")
+    assert found[2] == ("fabric-counters", "node-a", "skipped", "not read: the job was aborted")

@@ -36,7 +36,7 @@ def test_what_a_host_has():
     for version, lacks in (("12.4.1", False), ("12.4", False), ("12.4.0", True), ("12.6", True)):
         assert cuda_toolkits([version], found=stack)["lacks_packages"] is lacks, version
     assert cuda_toolkits(["12.4"], found=stack)["wrong"] == []
-    assert cuda_toolkits(["12.4", "11.8"], found=stack)["wrong"] == ["/usr/local/cuda-11.8/bin/nvcc is missing or silent, not 11.8"]
+    assert cuda_toolkits(["12.4", "11.8"], found=stack)["wrong"] == ["/usr/local/cuda-11.8/bin/nvcc is missing or gives no output, not 11.8"]
     stack["packages"]["cuda-toolkit-12-4"]["held"] = False
     assert cuda_toolkits(["12.4"], found=stack)["lacks_packages"]
     stack["cuda"]["/usr/local/cuda-12.4"]["release"] = "12.6"

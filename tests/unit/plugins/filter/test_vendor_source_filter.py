@@ -56,7 +56,7 @@ def test_a_key_that_nobody_knows():
 
 def test_machines_that_nvidia_has_nothing_for():
     assert vendor_source("cuda", host(machine="riscv64"))["problem"] == "NVIDIA has no packages for riscv64"
-    with pytest.raises(AnsibleFilterError, match="none of cuda"):
+    with pytest.raises(AnsibleFilterError, match="is not a repository; use cuda"):
         vendor_source("cudnn", host())
 
 

@@ -58,8 +58,8 @@ def test_named_pack(tmp_path):
 
 @pytest.mark.parametrize("text, said", [
     (None, "it cannot be read: No such file or directory"),
-    ("{", "it is no JSON"),
-    ('{"schema_version": 1}', "it is no report of verify with bandwidth in it"),
+    ("{", "it is not JSON"),
+    ('{"schema_version": 1}', "it is not a report of verify with a bandwidth"),
 ])
 def test_named_pack_that_is_none(tmp_path, text, said):
     path = tmp_path / "report.json"
@@ -102,5 +102,5 @@ def test_named_pack_of_one_host(tmp_path):
 def test_named_pack_in_which_nothing_was_measured(tmp_path):
     path = tmp_path / "report.json"
     path.write_text('{"schema_version": 1, "cluster": "lab", "bandwidth": {"runs": []}}', encoding="utf-8")
-    with pytest.raises(AnsibleLookupError, match="is a report of no hosts, as nothing was measured then"):
+    with pytest.raises(AnsibleLookupError, match="is a report of no hosts, because nothing was measured then"):
         earlier(tmp_path, pack=str(path))

@@ -51,7 +51,7 @@ def test_slot(speed, width, carried):
 
 
 def test_rate_that_is_none():
-    with pytest.raises(_bandwidth.ParseError, match="no rate of a network card: 'fast'"):
+    with pytest.raises(_bandwidth.ParseError, match="not a rate of a network card: 'fast'"):
         _bandwidth.card("x", "fast")
 
 
@@ -101,7 +101,7 @@ def test_the_bound_that_limits_is_named():
 
 def test_a_card_that_does_not_tell_its_rate_may_be_what_limits():
     found = _bandwidth.expected([host("a", [TEN]), host("b", [_bandwidth.card("eth0", "")])], "nccl", ASKED)
-    assert found == {"busbw_gb_s": None, "bound": None, "from": "no network card tells its rate", "required_gb_s": None, "history_gb_s": None}
+    assert found == {"busbw_gb_s": None, "bound": None, "from": "the rates of the network cards are unknown", "required_gb_s": None, "history_gb_s": None}
     assert _bandwidth.expected([host("a", [TEN]), host("b")], "nccl", ASKED)["bound"] is None
 
 
@@ -188,7 +188,7 @@ def test_bad_runs():
         (run(rows=wrong), NOTHING, "7 values of the sum are wrong"),
         (run(rows=[]), NOTHING, "nothing was measured"),
         (run(errors=["no way"], rows=[]), NOTHING, "no way"),
-        (run(), short, "3 GB/s, required are 3.1 (threshold: the site's threshold)"),
+        (run(), short, "3 GB/s, required: 3.1 (threshold: the site's threshold)"),
     ]:
         found = _bandwidth.verdict(given_run, bound)
         assert (found["passed"], found["reasons"]) == (False, [reason])

@@ -35,24 +35,24 @@ def test_circle(count):
 
 def test_one_link_of_four_hosts():
     verdict = SimulatedHosts(4, links=[(1, 2)]).blamed()
-    assert verdict["blame"] == [{"kind": "link", "names": ["node-01", "node-02"], "evidence": "this pair does 0.1 GB/s (required: 0.8); with other hosts "
-                                 "node-01 does 1 and node-02 does 1: the way between the two"}]
+    assert verdict["blame"] == [{"kind": "link", "names": ["node-01", "node-02"], "evidence": "this pair reaches 0.1 GB/s (required: 0.8); with other hosts "
+                                 "node-01 reaches 1 and node-02 reaches 1: the path between the two"}]
     # The head is the first, and launches the jobs.
     assert verdict["suspect"] == ["node-02"] and verdict["note"] == ""
 
 
 def test_one_card_of_four_hosts():
     verdict = SimulatedHosts(4, cards=[0]).blamed()
-    assert verdict["blame"] == [{"kind": "host", "names": ["node-00"], "evidence": "each of the 3 pairs measured with it does 0.1 GB/s at most (required: 0.8); "
-                                 "links between others do 1 or more: its network card, cable or switch port"}]
+    assert verdict["blame"] == [{"kind": "host", "names": ["node-00"], "evidence": "each of the 3 pairs measured with it reaches at most 0.1 GB/s "
+                                 "(required: 0.8); links between others reach 1 or more: its network card, cable or switch port"}]
     assert verdict["suspect"] == ["node-00"]
 
 
 def test_a_host_that_is_slow_alone_needs_no_pairs():
     cluster = SimulatedHosts(4, alone=[2])
     verdict = cluster.blamed()
-    assert verdict["blame"] == [{"kind": "host", "names": ["node-02"], "evidence": "alone, without the network, it does 0.1 GB/s where the others do 1: its CPU, "
-                                 "memory, PCIe or GPUs"}]
+    assert verdict["blame"] == [{"kind": "host", "names": ["node-02"], "evidence": "alone, without the network, it reaches 0.1 GB/s, but the others 1: its "
+                                 "CPU, memory, PCIe or GPUs"}]
     # Once more itself, and then the others, who are as they should be without it.
     assert cluster.rounds == [[("node-02",)], [("node-00", "node-01", "node-03")]]
 
@@ -65,7 +65,7 @@ def test_the_slower_one_of_two_hosts(slow):
 def test_two_hosts_whose_card_is_slow_cannot_be_told_apart():
     verdict = SimulatedHosts(2, cards=[0]).blamed()
     assert named(verdict) == [("link", "node-00", "node-01")] and verdict["suspect"] == ["node-01"]
-    assert verdict["blame"][0]["evidence"].endswith("Without a third host it is not known whether it is the link or one of the two")
+    assert verdict["blame"][0]["evidence"].endswith("A third host is needed to distinguish the link from the two hosts")
 
 
 def test_pair_that_fails_is_slower_than_any():
@@ -79,7 +79,7 @@ def test_pair_that_fails_is_slower_than_any():
 
 def test_disturbed_once():
     verdict = SimulatedHosts(4).blamed()
-    assert verdict == {"blame": [], "suspect": [], "note": "when measured again the cluster did 1 GB/s: the first measurement was disturbed", "rounds": 1}
+    assert verdict == {"blame": [], "suspect": [], "note": "in a second measurement the cluster reached 1 GB/s: the first one was disturbed", "rounds": 1}
 
 
 class Oversubscribed(SimulatedHosts):
@@ -91,8 +91,8 @@ class Oversubscribed(SimulatedHosts):
 def test_short_only_together(count):
     verdict = Oversubscribed(count).blamed()
     assert verdict["blame"] == verdict["suspect"] == []
-    assert verdict["note"] == ("%d hosts together do 0.5 GB/s (required: 0.8), each pair of them 1 to 1: they fall short only together, so look at what they "
-                               "share: the switch, its uplinks (oversubscription)" % count)
+    assert verdict["note"] == ("%d hosts together reach 0.5 GB/s (required: 0.8), each pair of them 1 to 1: they are too slow only together, so check "
+                               "what they share: the switch, its uplinks (oversubscription)" % count)
 
 
 @pytest.mark.parametrize("count", [3, 8, 64])
@@ -138,7 +138,7 @@ def test_of_two_measurements_the_better_one_counts():
     assert search.send({("a",): 0.1}) == [("b", "c")]
     with pytest.raises(StopIteration) as done:
         search.send({("b", "c"): 1})
-    assert "it does 0.4 GB/s where the others do 1" in done.value.value["blame"][0]["evidence"]
+    assert "it reaches 0.4 GB/s, but the others 1" in done.value.value["blame"][0]["evidence"]
 
 
 @given(st.integers(2, 64), st.data())

@@ -233,7 +233,7 @@ def test_the_kernel_that_boots_next():
     (dict(loaded="535.1", modules={OLD: "535.1"}, library="535.1", running=OLD, boots_next=OLD), ""),
     (dict(loaded="535.1", modules={OLD: "570.2"}, library="570.2", running=OLD, boots_next=OLD), "nvidia-smi and CUDA fail"),
     (dict(loaded="535.1", modules={OLD: "570.2"}, library="", running=OLD, boots_next=OLD), "the one on disk for kernel 6.1.0-18-amd64 is 570.2"),
-    (dict(loaded="", modules={NEW: "535.1"}, library="535.1", running=OLD, boots_next=NEW), "kernel 6.1.0-18-amd64 runs, which has no driver"),
+    (dict(loaded="", modules={NEW: "535.1"}, library="535.1", running=OLD, boots_next=NEW), "the running kernel 6.1.0-18-amd64 has no driver"),
     (dict(loaded="", modules={NEW: "535.1"}, library="535.1", running=OLD, boots_next=NEW, has_gpu=False), ""),
     # To load it is enough.
     (dict(loaded="", modules={OLD: "535.1"}, library="535.1", running=OLD, boots_next=OLD), ""),
@@ -246,7 +246,7 @@ def test_why_a_reboot_is_needed(state, said):
 
 @pytest.mark.parametrize("state, said", [
     (dict(modules={OLD: "535.1", NEW: "535.1"}, library="535.1", boots_next=NEW), ""),
-    (dict(modules={OLD: "535.1"}, library="535.1", boots_next=NEW), "its headers are missing"),
+    (dict(modules={OLD: "535.1"}, library="535.1", boots_next=NEW), "its headers, which are missing"),
     (dict(modules={OLD: "535.1"}, library="535.1", boots_next=NEW, headers=[NEW]), "has no NVIDIA module"),
     (dict(modules={NEW: "535.1"}, library="570.2", boots_next=NEW), "with module 535.1, but the libraries are 570.2"),
     (dict(modules={}, library="", boots_next=NEW), ""),

@@ -175,7 +175,7 @@ SHAPES = {
     "its version again after": TABLE + "\nHorovod v0.28.1\n",
     "two ranks' lines between each other": "\n".join(f"[1,0]<stdout>:{line}\n[1,1]<stdout>:{line}" for line in LINES),
     "entries we don't know": TABLE.replace("    [ ] MXNet\n", "    [ ] MXNet\n    [X] JAX\n").rstrip() + "\n    [X] XCCL\n    [ ] UCC 2\n",
-    "a section we don't know": TABLE.replace("Available Controllers", "Available Launchers:\n    [X] Slurm\n    [ ] Gloo\n\nAvailable Controllers"),
+    "an unknown section": TABLE.replace("Available Controllers", "Available Launchers:\n    [X] Slurm\n    [ ] Gloo\n\nAvailable Controllers"),
     "sections in another order": "\n".join(LINES[:2] + LINES[11:] + [""] + LINES[2:10]),
     "an earlier table that was cut": "\n".join(LINES[:9]) + "\n$ horovodrun --check-build\n" + TABLE,
     "an earlier table of another build": TABLE.replace("[X]", "[ ]") + TABLE,
@@ -212,7 +212,7 @@ def test_mlsl_is_ccl():
 
 @pytest.mark.parametrize("rest", ["\n\nAvailable Frame", "\nAvailable\n"])
 def test_a_last_table_that_is_cut_in_its_head_is_not_an_older_one(rest):
-    with pytest.raises(ParseError, match="cut in its head"):
+    with pytest.raises(ParseError, match="is truncated: no section"):
         parse_check_build(TABLE + "\nHorovod v0.28.1:" + rest)
 
 
@@ -224,7 +224,7 @@ def test_every_cut_is_refused():
         if end < begun:
             assert parse_check_build(TABLE[:end]) is None
         elif end < whole:
-            with pytest.raises(ParseError, match="is cut: .* has no entry for .*line"):
+            with pytest.raises(ParseError, match="is truncated: .* has no entry for .*line"):
                 parse_check_build(TABLE[:end])
         else:
             assert ticked(parse_check_build(TABLE[:end])) == TICKED
@@ -240,12 +240,12 @@ def test_every_lost_line_is_refused():
 @pytest.mark.parametrize(
     ("broken", "line"),
     [
-        (TABLE.replace("[X] NCCL", "[?] NCCL"), "line 13: «[?] NCCL»"),
-        (TABLE.replace("[X] NCCL", "NCCL"), "line 13: «NCCL»"),
-        (TABLE.replace("[X] NCCL", "[X NCCL"), "line 13: «[X NCCL»"),
-        (TABLE.replace("[X] NCCL", "- NCCL"), "line 13: «- NCCL»"),
-        (TABLE.replace("[X] NCCL", "[X] NCCL\n    [ ] NCCL"), "line 14: «[ ] NCCL» contradicts"),
-        (TABLE.split("\n", 1)[1], "line 2: «Available Frameworks:»"),
+        (TABLE.replace("[X] NCCL", "[?] NCCL"), "line 13: '[?] NCCL'"),
+        (TABLE.replace("[X] NCCL", "NCCL"), "line 13: 'NCCL'"),
+        (TABLE.replace("[X] NCCL", "[X NCCL"), "line 13: '[X NCCL'"),
+        (TABLE.replace("[X] NCCL", "- NCCL"), "line 13: '- NCCL'"),
+        (TABLE.replace("[X] NCCL", "[X] NCCL\n    [ ] NCCL"), "line 14: '[ ] NCCL' contradicts"),
+        (TABLE.split("\n", 1)[1], "line 2: 'Available Frameworks:'"),
         (TABLE + "\n".join(LINES[:9]), "tensor_operations has no entry for nccl, ddl, ccl, mpi, gloo|controllers has no entry for gloo"),
     ],
 )

@@ -127,7 +127,7 @@ def test_ibv_devinfo(name):
     assert (len(devices), [port["state"] for port in ports].count("active")) == (int(expected["hcas"]), int(expected["active"]))
     assert len(ports) == int(expected.get("ports", 1)) and [port["state"] for port in ports].count("down") == int(expected.get("down", 0))
     assert {port["link_layer"] for port in ports} == {expected.get("link_layer", "InfiniBand").lower()}
-    # «transport: InfiniBand (0)» is said of RoCE, too.
+    # 'transport: InfiniBand (0)' is printed for RoCE, too.
     assert {port["transport"] for port in ports} == {"roce" if "roce" in name else "infiniband"}
     assert devices[0]["board_id"] == ("MT_0000000425" if "roce" in name else "MT_1090120019")
     assert devices[0]["node_guid"] == ("6cb3:1103:0088:55b4" if "roce" in name else "7cfe:9003:00a5:95c0")
@@ -156,17 +156,17 @@ def test_no_device():
 
 
 @pytest.mark.parametrize("name, change, said", [
-    ("ibstat-mlx4-2ports.txt", lambda text: text[:text.index("\tPort 2")], "has 2 ports, and 1 are described: the output was cut"),
-    ("ibstat-mlx4-2ports.txt", lambda text: text[:-len("iBand\n")], "port 2 of mlx4_0 ends without its link layer: the output was cut"),
+    ("ibstat-mlx4-2ports.txt", lambda text: text[:text.index("\tPort 2")], "has 2 ports, but 1 are described: the output is truncated"),
+    ("ibstat-mlx4-2ports.txt", lambda text: text[:-len("iBand\n")], "port 2 of mlx4_0 ends without its link layer: the output is truncated"),
     ("ibstat-mlx4-2ports.txt", lambda text: text + text, "line 30 of ibstat: a second mlx4_0"),
     ("ibstat-mlx4-2ports.txt", lambda text: text.replace("\tPort 2:", "\tPort 1:"), "a second port 1"),
-    ("ibstat-mlx4-2ports.txt", lambda text: text.replace("\t\tLMC", "\t\tRate: 40\n\t\tLMC"), "line 14 of ibstat: said a second time: Rate: 40"),
+    ("ibstat-mlx4-2ports.txt", lambda text: text.replace("\t\tLMC", "\t\tRate: 40\n\t\tLMC"), "line 14 of ibstat: repeated: Rate: 40"),
     ("ibstat-mlx4-2ports.txt", lambda text: "bash: ibstat: command not found\n" + text, "line 1 of ibstat: not a line of a device"),
     ("ibstatus-a100-9.txt", lambda text: text[:text.index("rate:")], "port 1 of mlx5_0 ends without its link layer"),
     ("ibstatus-a100-9.txt", lambda text: text.replace("'mlx5_1'", "'mlx5_0'"), "a second port 1"),
-    ("ibv_devinfo-roce-blanks.txt", lambda text: text[:text.index("port:   1")], "has 1 ports, and 0 are described"),
+    ("ibv_devinfo-roce-blanks.txt", lambda text: text[:text.index("port:   1")], "has 1 ports, but 0 are described"),
     ("ibdev2netdev-mlx4.txt", lambda text: text + "mlx4_0 port 2 ==> ib1", "line 4 of ibdev2netdev: not the line of a port"),
-    ("ibdev2netdev-mlx4.txt", lambda text: text + "mlx4_0 port 2 ==> ib1 (Up)", "line 4 of ibdev2netdev: said a second time"),
+    ("ibdev2netdev-mlx4.txt", lambda text: text + "mlx4_0 port 2 ==> ib1 (Up)", "line 4 of ibdev2netdev: repeated"),
 ])
 def test_what_is_cut_or_something_else_is_refused(name, change, said):
     with pytest.raises(ParseError, match=re.escape(said)):

@@ -53,20 +53,20 @@ def test_horovodrun_gives_one_value_to_all_ranks():
     told = settings(*hosts, launcher="horovodrun")
     assert told["environment"]["a"] == told["environment"]["b"]
     assert [told["environment"]["a"][name] for name in ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "HOROVOD_GLOO_IFACE")] == ["=mlx5_0,mlx5_2", "3", "ib0"]
-    assert told["notes"] == ["NCCL_IB_HCA is =mlx5_0,mlx5_2 for all ranks, as horovodrun has one value for them, of which NCCL takes what a host has: "
+    assert told["notes"] == ["NCCL_IB_HCA is =mlx5_0,mlx5_2 for all ranks, because horovodrun has one value for them, from which NCCL uses what a host has: "
                              "=mlx5_0 on a, =mlx5_2 on b"]
     # An index is no list.
     hosts[1]["fabric_rdma"]["gid_index"] = 5
     told = settings(*hosts, launcher="horovodrun")
     assert "NCCL_IB_GID_INDEX" not in told["environment"]["a"]
-    assert told["notes"][0] == "NCCL_IB_GID_INDEX is not set, as horovodrun has one value for all ranks: 3 on a, 5 on b"
+    assert told["notes"][0] == "NCCL_IB_GID_INDEX is not set, because horovodrun has one value for all ranks: 3 on a, 5 on b"
 
 
 @pytest.mark.parametrize("second, word", [(None, "none"), (rdma(transport="roce"), "roce")])
 def test_hosts_without_one_transport_take_sockets(second, word):
     told = settings(member("a", on=rdma()), member("b", on=second))
     assert all((each["NCCL_IB_DISABLE"], each["NCCL_SOCKET_IFNAME"]) == ("1", "=ib0") and "NCCL_IB_HCA" not in each for each in told["environment"].values())
-    assert told["notes"] == ["NCCL takes sockets, as the hosts don't have one RDMA transport on 169.254.0.0/16: infiniband on a, %s on b" % word]
+    assert told["notes"] == ["NCCL uses sockets, because the hosts have no common RDMA transport on 169.254.0.0/16: infiniband on a, %s on b" % word]
 
 
 def test_names_that_differ():
@@ -95,5 +95,5 @@ def test_a_host_without_a_known_interface():
 
 
 def test_launcher():
-    with pytest.raises(AnsibleFilterError, match="'srun'; known are horovodrun, torchrun, mpirun"):
+    with pytest.raises(AnsibleFilterError, match="'srun'; use one of horovodrun, torchrun, mpirun"):
         settings(member("a"), launcher="srun")

@@ -102,7 +102,7 @@ def test_archive_without_a_tag_in_the_name_means_latest(tmp_path):
 
 def test_archive_without_the_base_names_what_it_has(tmp_path):
     path = save(tmp_path / "x.tar", {"example/base:2": ["sha256:a"]})
-    with pytest.raises(AnsibleFilterError, match=r"training_image_base_archive: .* no image named example/base:1 .* It has: example/base:2"):
+    with pytest.raises(AnsibleFilterError, match=r"training_image_base_archive: .* no image named 'example/base:1' .* It has: example/base:2"):
         recipe(base_archive=path)
 
 
@@ -110,7 +110,7 @@ def test_archive_without_the_base_names_what_it_has(tmp_path):
 def test_file_that_is_no_archive_is_refused(tmp_path, content):
     path = tmp_path / "x.tar"
     path.write_bytes(content)
-    with pytest.raises(RecipeError, match="training_image_base_archive: .* can't be read"):
+    with pytest.raises(RecipeError, match="training_image_base_archive: .* cannot be read"):
         archive_image(str(path), "example/base:1")
 
 
@@ -148,8 +148,8 @@ def test_framework_from_the_package_list_is_no_problem():
 
 def test_framework_that_is_nowhere():
     assert problems(probe(), LAB, packages=["torchvision==0.20"]) == [
-        "training_image_requires.frameworks has pytorch, which example/base:1 does not have: add it to training_image_python_packages with its version "
-        "(torch==...), or name a base that has it"]
+        "training_image_requires.frameworks has pytorch, but example/base:1 does not have it: add it to training_image_python_packages with its version "
+        "(torch==...), or set a base that has it"]
 
 
 @pytest.mark.parametrize("version, good", [("2.15.1", True), ("2.16.1", False), ("2.17.0+nv25.2", False), ("1.15.5+nv23.3", True), (None, True)])
@@ -180,7 +180,7 @@ def test_nccl_needs_a_header_or_a_version():
 
 def test_nccl_for_another_cuda_is_refused():
     found = problems(probe(versions={"torch": "2.4.0", "cuda": "12.6"}, frameworks={"pytorch": True}, torch_cuda="12.6"), NCCL, nccl_version="2.28.9-1+cuda13.0")
-    assert found == ["training_image_nccl_version: 2.28.9-1+cuda13.0 is for CUDA 13, and example/base:1 has CUDA 12.6: name the pair for that CUDA"]
+    assert found == ["training_image_nccl_version: '2.28.9-1+cuda13.0' is for CUDA 13, but example/base:1 has CUDA 12.6: set a build for that CUDA"]
 
 
 def test_base_without_apt():
@@ -197,4 +197,4 @@ def test_a_pinned_nccl_has_to_be_for_the_bases_cuda_also_where_horovod_is_not_co
     found = probe(versions={"cuda": "12.6"})
     assert problems(found, {}, nccl_version="2.25.1-1+cuda12.8") == []
     assert problems(found, {}, nccl_version="2.28.9-1+cuda13.0") == [
-        "training_image_nccl_version: 2.28.9-1+cuda13.0 is for CUDA 13, and example/base:1 has CUDA 12.6: name the pair for that CUDA"]
+        "training_image_nccl_version: '2.28.9-1+cuda13.0' is for CUDA 13, but example/base:1 has CUDA 12.6: set a build for that CUDA"]

@@ -1,4 +1,4 @@
-"""What error messages mean: each is known by its own words, and docs/errors.md says the same."""
+"""Meaning of error messages: each is recognised by its text, and docs/errors.md has the same content."""
 
 from __future__ import annotations
 

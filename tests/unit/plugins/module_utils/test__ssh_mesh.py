@@ -205,10 +205,10 @@ def login(name, cause="", **found):
     (login("b", path="/usr/bin:/bin"), "session", ["PATH is '/usr/bin:/bin'"]),
     (login("b", way_back=""), None, []),
     (login("b", way_back="[Errno 111] Connection refused"), "way_back",
-     ["the container of b can't connect to a on a port that is not sshd's ([Errno 111] Connection refused)"]),
+     ["the container of b cannot connect to a on another port than sshd's ([Errno 111] Connection refused)"]),
     (login("b", container="d" * 64), "session", ["logs in to container dddddddddddd", "two hosts share an address"]),
-    (login("b", cause="connection_refused"), "login", ["a can't log in to b (connection_refused)"]),
-    (login("b", cause="host_key_changed"), "login", ["a can't log in to b (host_key_changed)", KEYS[NEW]]),
+    (login("b", cause="connection_refused"), "login", ["a cannot log in to b (connection_refused)"]),
+    (login("b", cause="host_key_changed"), "login", ["a cannot log in to b (host_key_changed)", KEYS[NEW]]),
 ])
 def test_problem_of_the_mesh_is_named(found, about, words):
     members, hosts = [member("a"), member("b")], [entry("a"), entry("b", host_key=NEW)]
@@ -233,7 +233,7 @@ def test_library_path_of_a_session_has_what_the_container_has(found, good):
 
 def test_container_that_can_not_be_asked():
     said = _ssh_mesh.mesh_problems({"a": proof(cause="container_not_running")}, [member("a")], [entry("a")])
-    assert said["problems"] == ["a: its container can't be asked (container_not_running): fix"]
+    assert said["problems"] == ["a: its container does not answer (container_not_running): fix"]
 
 
 @pytest.mark.parametrize("cause, problems, absent", [

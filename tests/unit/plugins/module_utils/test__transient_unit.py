@@ -47,7 +47,7 @@ def test_abridge_counts_what_it_leaves_out():
     short = unit.abridge(lines, 40, "/var/log/x.log")
     assert len(short) == 40
     assert short[:10] == lines[:10]
-    assert short[10] == "... 961 lines left out here; all are in /var/log/x.log"
+    assert short[10] == "... 961 lines left out here; see the whole log in /var/log/x.log"
     assert short[11:] == lines[-29:]
     assert unit.abridge(lines, 1000, "x") == lines
 
@@ -165,7 +165,7 @@ def test_look_tells_a_unit_that_is_gone_and_its_last_bytes(look):
 
 def test_look_on_a_systemctl_that_does_not_answer(look):
     look.log.write_bytes(b"")
-    with pytest.raises(ValueError, match="systemctl cannot say whether it runs: Failed to connect [*]"):
+    with pytest.raises(ValueError, match="systemctl cannot tell whether it runs: Failed to connect [*]"):
         look(active="Failed to\nconnect *")
 
 

@@ -93,7 +93,7 @@ def test_an_update_whose_reboot_was_skipped(host):
 
 def test_a_new_kernel_without_a_module(host):
     host.said[("modinfo", NEW)] = ""
-    assert host()["will_break_on_next_boot"] == "kernel %s boots next, and has no NVIDIA module" % NEW
+    assert host()["will_break_on_next_boot"] == "kernel %s boots next, but has no NVIDIA module" % NEW
     # Where GRUB was told to stay with the old one nothing breaks.
     host.files["/etc/default/grub"] = 'GRUB_DEFAULT="Advanced options for Debian GNU/Linux>Debian GNU/Linux, with Linux %s"\n' % OLD
     assert host()["will_break_on_next_boot"] == ""

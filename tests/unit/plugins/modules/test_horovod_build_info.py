@@ -140,7 +140,7 @@ def test_nothing_is_imported_by_another_programs_horovodrun(script):
     script("horovodrun", f"cat {TABLE}")
     result = run(requires={"frameworks": ["pytorch"]}, import_required=True)
     assert result["available"] and result["missing"] == ["frameworks.pytorch"]
-    assert "no Python script" in result["import_errors"]["pytorch"]
+    assert "not a Python script" in result["import_errors"]["pytorch"]
 
 
 def test_not_installed_where_something_is_to_be_imported(script):
@@ -188,9 +188,9 @@ def test_a_quick_exit_124_is_no_timeout(script):
     ("body", "message"),
     [
         (f"head -n 9 {TABLE}", "controllers has no entry for gloo"),
-        (f"sed 's/.X. NCCL/[?] NCCL/' {TABLE}", "line 13: «[?] NCCL»"),
+        (f"sed 's/.X. NCCL/[?] NCCL/' {TABLE}", "line 13: '[?] NCCL'"),
         (f"tail -n 14 {TABLE}", "the head of the table is missing"),
-        ("echo 'pip 24.0'", "«pip 24.0» is not the output of horovodrun"),
+        ("echo 'pip 24.0'", "'pip 24.0' is not the output of horovodrun"),
         (f"cat {FIXTURES}/err-ssh-permission-denied-0.19.txt", "Filtering local host names"),
     ],
 )
@@ -208,10 +208,10 @@ def test_garbage_fails(script, body, message):
         ({"ssh_host": "a"}, "required by 'ssh_host': container"),
         ({"container": "a", "ssh_host": "b", "ssh_port": 70000}, "ssh_port: 70000 is no port: 1 to 65535"),
         ({"container": "a", "ssh_host": "b", "ssh_port": 0}, "ssh_port: 0 is no port: 1 to 65535"),
-        ({"container": "a", "ssh_host": "-oProxyCommand=reboot"}, "ssh_host: «-oProxyCommand=reboot» is no name"),
-        ({"container": "--privileged"}, "container: «--privileged» is no name"),
-        ({"image": ""}, "image: «» is no name"),
-        ({"timeout": 0}, "timeout: 0 is too short: 1 second or more"),
+        ({"container": "a", "ssh_host": "-oProxyCommand=reboot"}, "ssh_host: '-oProxyCommand=reboot' is not a valid name"),
+        ({"container": "--privileged"}, "container: '--privileged' is not a valid name"),
+        ({"image": ""}, "image: '' is not a valid name"),
+        ({"timeout": 0}, "timeout: '0' is too short; set 1 second or more"),
         ({"timeout": "soon"}, "'timeout'"),
         ({"requires": {"tensor_operations": ["NCCL"]}}, "must be one or more of: nccl, ddl, ccl, mpi, gloo"),
         ({"requires": {"gpus": []}}, "gpus"),

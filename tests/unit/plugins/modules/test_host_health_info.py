@@ -62,10 +62,10 @@ def test_a_clock_that_nobody_tells_of(script):
 def test_a_file_server_that_does_not_answer(script):
     script("stat", "exec sleep 20")
     told = run(gpu_errors=False, clock=False, paths=["/data1/share"], timeout=1)
-    assert told["file_systems"]["/data1/share"] == {"free_bytes": None, "inodes": None, "inodes_free": None, "error": "no end after 1 s"}
+    assert told["file_systems"]["/data1/share"] == {"free_bytes": None, "inodes": None, "inodes_free": None, "error": "it did not end within 1 s"}
 
 
-@pytest.mark.parametrize("arguments, said", [({"paths": ["share"]}, "share is not absolute"), ({"timeout": 0}, "0 is too short")])
+@pytest.mark.parametrize("arguments, said", [({"paths": ["share"]}, "'share' is not absolute"), ({"timeout": 0}, "'0' is too short")])
 def test_bad_options(arguments, said, script):
     told = run(**arguments)
     assert told["failed"] and said in told["msg"]

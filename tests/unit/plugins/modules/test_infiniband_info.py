@@ -54,7 +54,7 @@ def test_infiniband(tree, ask):
     assert (port["rate_gb_s"], port["width"], port["speed"], port["lid"], port["sm_lid"]) == (400.0, 4, "NDR", 0x4b, 0x14e)
     assert port["gids"] == [{"index": 0, "gid": "fe80:0000:0000:0000:a088:c203:00e3:142a", "type": "IB", "ndev": None, "address": None}]
     assert (port["port_guid"], port["netdev"], port["netdev_state"], port["bond_members"]) == ("a088:c203:00e3:142a", "ibs1", "up", [])
-    assert (port["nccl_gid_index"], port["unavailable"]) == (None, {"nccl_gid_index": "only RoCE has one to choose"})
+    assert (port["nccl_gid_index"], port["unavailable"]) == (None, {"nccl_gid_index": "only RoCE needs one"})
     assert port["counters"] == {"xmit_bytes": 4000, "rcv_bytes": 8000, "xmit_packets": 30, "rcv_packets": 40, "unicast_xmit_packets": 29,
                                 "unicast_rcv_packets": 39, "multicast_xmit_packets": 1, "multicast_rcv_packets": 1}
     assert (port["errors"], port["hw_counters"]) == ({"symbol_error": 0, "link_downed": 1, "port_xmit_wait": 0}, {})
@@ -180,7 +180,7 @@ def test_counters_of_32_and_of_64_bits(tree, ask):
     # A port without counters of single receivers has none of 64 bits.
     (folder / "ports/1/counters/unicast_xmit_packets").unlink()
     port = only_port(ask())
-    assert (port["counters"]["xmit_bytes"], port["unavailable"]["counters.xmit_bytes"]) == (None, "at the end of its 32 bits")
+    assert (port["counters"]["xmit_bytes"], port["unavailable"]["counters.xmit_bytes"]) == (None, "at its maximum of 32 bits")
     # Former kernels have them beside.
     write(folder, "ports/1/counters_ext/port_xmit_data_64", str(2 ** 40))
     assert only_port(ask())["counters"]["xmit_bytes"] == 2 ** 42
@@ -248,7 +248,7 @@ def test_only_the_verbs_tools(ask, script, unreadable):
     ("ibstat", "exit 0", "no_devices", "ibstat lists none"),
     ("ibstat", "echo 'ibpanic: [12] main: can not list devices' >&2; exit 255", "tool_failed", "can not list devices"),
     ("ibstat", "echo garbage; exit 1", "tool_failed", "not a line of a device: garbage"),
-    ("ibstat", "sleep 20", "timeout", "no end after 1 s"),
+    ("ibstat", "sleep 20", "timeout", "did not end within 1 s"),
     ("ibv_devinfo", "echo 'No IB devices found'", "no_devices", "ibv_devinfo lists none"),
 ])
 def test_tools_that_say_nothing(ask, script, unreadable, tool, body, cause, seen):
@@ -260,7 +260,7 @@ def test_tools_that_say_nothing(ask, script, unreadable, tool, body, cause, seen
 def test_garbage_is_a_failure(ask, script, unreadable):
     script("ibstat", "head -c 300 %s/ibstat-mlx4-2ports.txt" % FIXTURES)
     told = ask(**unreadable)
-    assert told["failed"] and "the output was cut" in told["msg"]
+    assert told["failed"] and "the output is truncated" in told["msg"]
 
 
 def test_in_a_container(ask, tree, script, tmp_path):
@@ -293,8 +293,8 @@ def test_what_a_role_asks(ask, tree, script, tmp_path):
 
 
 @pytest.mark.parametrize("arguments, said", [
-    ({"container": "-it"}, "no name"), ({"timeout": 0}, "1 second or more"), ({"network": "192.0.2.1/24"}, "no network such as 192.0.2.0/24"),
-    ({"network": "fast"}, "no network such as"),
+    ({"container": "-it"}, "not a valid name"), ({"timeout": 0}, "1 second or more"), ({"network": "192.0.2.1/24"}, "'192.0.2.1/24' is not a valid network"),
+    ({"network": "fast"}, "Give a CIDR such as 192.0.2.0/24"),
 ])
 def test_bad_options(ask, arguments, said):
     told = ask(**arguments)

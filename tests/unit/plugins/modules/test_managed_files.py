@@ -89,7 +89,7 @@ def test_absent_removes_only_what_is_empty(tmp_path):
         ({"path": "/tmp/x"}, "exactly one of content and src"),
         ({"path": "/tmp/x", "content": "x", "src": "/etc/hostname"}, "exactly one"),
         ({"path": "/tmp/x", "state": "link"}, "its target"),
-        ({"path": "/tmp/x", "state": "absent", "content": "x"}, "mean nothing"),
+        ({"path": "/tmp/x", "state": "absent", "content": "x"}, "takes neither content nor src"),
         ({"path": "/tmp", "content": "x"}, "is a directory"),
         ({"path": "/tmp/never-there/x", "src": "/nonexistent"}, "/nonexistent"),
         ({"path": "/tmp/trainyard-never", "content": "x", "validate": "true"}, "%s"),
@@ -107,7 +107,7 @@ def test_check_mode_of_removing_a_folder_with_what_lies_in_it(tmp_path):
     told = run(*files, check=True)
     assert told["changed_paths"] == [f"{tmp_path}/d/f", f"{tmp_path}/d"] and (tmp_path / "d/f").exists()
     (tmp_path / "d/other").write_text("")
-    assert "is not empty: it still holds other" in run(*files, check=True)["msg"]
+    assert "is not empty: it still contains other" in run(*files, check=True)["msg"]
     kept = run(files[0], dict(files[1], leave_filled=True), check=True)
     assert "msg" not in kept and kept["changed_paths"] == [f"{tmp_path}/d/f"]
     (tmp_path / "d/other").unlink()

@@ -142,7 +142,7 @@ def test_tools_that_are_missing_or_hang(script, replay):
     # What it had said before it hung.
     replay(FIXTURES / "2.20.0-dgx-spark-head-TRUNCATED.txt", also="sleep 20")
     told = run(gpus=2, timeout=2)
-    assert (told["available"], told["cause"], len(told["rows"]), told["passed"]) == (False, "timeout", 4, False) and "no end after 2 s" in told["fix"]
+    assert (told["available"], told["cause"], len(told["rows"]), told["passed"]) == (False, "timeout", 4, False) and "did not end within 2 s" in told["fix"]
 
 
 def test_in_a_running_container(script, tmp_path):
@@ -168,20 +168,22 @@ def test_check_mode_keeps_the_gpus_free(replay, tmp_path):
 def test_more_gpus_than_there_are(script, said):
     script("all_reduce_perf", f"echo {shlex.quote(said)} >&2; exit 5")
     told = run(gpus=8)
-    assert told["failed"] and told["msg"].startswith("gpus: 8: more GPUs are asked for") and "ask for" in told["msg"] and said.splitlines()[0] in told["msg"]
+    assert told["failed"] and told["msg"].startswith("gpus: 8: more GPUs are requested")
+    assert ". request " in told["msg"] and said.splitlines()[0] in told["msg"]
 
 
 @pytest.mark.parametrize("arguments, said", [
-    ({}, "gpus is missing"), ({"gpus": 0}, "gpus: 0 is too small"), ({"gpus": 1}, "one GPU alone"), ({"gpus": 8, "timeout": 0}, "timeout: 0"),
-    ({"gpus": 8, "min_bytes": "1G", "max_bytes": "8"}, "min_bytes: 1G is larger than max_bytes, which is 8"),
-    ({"gpus": 8, "min_bytes": "big"}, "min_bytes: «big» is no size"), ({"gpus": 8, "step_factor": 1}, "step_factor: 1 is too small: 2 or more"),
-    ({"gpus": 8, "min_busbw_gb_s": "fast"}, "min_busbw_gb_s"), ({"gpus": 8, "min_busbw_gb_s": -3}, "min_busbw_gb_s: «-3.0» is no bandwidth"),
-    ({"gpus": 8, "judge_from_bytes": "1 MB"}, "judge_from_bytes: «1 MB»"), ({"log": "x", "expected_ranks": 1}, "expected_ranks: «1»"),
+    ({}, "gpus is missing"), ({"gpus": 0}, "gpus: '0' is too small"), ({"gpus": 1}, "GPU has no other"), ({"gpus": 8, "timeout": 0}, "timeout: '0'"),
+    ({"gpus": 8, "min_bytes": "1G", "max_bytes": "8"}, "min_bytes: '1G' is larger than max_bytes '8'"),
+    ({"gpus": 8, "min_bytes": "big"}, "min_bytes: 'big' is not a valid size"), ({"gpus": 8, "step_factor": 1}, "step_factor: '1' is too small; set 2 or more"),
+    ({"gpus": 8, "min_busbw_gb_s": "fast"}, "min_busbw_gb_s"), ({"gpus": 8, "min_busbw_gb_s": -3}, "min_busbw_gb_s: '-3.0' is not a valid bandwidth"),
+    ({"gpus": 8, "judge_from_bytes": "1 MB"}, "judge_from_bytes: '1 MB'"), ({"log": "x", "expected_ranks": 1}, "expected_ranks: '1'"),
     ({"gpus": 8, "hosts": ["a"]}, "runs on this host only"), ({"gpus": 8, "launcher": "mpirun_per_host"}, "needs the addresses"),
-    (dict(RUN, hosts=["a", "a"]), "named twice"), (dict(RUN, hosts=["-x", "b"]), "«-x» is no name"), (dict(RUN, ssh_port=70000), "70000 is no port"),
-    ({"gpus": 8, "environment": {"A B": "c"}}, "«A B» is no name of a variable"), ({"gpus": 8, "container": "-it"}, "«-it» is no name"),
+    (dict(RUN, hosts=["a", "a"]), "names a host twice"), (dict(RUN, hosts=["-x", "b"]), "'-x' is not a valid host name"),
+    (dict(RUN, ssh_port=70000), "'70000' is not a valid port"),
+    ({"gpus": 8, "environment": {"A B": "c"}}, "'A B' is not a valid variable name"), ({"gpus": 8, "container": "-it"}, "'-it' is not a valid name"),
     ({"log": "x", "log_file": "/x"}, "mutually exclusive"), ({"log_file": "/nowhere/x.log"}, "/nowhere/x.log: No such file"),
-    ({"log": "total 12\n"}, "log: line 1: «total 12» begins no output"), ({"log": ""}, "log: the text is empty"),
+    ({"log": "total 12\n"}, "log: line 1: 'total 12' is not the beginning of output"), ({"log": ""}, "log: the text is empty"),
 ])
 def test_bad_input_is_one_clear_error(script, tmp_path, arguments, said):
     for tool in ("all_reduce_perf", "mpirun"):
@@ -193,7 +195,7 @@ def test_bad_input_is_one_clear_error(script, tmp_path, arguments, said):
 def test_another_program_of_this_name(script):
     script("all_reduce_perf", "echo hello")
     told = run(gpus=2)
-    assert told["failed"] and "ended with exit code 0, but this isn't what it prints: line 1: «hello»" in told["msg"]
+    assert told["failed"] and "ended with exit code 0, but this isn't what it prints: line 1: 'hello'" in told["msg"]
 
 
 def test_every_reason_is_published():

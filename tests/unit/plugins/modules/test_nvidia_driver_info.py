@@ -50,12 +50,12 @@ def test_the_first_that_is_to_be_had_is_taken(host):
 
 
 @pytest.mark.parametrize("arguments, problem", [
-    ({"asked": ["580"]}, "no driver 580: of nvidia-smi there is 570.172.08-1, 570.124.06-1"),
-    ({"asked": ["570"], "repository": "https://elsewhere.example"}, "no driver 570: no repository that counts has nvidia-smi"),
+    ({"asked": ["580"]}, "no driver 580: available versions of nvidia-smi: 570.172.08-1, 570.124.06-1"),
+    ({"asked": ["570"], "repository": "https://elsewhere.example"}, "no driver 570: no usable repository has nvidia-smi"),
     # Of the very version, or not at all.
     ({"asked": ["570.172.08"], "families": [["nvidia-smi", "nvidia-fabricmanager-<BR>"]]},
-     "driver 570.172.08 is not whole: of nvidia-fabricmanager-570 there is 570.124.06-1"),
-    ({"asked": [""], "families": [["nvidia-smi-<BR>"]]}, "no driver : no repository that counts has "),
+     "driver 570.172.08 is incomplete: available versions of nvidia-fabricmanager-570: 570.124.06-1"),
+    ({"asked": [""], "families": [["nvidia-smi-<BR>"]]}, "no driver : no usable repository has "),
 ])
 def test_what_is_not_to_be_had_is_told(host, arguments, problem):
     told = host(**dict({"families": FAMILIES}, **arguments))
@@ -66,7 +66,7 @@ def test_what_apt_can_not_install_is_told(host):
     host.said["apt-get"] = (100, "The following packages have unmet dependencies:\n nvidia-open : Depends: nvidia-kernel (= 1) but it is not installable\n",
                             "E: Unable to correct problems, you have held broken packages.\n")
     told = host(asked=["570"], families=FAMILIES)
-    assert told["problem"].startswith("apt can't install driver 570.172.08: nvidia-open : Depends: nvidia-kernel (= 1)")
+    assert told["problem"].startswith("apt cannot install driver 570.172.08: nvidia-open : Depends: nvidia-kernel (= 1)")
 
 
 def test_what_the_tools_recommend(host):

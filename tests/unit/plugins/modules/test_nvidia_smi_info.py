@@ -80,7 +80,7 @@ def test_without_a_driver_and_one_that_hangs(script):
     assert run()["cause"] == "not_installed"
     script("nvidia-smi", "sleep 20")
     told = run(timeout=1)
-    assert (told["available"], told["cause"]) == (False, "timeout") and "no end after 1 s" in told["fix"]
+    assert (told["available"], told["cause"]) == (False, "timeout") and "did not end within 1 s" in told["fix"]
 
 
 @pytest.mark.parametrize("body, said", [
@@ -112,7 +112,8 @@ def test_in_a_container(script, tmp_path):
     assert run(container="trainyard-training")["cause"] == "container_not_running"
 
 
-@pytest.mark.parametrize("arguments, said", [({"container": "-it"}, "no name"), ({"container": " "}, "no name"), ({"timeout": 0}, "1 second or more")])
+@pytest.mark.parametrize("arguments, said", [
+    ({"container": "-it"}, "not a valid name"), ({"container": " "}, "not a valid name"), ({"timeout": 0}, "1 second or more")])
 def test_bad_options(arguments, said):
     told = run(**arguments)
     assert told["failed"] and said in told["msg"]

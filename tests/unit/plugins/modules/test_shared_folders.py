@@ -83,7 +83,7 @@ def test_one_more_user_may_do_everything_in_it(tmp_path):
     run(tmp_path, [{"path": str(share), "mode": "0755"}])
 
 
-@pytest.mark.parametrize("folder, said", [({"path": "relative"}, "is not absolute"), ({"path": "/x", "mode": "rwx"}, "no octal number")])
+@pytest.mark.parametrize("folder, said", [({"path": "relative"}, "is not an absolute path"), ({"path": "/x", "mode": "rwx"}, "give an octal number")])
 def test_bad_input_is_named(tmp_path, folder, said):
     assert said in run(tmp_path, [folder])["msg"]
 
@@ -94,12 +94,12 @@ def test_a_link_to_a_folder_of_the_system_is_refused_before_anything_is_changed(
     assert "leads by a symbolic link to '/etc/trainyard-share'" in result["msg"] and not (tmp_path / "share").exists()
     (tmp_path / "link").unlink()
     (tmp_path / "link").symlink_to("/srv/trainyard-no-such-folder")
-    assert run(tmp_path, [{"path": str(tmp_path / "link" / "share")}], check=True)["msg"].endswith("link/share")
+    assert run(tmp_path, [{"path": str(tmp_path / "link" / "share")}], check=True)["msg"].endswith("link/share'")
 
 
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "share").write_text("")
-    assert "is no folder" in run(tmp_path, [{"path": str(tmp_path / "share")}])["msg"]
+    assert "is not a folder" in run(tmp_path, [{"path": str(tmp_path / "share")}])["msg"]
 
 
 # --- an NFS server that takes root for another user ---
@@ -174,7 +174,7 @@ def test_a_server_that_squashes_root_says_no_and_its_administrator_is_told_what_
     assert told["commands"] == {"nas.example": [
         "mkdir -p /export/home/anna && chown 2001:3001 /export/home/anna && chmod 0700 /export/home/anna",
         "mkdir -p '/export/home/v s' && chown 0:3001 '/export/home/v s' && chmod 2770 '/export/home/v s'"]}
-    assert "2 folders can not be made" in told["msg"] and "root_squash" in told["msg"] and "chown 2001:3001 /export/home/anna" in told["msg"]
+    assert "2 folders cannot be created" in told["msg"] and "root_squash" in told["msg"] and "chown 2001:3001 /export/home/anna" in told["msg"]
     # The administrator does it.
     for commands in told["commands"].values():
         for command in commands:

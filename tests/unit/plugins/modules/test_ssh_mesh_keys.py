@@ -79,7 +79,7 @@ def test_private_key_that_is_none_fails(run, tmp_path):
     run()
     (tmp_path / "ssh/id_ed25519").write_text("garbage\n")
     told = run()
-    assert told["failed"] and f"{tmp_path}/ssh/id_ed25519 is no private key" in told["msg"]
+    assert told["failed"] and f"{tmp_path}/ssh/id_ed25519 is not a private key" in told["msg"]
 
 
 def test_record_is_returned(run, tmp_path):

@@ -65,13 +65,13 @@ def test_a_file_that_was_damaged_on_its_way_is_refused(folder, arrived):
     path, digest = arrived("a.whl", b"good")
     Path(path).write_bytes(b"bad!")
     result = run(dest=str(folder), files={"a.whl": [4, TIME]}, uploads={"a.whl": [path, digest]})
-    assert result["failed"] and "a.whl arrived on this host with another checksum" in result["msg"]
+    assert result["failed"] and "'a.whl' has another checksum on this host" in result["msg"]
     assert (folder / "a.whl").read_bytes() == b"old"
 
 
 def test_a_folder_of_somebody_else_is_refused(folder):
     (folder / "theirs").mkdir()
-    assert "theirs is no ordinary file" in run(dest=str(folder), files={})["msg"]
+    assert "theirs' is not a regular file" in run(dest=str(folder), files={})["msg"]
 
 
 def test_absent_removes_the_folder(folder):

@@ -136,14 +136,14 @@ def test_another_key_than_the_one_that_is_known(host, gpg):
     before = tree(host.apt)
     host.key.write_bytes(gpg[1]["armor"])
     told = host()
-    assert told["failed"] and f"has the keys {gpg[1]['fingerprint']}, and not {gpg[0]['fingerprint']}; nothing has been changed" in told["msg"]
+    assert told["failed"] and f"has the keys {gpg[1]['fingerprint']}, but lacks {gpg[0]['fingerprint']}; nothing was changed" in told["msg"]
     told = host(key_fingerprints=[], key_checksums=["sha256:" + "0" * 64])
     assert told["failed"] and "has the SHA-256 checksum" in told["msg"]
     told = host(key_fingerprints=[])
-    assert told["failed"] and "nobody has said what the key" in told["msg"]
+    assert told["failed"] and "the key of this repository is unknown" in told["msg"]
     host.key.write_bytes(b"<html>not found</html>")
     told = host()
-    assert told["failed"] and "is no keyring" in told["msg"]
+    assert told["failed"] and "is not a keyring" in told["msg"]
     told = host(key_url="file:///nowhere/gpgkey")
     assert told["failed"] and "can't be fetched" in told["msg"]
     assert tree(host.apt) == before and not host.record.exists()
@@ -186,4 +186,4 @@ def test_sources_of_our_own_stay_beside_each_other(host):
 def test_a_record_that_can_not_be_read(host):
     host()
     host.record.write_text("{", encoding="utf-8")
-    assert "is not what this module has written" in host(state="absent")["msg"]
+    assert "is not a record of this module" in host(state="absent")["msg"]

@@ -97,7 +97,7 @@ def test_a_good_log_becomes_a_run_with_its_rows(log):
 def test_what_limits_the_hosts_is_required(log):
     slow = dict(PLAN, asked=dict(PLAN["asked"], min_busbw_gb_s=1000.0))
     check = verdicts(answer({}, told(log), slow))["bandwidth-cluster", "a, b"]
-    assert check["verdict"] == "fail" and "required are 1e+03" in check["found"] and "all_reduce_perf" in check["source"] and check["fix"]
+    assert check["verdict"] == "fail" and "required: 1e+03" in check["found"] and "all_reduce_perf" in check["source"] and check["fix"]
     enough = dict(PLAN, asked=dict(PLAN["asked"], min_busbw_gb_s=1.0))
     assert verdicts(answer({}, told(log), enough))["bandwidth-cluster", "a, b"]["verdict"] == "pass"
 
@@ -116,7 +116,7 @@ def test_a_run_that_is_worth_nothing_fails_however_fast_it_was(log, spoil, reaso
 
 
 def test_ranks_that_are_missing_and_a_tool_that_did_not_start(log):
-    assert "16 ranks were asked for" in verdicts(answer({}, told(log, expected_ranks=16)))["bandwidth-cluster", "a, b"]["found"]
+    assert "16 ranks are requested" in verdicts(answer({}, told(log, expected_ranks=16)))["bandwidth-cluster", "a, b"]["found"]
     gone = {"available": False, "cause": "timeout", "fix": "it hangs", "passed": False, "reasons": [], "rows": []}
     checks = verdicts(answer({"a": gone}, gone))
     assert checks["bandwidth-cluster", "a, b"]["verdict"] == checks["bandwidth-host", "a"]["verdict"] == "fail"
@@ -158,14 +158,14 @@ def test_what_a_run_has_reduced(log):
 def test_counters_around_the_run_of_all_hosts(log, gb, verdict):
     checks = verdicts(answer({}, told(log), after={"a": moved(170), "b": moved(gb)}))
     assert checks["fabric-counters", "a"]["verdict"] == "pass" and checks["fabric-counters", "b"]["verdict"] == verdict
-    assert checks["fabric-counters", "a"]["expected"] == "99.9 GB to 210 GB, as NCCL's algorithm is its choice, each way over mlx5_0, within 20 %"
+    assert checks["fabric-counters", "a"]["expected"] == "99.9 GB to 210 GB, depending on NCCL's algorithm, each way over mlx5_0, within 20 %"
     assert {checks["gpus-busy", host]["verdict"] for host in "ab"} == {"pass"}
 
 
 @pytest.mark.parametrize("after, found", [
     ({"a": moved(170)}, "not read: the host could not be asked after the run"),
     ({"a": moved(170), "b": moved(170, cards=[dict(CARDS[0], name="mlx5_1")])}, "not read: before the run the fabric's cards were mlx5_0, after it mlx5_1"),
-    ({"a": moved(170), "b": moved(170, counters=None)}, "mlx5_0 has no counters that can be read"),
+    ({"a": moved(170), "b": moved(170, counters=None)}, "mlx5_0 has no readable counters"),
 ])
 def test_counters_that_say_nothing(log, after, found):
     checks = verdicts(answer({}, told(log), after=after))
@@ -225,8 +225,8 @@ def test_the_blame_of_the_job_and_the_verdict_of_all_reduce_perf(log):
     found = _bandwidth_tool.with_search(slow(log), JOB)
     assert found["suspect"] == ["b"] and found["rounds"] == 3 and found["note"] == ""
     check = verdicts(found)["bandwidth-cluster", "a, b"]
-    assert check["verdict"] == "fail" and "required are 1e+03" in check["found"] and "host b: slow in each pair (by PyTorch's all-reduce)" in check["found"]
-    assert check["fix"] == "look at b; until then leave out: b" and "all_reduce_perf" in check["source"]
+    assert check["verdict"] == "fail" and "required: 1e+03" in check["found"] and "host b: slow in each pair (by PyTorch's all-reduce)" in check["found"]
+    assert check["fix"] == "check b; until then leave out: b" and "all_reduce_perf" in check["source"]
     # Of the job's runs only those that all_reduce_perf has not made.
     assert [run["id"] for run in found["runs"]] == ["cluster", "pair:a,b"] and len(found["runs"][0]["rows"]) > 10
     schema = load_schema()
@@ -241,7 +241,7 @@ def test_the_blame_of_the_job_and_the_verdict_of_all_reduce_perf(log):
     ({}, [], "PyTorch's job, which looks for the host or link to blame, has measured nothing: the job left no answer"),
     (dict(JOB, blame=[], suspect=[], note="no host and no link stands out"), [],
      "PyTorch's job looked for the host or link to blame: no host and no link stands out"),
-    (dict(JOB, blame=[], suspect=[], note=_bandwidth.BROKE_OFF), [], "PyTorch's job looked for the host or link to blame: the job did not come to its end"),
+    (dict(JOB, blame=[], suspect=[], note=_bandwidth.BROKE_OFF), [], "PyTorch's job looked for the host or link to blame: the job did not complete"),
     (dict(JOB, blame=[], suspect=[], runs=[run_of_job("cluster", ["a", "b"], 21.5)]), [],
      "by PyTorch's all-reduce the same hosts pass, with 21.5 GB/s together, so that no host and no link was looked for"),
 ])

@@ -67,7 +67,7 @@ def test_a_check_that_was_not_made_is_told_with_the_host():
     report = judged(("b", None), hosts=[a_host("a", 1), a_host("b", 2, reachable=False)])
     (entry,) = [entry for entry in report["checks"] if entry["verdict"] == "not_evaluated"]
     assert (entry["id"], entry["host"], entry["found"]) == ("ssh-mesh", "b", "the host did not answer")
-    assert "NOT MADE, and required: b: ssh-mesh" in _report.summary(report, PUBLISHED)
+    assert "NOT MADE, but required: b: ssh-mesh" in _report.summary(report, PUBLISHED)
 
 
 @pytest.mark.parametrize("check_id, hosts, verdict", [
@@ -110,8 +110,8 @@ def test_what_is_required_by_default():
 
 
 @pytest.mark.parametrize("changes, words", [
-    ({"required": ["gpus-presnt"]}, "required names gpus-presnt, which verify doesn't know. Allowed: host-unreachable, python-version, stack-drift, "),
-    ({"suspect": ["lab-c"]}, "suspect names lab-c, which is no host of the cluster: lab-a, lab-b"),
+    ({"required": ["gpus-presnt"]}, "required: 'gpus-presnt' is not a check of verify. Allowed: host-unreachable, python-version, stack-drift, "),
+    ({"suspect": ["lab-c"]}, "suspect: 'lab-c' is not a host of the cluster. Allowed: lab-a, lab-b"),
 ])
 def test_bad_input(changes, words):
     with pytest.raises(_report.ReportError) as raised:
@@ -147,9 +147,9 @@ def test_the_summary_says_who_what_and_what_to_do():
 
 def test_a_host_that_is_down_is_one_line_not_twenty():
     text = _report.summary(make("broken_host"), PUBLISHED)
-    assert text.count("NOT MADE, and required: gpu-03: ") == 1
+    assert text.count("NOT MADE, but required: gpu-03: ") == 1
     assert "Suspect: gpu-02" in text and "WARN stack-drift: gpu-02" in text
-    assert "MEANS: gpu-02: «NVRM: Xid (PCI:0000:86:00): 79" in text
+    assert "MEANS: gpu-02: 'NVRM: Xid (PCI:0000:86:00): 79" in text
 
 
 # --- what changed -----------------------------------------------------------------------------------------------------------------

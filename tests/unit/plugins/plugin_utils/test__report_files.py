@@ -72,12 +72,12 @@ def test_what_is_read_is_judged_as_jsonschema_does(path, how, value):
 @pytest.mark.parametrize("change, words", [
     (lambda report: report.pop("checks"), "the report lacks checks"),
     (lambda report: report["checks"][0].update(verdict="good"), 'checks[0].verdict is "good". Allowed: "pass", "warn", "fail", "skipped", "not_evaluated"'),
-    (lambda report: report["hosts"][0].update(slots="8"), 'hosts[0].slots is "8", and must be of type integer'),
+    (lambda report: report["hosts"][0].update(slots="8"), 'hosts[0].slots is "8", but must be of type integer'),
     (lambda report: report.update(schema_version=True), "schema_version is true. Allowed: 1"),
-    (lambda report: report.update(hosts=[]), "hosts has 0 entries, and must have 1 at least"),
-    (lambda report: report.update(generated="yesterday"), 'generated is "yesterday", and must match'),
-    (lambda report: report["checks"][0].update(seconds=-1), "checks[0].seconds is -1, and must be 0 at least"),
-    (lambda report: report.update(owner="me"), "the report has owner, which is not known there. Allowed: schema_version, "),
+    (lambda report: report.update(hosts=[]), "hosts has 0 entries, but must have 1 or more"),
+    (lambda report: report.update(generated="yesterday"), 'generated is "yesterday", but must match'),
+    (lambda report: report["checks"][0].update(seconds=-1), "checks[0].seconds is -1, but must be 0 or more"),
+    (lambda report: report.update(owner="me"), "the report has owner, which is not a known key. Allowed: schema_version, "),
 ])
 def test_what_is_wrong_is_named(change, words):
     report = make()
@@ -94,12 +94,12 @@ def test_read_by_folder_or_by_file(tmp_path):
 
 
 @pytest.mark.parametrize("content, words", [
-    (None, "there is no report. Name a folder that verify.yml has written"),
+    (None, "no report found. Give a folder that verify.yml has written"),
     (b"", "it is not JSON"),
     (b"{", "it is not JSON"),
     (b"[" * 100000, "it is not JSON"),
     (b"\xff\xfe", "cannot be read"),
-    (b"[]", "the report is [], and must be of type object"),
+    (b"[]", "the report is [], but must be of type object"),
     (b"{}", "the report lacks schema_version, cluster"),
     (b'{"schema_version": 2}', "a report of schema version 2; this version of the collection reads 1"),
 ])
@@ -134,8 +134,8 @@ def test_without_a_folder_there_is_no_history(tmp_path):
 
 
 @pytest.mark.parametrize("cluster, names, words", [
-    ("lab", NAMES, ""), ("lab", NAMES[::-1], ""), ("physics", NAMES, "it is of cluster lab, and this is physics"),
-    ("lab", ["lab-a"], "its hosts are lab-a, lab-b, and these are lab-a"),
+    ("lab", NAMES, ""), ("lab", NAMES[::-1], ""), ("physics", NAMES, "it is of cluster lab, but this is physics"),
+    ("lab", ["lab-a"], "its hosts are lab-a, lab-b, but these are lab-a"),
 ])
 def test_reports_of_another_cluster(cluster, names, words):
     assert _report_files.difference(make(), cluster, names) == words

@@ -122,9 +122,9 @@ def test_the_verdict_and_what_to_do_come_first():
 def test_what_a_broken_cluster_gets_told():
     text = text_of(page_of("broken_host"))
     assert "-i %s --limit 'cluster:!suspect'" % SUSPECT_FILE in text
-    assert "required, not made 18 checks on gpu-03 Bring the host back" in text
+    assert "required, not made 18 checks on gpu-03 Repair the host" in text
     assert "What the errors mean" in text and "xid_off_the_bus" in text
-    assert "Not known here; it is as the log has it." in text and "ValueError: loss is nan, training failed in step 12" in text
+    assert "Unknown message, quoted from the log." in text and "ValueError: loss is nan, training failed in step 12" in text
     assert "geheim" not in text and "0123456789abcdef" not in text
     assert "550.54.15 gpu-02" in text and "gpu-03 did not answer" in text
 
@@ -133,7 +133,7 @@ def test_many_hosts_share_a_column_where_they_are_alike():
     table = _report_page.matrix(make("many", 0)[0], PUBLISHED)
     assert [column["text"] for column in table["columns"]] == ["node-64", "63 hosts"]
     text = text_of(page_of("many", 0))
-    assert "the slowest 12 of 2016" in text and "Of 64 hosts alone the slowest 12" in text
+    assert "the slowest 12 of 2016" in text and "The slowest 12 of 64 hosts alone" in text
 
 
 def test_checks_that_apply_to_no_host_are_named_in_one_line():
@@ -145,7 +145,7 @@ def test_checks_that_apply_to_no_host_are_named_in_one_line():
 def test_curves_of_this_run_and_the_last_ones():
     charts = {chart["title"]: str(chart["svg"]) for chart in _report_page.charts(*make("lab"))}
     assert list(charts) == ["Across hosts", "On each host alone"]
-    assert "2 runs before" in charts["Across hosts"] and "this run" in charts["Across hosts"] and "required" in charts["Across hosts"]
+    assert "2 previous runs" in charts["Across hosts"] and "this run" in charts["Across hosts"] and "required" in charts["Across hosts"]
     assert "lab-a" in charts["On each host alone"] and "lab-b" in charts["On each host alone"]
     for drawing in charts.values():
         # Its colours are the page's, so that they are right in both themes.

@@ -207,7 +207,7 @@ def test_closed_ways_are_told_once_for_two_hosts(agent, monkeypatch, group, list
 def test_drop_against_history(measure):
     given = dict(plan(min_busbw_gb_s=0), history={"gloo": {"cluster": 2.0, "host:node-a": 9.0}, "nccl": {"cluster": 90.0}})
     found, _asked = measure(lambda hosts: 1.0, given)
-    assert runs(found)["cluster"]["reasons"] == ["1 GB/s, required are 1.6 (history: the median of earlier runs, less 20 %)"]
+    assert runs(found)["cluster"]["reasons"] == ["1 GB/s, required: 1.6 (history: the median of earlier runs, less 20 %)"]
     assert "no host and no link stands out" in found["note"]
     # What all together did once is no measure for two of them.
     assert runs(found)["pair:node-a,node-b"]["passed"]
@@ -221,7 +221,7 @@ def test_nothing_says_what_to_expect(measure):
 
 def test_expected_by_the_cards(measure):
     found, _asked = measure(lambda hosts: 0.5, plan(min_busbw_gb_s=0), cards=["10000"])
-    assert runs(found)["cluster"]["expected"]["from"] == "node-a: Gloo adds up on one core and has one TCP stream"
+    assert runs(found)["cluster"]["expected"]["from"] == "node-a: Gloo reduces on one core and uses one TCP stream"
     assert not runs(found)["cluster"]["passed"]
 
 
