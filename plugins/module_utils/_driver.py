@@ -100,7 +100,7 @@ def branch_of(text):
 
 
 def expand(families, asked):
-    """Families with the asked version's branch in place of <BR>. Those that name one are left out where none is asked for."""
+    """Families with the branch of the requested version in place of <BR>. Without a requested version, those with <BR> are left out."""
     branch = branch_of(asked)
     return [[name.replace("<BR>", branch) for name in names] for names in families if branch or not any("<BR>" in name for name in names)]
 

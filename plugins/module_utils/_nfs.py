@@ -161,7 +161,7 @@ def is_same_client(one, other):
 def not_in_force(wanted, in_force, canonical=str):
     """Return the wanted exports that the server does not serve, or serves with other options.
 
-    C(canonical) gives the name under which the server keeps a client that is asked for by another one.
+    C(canonical) returns the name that the server uses for a client, which may differ from the requested name.
     """
     def served_as_asked(export, served):
         same = is_same_client(served["client"], export["client"]) or is_same_client(served["client"], canonical(export["client"]))

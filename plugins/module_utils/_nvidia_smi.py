@@ -5,8 +5,8 @@
 """What C(nvidia-smi -q -x) says: text in, typed data out.
 
 The document has been the same tree since driver 270, with names that come, go and move (C(power_readings), C(gpu_power_readings);
-C(clocks_throttle_reasons), C(clocks_event_reasons); C(driver_version), C(kmd_version)). A value is «12 MiB», or says why there is none: «N/A»,
-«Not Supported», «ERR!», «Unknown Error», «Requested functionality has been deprecated». The words change, so a value is only what has
+C(clocks_throttle_reasons), C(clocks_event_reasons); C(driver_version), C(kmd_version)). A value is '12 MiB', or says why there is none: 'N/A',
+'Not Supported', 'ERR!', 'Unknown Error', 'Requested functionality has been deprecated'. The words change, so a value is only what has
 the form of one; everything else is null, and the words are kept in C(unavailable).
 
 Beside the document nvidia-smi prints what is wrong with single GPUs, before it or after it, or instead of it.

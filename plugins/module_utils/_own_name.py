@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A host's own name in /etc/hosts, taken from the loopback to an address, in lines that are known again, so that the way back is exact."""
+"""The name of the host in /etc/hosts: moved from the loopback to an address, in marked lines, so that it can be restored exactly."""
 
 from __future__ import annotations
 

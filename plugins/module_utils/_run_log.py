@@ -4,8 +4,8 @@
 
 """Which lines may stand inside and after the table of a log of nccl-tests, if the run came to its end.
 
-A log has no exit code. Whoever ends a run says so in words of their own (slurmstepd, mpirun, hydra, the loader, the kernel, a shell), and new ones are
-invented every year, so a list of bad words is never complete. The lines of a good run are few, so these are listed here, and the place decides:
+A log has no exit code. Each program that can end a run reports it in its own words (slurmstepd, mpirun, hydra, the loader, the kernel, a shell), and new
+ones are invented every year, so a list of bad words is never complete. The lines of a good run are few, so these are listed here, and the place decides:
 
 - Before the table anything may stand: module systems, launchers, MPI, UCX and libfabric print banners and warnings there, and a run that was killed by
   then has no table. This module is not asked about these lines.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: own_name
-short_description: Map a host's own name in /etc/hosts to its address
+short_description: Map the name of the host in /etc/hosts to its address
 version_added: "0.2.0"
 description:
   - Debian and Ubuntu write C(127.0.1.1) and the host's own name into C(/etc/hosts). A rank that looks up its own name then announces a loopback address to the

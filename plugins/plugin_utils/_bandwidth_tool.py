@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What verify measures the bandwidth with: the best tool that the image has, and what all_reduce_perf has measured as the answer of a job."""
+"""Selects verify's tool for the bandwidth, and converts results of all_reduce_perf to those of a job."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 
 __all__ = ["TOOLS", "choose", "of_nccl_tests", "reason", "reduced_bytes", "with_search"]
 
-#: Best first. The first measures NCCL alone, the second finds who is to blame, the third is in every image for horovodrun.
+#: Best first. The first measures only NCCL, the second finds suspects, the third is in every image for horovodrun.
 TOOLS = ("all_reduce_perf", "torch", "horovod")
 NAMES = {"all_reduce_perf": "all_reduce_perf", "torch": "PyTorch", "horovod": "Horovod"}
-NO_BLAME = "all_reduce_perf measured; the host or link to blame is looked for by PyTorch, which the image does not have"
-NO_END = "all_reduce_perf did not come to its end"
+NO_BLAME = "measured with all_reduce_perf; the search for a suspect host or link needs PyTorch, which the image does not have"
+NO_END = "all_reduce_perf did not complete"
 # Of the job's runner.
 SAID = "trainyard: failed: "
-#: Percent from which on a GPU was in use in a run of all_reduce_perf, which may be over before one whole sample of the driver.
+#: Percent from which a GPU counts as busy in a run of all_reduce_perf, which may be shorter than one sample of the driver.
 IN_USE = 5
 
 
 def reason(tail):
-    """Why a job left nothing: its runner's own words, else its last line."""
+    """Why a job left no result: the message of its runner, else its last line."""
     said = [line.partition(SAID)[2] for line in tail if SAID in line]
-    return said[0] if said else (tail[-1] if tail else "the job left no answer")
+    return said[0] if said else (tail[-1] if tail else "the job left no result")
 
 
 def _without_all_reduce_perf(gpus, image, on_host, problems):
-    """Why all_reduce_perf can't measure; empty where it can. And where it is."""
+    """Why all_reduce_perf cannot measure, empty if it can; and where it is installed."""
     counts = set(gpus.values())
     if not counts or 0 in counts:
         return "it needs a GPU on every host", ""
@@ -40,16 +40,16 @@ def _without_all_reduce_perf(gpus, image, on_host, problems):
         return ("" if where else "neither the image (training_image_nccl_tests_tag) nor the host (nccl_tests_tag) has it"), where
     if "all_reduce_perf" not in image:
         return "the image does not have it (training_image_nccl_tests_tag)%s" % (
-            "; that of the hosts does not reach from host to host, as ssh between them ends in the containers" if on_host else ""), ""
+            "; that of the hosts cannot run across hosts, because ssh between them ends in the containers" if on_host else ""), ""
     if "mpi" not in image or "mpirun" not in image:
         return "across hosts it needs mpirun and a build with MPI, which the image lacks (training_image_tools: [mpirun])", ""
     if len(counts) > 1:
-        return "it needs as many GPUs on each host, and they have %s" % ", ".join("%s %d" % item for item in gpus.items()), ""
+        return "it needs the same number of GPUs on each host, but they have %s" % ", ".join("%s %d" % item for item in gpus.items()), ""
     return ("; ".join(problems), "") if problems else ("", "container")
 
 
 def choose(asked, gpus, image, on_host=False, frameworks=None, problems=None):
-    """The tool, and why the better ones are passed over.
+    """The tool, and why better ones are not used.
 
     C(asked) is auto or the name of a tool. C(gpus) has for each host how many GPUs its container was given, C(image) the words that
     the question to the image has brought: all_reduce_perf, mpi (it was built with MPI), mpirun, torch, horovod, and the frameworks torch, tensorflow, mxnet.
@@ -66,7 +66,7 @@ def choose(asked, gpus, image, on_host=False, frameworks=None, problems=None):
     against["torch"] = "" if "torch" in image else "the image does not have it"
     bound = {"pytorch": "torch"}
     there = found = image & {"torch", "tensorflow", "mxnet"}
-    # Templates of older versions of Ansible make a text of nothing.
+    # Templates in older versions of Ansible convert None to text.
     if frameworks is not None and frameworks != "":
         there = found & {bound.get(name, name) for name in frameworks}
     against["horovod"] = ("the image does not have it" if "horovod" not in image else
@@ -81,9 +81,9 @@ def choose(asked, gpus, image, on_host=False, frameworks=None, problems=None):
 
 
 def _run(run_id, hosts, ranks, told):
-    """A run as the measuring job has it, of what nccl_all_reduce has returned."""
+    """Convert a result of nccl_all_reduce to a run of the measuring job."""
     rows = [row for row in told.get("rows") or [] if all((row[place] or {}).get("busbw_gb_s") is not None for place in ("out_of_place", "in_place"))]
-    # Rows that were not checked have a reason of their own.
+    # Unchecked rows have their own reason.
     rows = [dict(row, **{place: dict(row[place], wrong=row[place]["wrong"] or 0) for place in ("out_of_place", "in_place")}) for row in rows]
     errors = [entry["cause"] + ("; %s" % entry["fix"] if entry.get("fix") else "") for entry in told.get("reasons") or []]
     if not told.get("passed") and not errors:
@@ -93,7 +93,7 @@ def _run(run_id, hosts, ranks, told):
 
 
 def reduced_bytes(rows, command):
-    """The least and the most bytes of all messages that a run of all_reduce_perf has reduced, of its rows and its command line.
+    """Minimum and maximum bytes of all messages in a run of all_reduce_perf, from its rows and its command line.
 
     For each size and each of the two placements it makes one reduction to synchronize, the measured ones (-n), and one whose result is checked (-c 1). Before,
     it warms up (-w) with the largest and the smallest size, since 2.17 with all of a factor 2 between them, which are less than twice the largest.
@@ -107,10 +107,10 @@ def reduced_bytes(rows, command):
 
 
 def _watched_host(before, after):
-    """What a host's counters and GPUs have shown between two answers of files/host_watch.py, and why not."""
+    """Values of a host's counters and GPUs between two outputs of files/host_watch.py, or why there are none."""
     names = [[card["name"] for card in told.get("cards") or []] for told in (before, after)]
     if not after:
-        return {"sent_bytes": None, "received_bytes": None, "gpus": []}, "the host could not be asked after the run"
+        return {"sent_bytes": None, "received_bytes": None, "gpus": []}, "the host did not answer after the run"
     if names[0] != names[1]:
         return {"sent_bytes": None, "received_bytes": None, "gpus": []}, "before the run the fabric's cards were %s, after it %s" % tuple(
             ", ".join(each) or "unknown" for each in names)
@@ -119,7 +119,7 @@ def _watched_host(before, after):
 
 
 def _watched(told, seen, gpus):
-    """C(watched) of the run that all hosts, or the one host, have made."""
+    """C(watched) of the run of all hosts, or of the one host."""
     watched = {"ranks": sum(gpus.values()), "size_bytes": max([row["size_bytes"] for row in told.get("rows") or []] or [0]), "iterations": 0, "error": "",
                "ring": False, "in_use": IN_USE, "transports": told.get("transports") or [], "hosts": {}, "errors": {}}
     for host, ranks in gpus.items():
@@ -132,11 +132,11 @@ def _watched(told, seen, gpus):
 
 
 def of_nccl_tests(alone, together, facts, after, gpus, plan, image=()):
-    """The answer of a measuring job, of what module nccl_all_reduce has returned.
+    """Convert results of module nccl_all_reduce to the result of a measuring job.
 
     C(alone) has it by host, C(together) of all hosts (empty for one host). C(facts) and C(after) have by host what files/host_watch.py has told before and
     after the run of all; a host that could not be asked is not in C(after). C(plan) is the job's, C(image) as for P(choose). C(search) in the answer tells
-    whether PyTorch's job has to look for the host or link to blame.
+    whether PyTorch's job must search for the suspect host or link.
     """
     hosts = list(gpus)
     runs = [_run("host:%s" % host, [host], gpus[host], alone[host]) for host in hosts if host in alone]
@@ -151,20 +151,20 @@ def of_nccl_tests(alone, together, facts, after, gpus, plan, image=()):
 
 
 def with_search(found, job, tail=()):
-    """What all_reduce_perf has measured, with what PyTorch's job has found of the host or link to blame. The verdict stays that of all_reduce_perf.
+    """Results of all_reduce_perf, with the suspects found by PyTorch's job. The verdict stays that of all_reduce_perf.
 
     C(job) is the job's answer, empty where it left none, C(tail) the last lines of its output or why it was not run.
     """
     runs = {run["id"]: run for run in job.get("runs", [])}
     blame = [dict(entry, evidence="%s (by PyTorch's all-reduce)" % entry["evidence"]) for entry in job.get("blame", [])]
-    note = "PyTorch's job looked for the host or link to blame: %s" % job.get("note")
+    note = "PyTorch's job searched for a suspect host or link: %s" % job.get("note")
     if not runs:
-        note = "PyTorch's job, which looks for the host or link to blame, has measured nothing: %s" % reason(list(tail))
+        note = "PyTorch's job, which searches for a suspect host or link, has measured nothing: %s" % reason(list(tail))
     elif not job["note"] and "cluster" in runs and runs["cluster"]["passed"]:
-        note = "by PyTorch's all-reduce the same hosts pass, with %.3g GB/s together, so that no host and no link was looked for" % (
+        note = "with PyTorch's all-reduce the same hosts pass, with %.3g GB/s together, so no search for a host or link was made" % (
             runs["cluster"]["judged_busbw_gb_s"])
     searched = [run for run in job.get("runs", []) if run["id"].startswith(("pair:", "group:"))]
-    # Where the run of all_reduce_perf did not come to its end, the job's ranks were watched.
+    # If the run of all_reduce_perf did not complete, the job's ranks were watched.
     watched = job.get("watched") or {}
     watched = watched if found["watched"]["errors"] and watched.get("hosts") and job["collective"] == found["collective"] else found["watched"]
     return dict(found, runs=found["runs"] + searched, blame=blame, suspect=job.get("suspect", []), rounds=job.get("rounds", 0), note="" if blame else note,

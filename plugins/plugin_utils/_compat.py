@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which driver, CUDA, NCCL and image fit: questions to the data in folder compat, which a maintainer updates without touching code.
+"""Compatibility of driver, CUDA, NCCL and images: queries of the data in folder compat, which a maintainer updates without code changes.
 
 Every answer that the facts don't have is None or empty, never a guess: the caller says that it could not judge.
 """
@@ -27,7 +27,7 @@ RECOMMENDED = "recommended"
 
 @functools.lru_cache(maxsize=4)
 def load_facts(more=""):
-    """The facts, as plain data: nothing in them is a template. What C(more), a file of the site's, has comes first."""
+    """The compatibility data as plain data without templates. Entries of C(more), a file of the site, come first."""
     facts = {}
     for name in sorted(os.listdir(FOLDER)):
         if name.endswith(".yml"):
@@ -41,7 +41,7 @@ def _load(path):
 
 
 def with_more(facts, more):
-    """Facts with more of them: keys of dictionaries are replaced, and rows of lists come before those that are there, so that they are found first."""
+    """Merged data: keys of dictionaries are replaced, and new rows of lists come before existing ones, so that they are found first."""
     merged = dict(facts)
     for key, value in more.items():
         known = facts.get(key)
@@ -53,7 +53,7 @@ def with_more(facts, more):
 
 
 def below(version, floor):
-    """Whether a version is lower, field by field; a shorter one stands for its first release (535 is below 535.54.03)."""
+    """Whether a version is lower, field by field. A shorter one counts as its first release (535 is below 535.54.03)."""
     return version_key(version) < version_key(floor)
 
 
@@ -62,7 +62,7 @@ def same_branch(version, other):
 
 
 class Compatibility:
-    """Questions to the facts. CUDA versions are texts such as 12.4 or 12.4.1, drivers such as 550.54.15 or 550."""
+    """Queries of the compatibility data. CUDA versions are texts such as 12.4 or 12.4.1, drivers such as 550.54.15 or 550."""
 
     def __init__(self, facts):
         self.facts = facts
@@ -70,7 +70,7 @@ class Compatibility:
     # Drivers
 
     def generation(self, device_id):
-        """Of a GPU by its PCI device id, four hexadecimal digits: the row of cuda.gpu_arch; None where the ranges don't have it."""
+        """The row of cuda.gpu_arch for a GPU by its PCI device id, four hexadecimal digits; None if no range has it."""
         number = int(device_id, 16)
         for entry in self.facts["cuda"]["gpu_device_ids"]:
             if any(int(first, 16) <= number <= int(last, 16) for first, last in entry["ranges"]):
@@ -78,23 +78,23 @@ class Compatibility:
         return None
 
     def branch(self, driver):
-        """The row of a driver's branch; None where there is none."""
+        """The row of a driver's branch; None if there is none."""
         number = version_key(driver)[0]
         return next((row for row in self.facts["cuda"]["driver_branches"] if row["branch"] == number), None)
 
     def minor_compat_min(self, cuda):
-        """The oldest driver that runs programs of that CUDA major; None where the major has no minor version compatibility, or isn't known."""
+        """The oldest driver that runs programs of that CUDA major; None if the major has no minor version compatibility, or is unknown."""
         row = next((row for row in self.facts["cuda"]["minor_version_compat"] if row["cuda_major"] == version_key(cuda)[0]), None)
         return row["min_driver"] if row else None
 
     def toolkit(self, cuda):
-        """The row of a toolkit: of exactly that version, else the first of its series; None where there is none."""
+        """The row of a toolkit: of exactly that version, else the first of its series; None if there is none."""
         rows = [row for row in self.facts["cuda"]["toolkits"] if version_key(row["cuda"])[: len(version_key(cuda))] == version_key(cuda)]
         rows = rows or [row for row in self.facts["cuda"]["toolkits"] if version_key(row["series"]) == version_key(cuda)[:2]]
         return rows[0] if rows else None
 
     def forward_compatible(self, driver, cuda):
-        """Whether a data-center GPU's driver, below the floor, runs that CUDA by the compatibility libraries in NVIDIA's images; None where no list says it."""
+        """Whether a data center GPU's driver, below the floor, runs that CUDA with the compatibility libraries in NVIDIA's images; None if unknown."""
         lists = [row for row in self.facts["cuda"]["forward_compat"]["datacenter_driver_lists"] if version_key(row["image_cuda"]) == version_key(cuda)[:2]]
         if not lists:
             return None
@@ -103,7 +103,7 @@ class Compatibility:
     # NCCL
 
     def nccl_pair(self, nccl, cuda="", directory="", arch="x86_64"):
-        """The exact version of libnccl2 and libnccl-dev for what was asked.
+        """The exact version of libnccl2 and libnccl-dev for a request.
 
         C(nccl) is exact already (2.21.5-1+cuda12.4), or a release (2.21.5) to go with C(cuda). Returns C(version), empty where the facts have no such build;
         C(known), whether they have it for that directory of NVIDIA's repository; and C(nearest), builds that come nearest, best first.
@@ -114,12 +114,12 @@ class Compatibility:
         there = [row for row in builds if not directory or arch in row["dirs"].get(directory, [])]
         exact = [row for row in builds if row["nccl"] == release and row["cuda"] == cuda and (not asked or row["deb_version"] == nccl)]
         version = nccl if asked else exact[0]["deb_version"] if exact else ""
-        # Where a directory has none at all, one of another may do: the debs need little more than a C library that isn't older.
+        # If a directory has none at all, one of another may work: the packages need little more than a C library that is not older.
         candidates = [row["deb_version"] for row in there or builds]
         return {"version": version, "known": any(row in there for row in exact), "nearest": nearest(release, cuda, candidates)}
 
     def nccl_for_image(self, cuda, directory, arch="x86_64", installed=""):
-        """The build of NCCL for an image with that CUDA compiler, from NVIDIA's directory for its distribution; empty where none is known.
+        """The build of NCCL for an image with that CUDA compiler, from NVIDIA's directory for its distribution; empty if none is known.
 
         In this order: the libnccl2 that the image has, as its frameworks use it; the build that the facts prefer there; the newest for exactly this CUDA; the
         newest for the nearest older CUDA of the same major, which every driver for this CUDA runs too; the newest for a newer one of the same major.
@@ -141,30 +141,30 @@ class Compatibility:
         return min(rows, key=order, default="")
 
     def nccl_cuda_major_max(self, driver):
-        """The newest CUDA major that a driver runs without compatibility libraries; None where the branch isn't known."""
+        """The newest CUDA major that a driver runs without compatibility libraries; None if the branch is unknown."""
         row = self.branch(driver)
         return row["max_cuda_major_no_fwd_compat"] if row else None
 
     # Repositories
 
     def keyring(self, directory, version="1.1-1"):
-        """The cuda-keyring package of a directory: C(exists) (None where nobody looked) and C(sha256), empty where nobody noted it."""
+        """The cuda-keyring package of a directory: C(exists) (None if unknown) and C(sha256), empty if unknown."""
         row = next((row for row in self.facts["driver_packages"]["cuda_keyring"]["rows"] if row["dir"] == directory), {})
         return {"exists": row.get("v" + version), "sha256": row.get("sha256_" + version, "")}
 
 
-# --- what rules of preflight ask -------------------------------------------------------------------------------------------
+# --- queries of preflight rules ---------------------------------------------------------------------------------------------
 
 
 def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
-    """What a host's GPUs and its driver, NCCL and container toolkit, asked for or found, stand for in the facts; None or empty where that isn't known.
+    """Compatibility data of a host's GPUs, driver, NCCL and container toolkit, requested or found; None or empty if unknown.
 
-    C(stack) is what gpu_stack_info has said, C(directory) the one of NVIDIA's repository for the host's system. C(asked) has C(driver), C(module), C(nccl),
-    C(nccl_cuda), C(toolkit), each empty where nothing is asked for.
+    C(stack) is the result of gpu_stack_info, C(directory) the directory of NVIDIA's repository for the host's system. C(asked) has the requested C(driver),
+    C(module), C(nccl), C(nccl_cuda) and C(toolkit). An empty value requests nothing.
 
-    C(driver) is what is asked for, as far as it is a version, else the loaded or installed one; C(newest) is the newest that may mean; C(open_module) tells
-    whether the kernel module is the open one, and C(forward) whether a list has that driver of a data-center GPU as one that runs the image's CUDA by
-    compatibility libraries.
+    C(driver) is the requested version, or the loaded or installed one if the request is not a version. C(newest) is the newest version that the request can
+    mean. C(open_module) is true for the open kernel module. C(forward) is true if a data center GPU with that driver runs the image's CUDA by compatibility
+    libraries, according to NVIDIA's list.
     """
     wanted = dict({"driver": "", "module": "auto", "nccl": "", "nccl_cuda": "", "toolkit": ""}, **(asked or {}))
     driver_asked, module_asked = wanted["driver"], wanted["module"]
@@ -174,7 +174,7 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
     found = stack["loaded"] or stack["library"] or (upstream(packaged[0]) if packaged else "")
     generations = [compat.generation(gpu["device_id"]) for gpu in stack["gpus"]]
     rows = [row for row in facts["cuda"]["gpu_arch"] if set(row["generations"]) & set(generations)]
-    # Of two rows of one generation the one that asks for less: the device id doesn't tell them apart.
+    # Of two rows of one generation the less strict one, because the device id does not distinguish them.
     first = {}
     for row in rows:
         first.setdefault(tuple(row["generations"]), row)
@@ -217,7 +217,7 @@ def gpu_fit(stack, facts, directory, image_cuda="", asked=None):
 
 
 def toolkit_version(asked, packages, facts):
-    """The packages' version of the container toolkit that is meant by what was asked for: a version such as 1.17.8, or C(recommended).
+    """The package version of the requested container toolkit: a version such as 1.17.8, or C(recommended).
 
     C(packages) are those of gpu_stack_info. A recommendation is for a host without a toolkit: of an installed one the version stays.
     """
@@ -231,7 +231,7 @@ def is_data_center(model, facts):
 
 
 def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, packages=()):
-    """What is known of a base image: by C(known), what the user says of it, by its name in the facts, and by the words of its tag, in this order.
+    """Known versions of a base image: from C(known), set by the user, from its name in the compatibility data, and from its tag, in this order.
 
     C(kind) is pytorch, tensorflow, mxnet, clara_train, or empty where nobody knows the image. C(fixed) names what the recipe corrects in Horovod's source:
     for every version that the corrections of C(fixes) are meant for and that doesn't speak against what is known. C(driver_floor) is the oldest driver that
@@ -250,7 +250,7 @@ def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, pac
         row = next((dict(each) for each in facts["ngc"]["images"] if each["tag"] == month and kind in each["frameworks"]), {})
         row["horovod"] = row.pop("horovod_tf", None) if kind != "pytorch" else None
         if row["horovod"]:
-            # One framework to an image; of the rest no list says what is ticked.
+            # An image has one framework. For others no list shows what is ticked.
             row["horovod_parts"] = {"frameworks": [kind]}
         if kind != "pytorch":
             row.pop("torch", None)
@@ -283,7 +283,7 @@ def image_fit(base, facts, known, fixes=(), horovod_asked="", requires=None, pac
 
 
 def too_new(python, packages, facts):
-    """Of pip's requirements, those whose version is newer than the last for a Python, with that. A requirement that isn't pinned is not judged."""
+    """The pip requirements whose version is newer than the last one for a Python, with that version. Requirements without a version are ignored."""
     limits = next((row for row in facts["horovod"]["python_limits"] if python and version_key(row["python"]) == version_key(python)[:2]), {})
     found = []
     for package in packages:
@@ -296,7 +296,7 @@ def too_new(python, packages, facts):
 
 
 def marker_holds(marker, python):
-    """Whether a requirement with that marker is for a Python. A marker that can't be read does not apply, so that it refuses no base."""
+    """Whether a requirement with that marker applies to a Python. An unsupported marker does not apply, so that it rejects no base."""
     if not marker.strip():
         return True
     match = re.fullmatch(r"""\s*python_version\s*(<=|>=|==|<|>)\s*['"](\d+(?:\.\d+)*)['"]\s*""", marker)
@@ -304,7 +304,7 @@ def marker_holds(marker, python):
 
 
 def split_image(name):
-    """Name and tag of an image; the tag is empty where a digest or nothing names the version."""
+    """Name and tag of an image; the tag is empty for a digest or without a version."""
     name = name.partition("@")[0]
     path, colon, tag = name.rpartition(":")
     return (path, tag) if colon and "/" not in tag else (name, "")
@@ -320,7 +320,7 @@ def fixed_by(fixes, versions):
 
 
 def in_range(version, text):
-    """Whether a version is in a range such as >=2.1,<2.13, all of whose parts must hold."""
+    """Whether a version is in a range such as >=2.1,<2.13, whose parts must all be true."""
     compare = {
         ">=": lambda left, right: left >= right, "<=": lambda left, right: left <= right, "==": lambda left, right: left == right,
         ">": lambda left, right: left > right, "<": lambda left, right: left < right,
@@ -335,7 +335,7 @@ def in_range(version, text):
 
 
 def own_source_fixes():
-    """Those that role training_image brings."""
+    """The corrections of role training_image."""
     return _load(os.path.join(ROLES, "training_image", "vars", "main.yml"))["__training_image_source_fixes"]
 
 
@@ -349,7 +349,7 @@ def python_fits(python, ranges):
 
 
 def nearest(release, cuda, versions, count=3):
-    """Of builds, those that come nearest to a release for a CUDA: the same CUDA major first, then the nearest release, then the nearest CUDA."""
+    """The builds nearest to a release for a CUDA: the same CUDA major first, then the nearest release, then the nearest CUDA."""
     def distance(version):
         build = NcclBuild.parse(version)
         theirs, wanted = version_key(build.release), version_key(release)

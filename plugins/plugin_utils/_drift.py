@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What of the GPU stack is not as it was asked for, and what the next boot will break: an answer of gpu_stack_info in, words out."""
+"""Differences of the GPU stack from the request, and what the next boot will break: a result of gpu_stack_info in, texts out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ COLUMNS = ("what", "asked", "found")
 
 
 def problems(answer, asked, driver=""):
-    """What, asked and found, for each thing that is wrong. C(asked) are versions by package, C(driver) is a driver's version or branch; empty: any."""
+    """What, asked and found of each problem. C(asked) has versions by package, C(driver) is a driver's version or branch; empty: any."""
     packages, library = answer["packages"], answer["library"]
-    # A driver is some twenty packages; which they are is known since it was installed.
+    # A driver consists of about twenty packages, which were recorded at installation.
     recorded = answer.get("record", {}).get("packages", {})
     asked = {str(name): str(version) for name, version in dict(recorded, **asked).items()}
     differences = drift(asked, {name: package["version"] for name, package in packages.items()})
@@ -30,7 +30,7 @@ def problems(answer, asked, driver=""):
               if name not in differ and asked[name] != "absent" and not packages[name]["held"]]
     found += [{"what": name, "asked": "installed whole", "found": "%s, broken off" % packages[name]["version"]} for name in sorted(packages)
               if packages[name]["broken"]]
-    found += [{"what": "apt source", "asked": "the driver from the distribution or from NVIDIA alone", "found": source_in_words(source)}
+    found += [{"what": "apt source", "asked": "the driver only from the distribution or from NVIDIA", "found": source_in_words(source)}
               for source in answer.get("foreign_sources", []) if not source["kept_out"]]
     if answer["reboot_required_reason"]:
         found.append({"what": "driver", "asked": "the one on disk", "found": answer["reboot_required_reason"]})
@@ -40,13 +40,13 @@ def problems(answer, asked, driver=""):
 
 
 def source_in_words(source):
-    """A repository of others that offers a driver: where it is, and the first of its packages."""
+    """Description of a foreign repository that offers a driver: its place, and the first of its packages."""
     name = sorted(source["packages"])[0]
     return "%s in %s offers %s %s" % (source["uri"], source["path"], name, source["packages"][name][0])
 
 
 def table(hosts):
-    """C(hosts): name, problems (None where the host did not answer) and number of packages asked for. One line for each problem, and for each host without."""
+    """C(hosts): name, problems (None if the host did not answer) and number of requested packages. One line per problem, and per host without one."""
     lines = [("host",) + COLUMNS]
     for host in hosts:
         if host["problems"] is None:
@@ -59,6 +59,6 @@ def table(hosts):
 
 
 def aligned(lines):
-    """Lines of texts as columns for a terminal; the last column is as wide as it comes."""
+    """Lines of texts as columns for a terminal. The last column has no fixed width."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]) - 1)]
     return "\n".join("  ".join([text.ljust(width) for text, width in zip(line, widths)] + [line[-1]]) for line in lines)

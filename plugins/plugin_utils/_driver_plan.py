@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a host's driver has to be, and what stands in its way: of what gpu_stack_info says, what was asked for, and the facts."""
+"""The driver of a host and conflicts with it, from gpu_stack_info's result, the request, and the compatibility data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import re
 from ansible_collections.trainyard.gpu.plugins.module_utils._driver import is_driver, keep_out
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
 
-# NVIDIA's installer and documentation take the open kernel module from this branch on for every GPU that it drives; before it was the exception.
+# From this branch on, NVIDIA's installer and documentation prefer the open kernel module for every GPU that it supports.
 OPEN_FROM = 560
 # github NVIDIA/open-gpu-kernel-modules begins with this branch.
 OPEN_EXISTS_FROM = 515
@@ -23,22 +23,22 @@ SOURCES = {"distribution": "the distribution's packages", "nvidia_repository": "
 
 
 def arch_row(facts, generation):
-    """Of a generation, the row of cuda.gpu_arch that says most: it may have several, by its chips."""
+    """The most specific row of cuda.gpu_arch for a generation, which may have several rows, by chip."""
     rows = [row for row in facts["cuda"]["gpu_arch"] if generation in row["generations"]]
     return dict(pair for row in rows for pair in row.items())
 
 
 def open_module(facts, generation):
-    """Whether the open kernel module drives a generation: C(required), C(possible), C(impossible); None where the generation isn't known."""
+    """Whether the open kernel module supports a generation: C(required), C(possible), C(impossible); None if the generation is unknown."""
     row = arch_row(facts, generation)
     if not row:
         return None
-    # It begins with Turing; of what is older the facts say false, or nothing.
+    # It begins with Turing. For older generations the data has false, or nothing.
     return {"required": "required", True: "possible"}.get(row.get("open_module"), "impossible")
 
 
 def recommended_branches(facts, generations):
-    """Branches that NVIDIA supports for data centers and that drive all these GPUs, newest first."""
+    """Branches that NVIDIA supports for data centers and that support all these GPUs, newest first."""
     limits = [arch_row(facts, generation) for generation in generations]
     found = [row["branch"] for row in facts["cuda"]["driver_branches"] if row["status"] == "supported" and row["type"] in ("production", "ltsb")]
     return [str(branch) for branch in sorted(found, reverse=True)
@@ -46,7 +46,7 @@ def recommended_branches(facts, generations):
 
 
 def kernel_module(facts, gpus, wanted, branch):
-    """Which kernel module the host gets, C(open) or C(proprietary), and why it can't be the wanted one. C(gpus) have C(device_id) and C(generation)."""
+    """The kernel module of the host, C(open) or C(proprietary), and why it cannot be the requested one. C(gpus) have C(device_id) and C(generation)."""
     problems = []
     for gpu in gpus:
         gpu["open"] = open_module(facts, gpu["generation"])
@@ -58,26 +58,26 @@ def kernel_module(facts, gpus, wanted, branch):
         return ", ".join(sorted({"%s (10de:%s)" % (gpu["generation"] or "an unknown GPU", gpu["device_id"]) for gpu in some}))
 
     if only_open and never_open:
-        problems.append("%s needs the open kernel module, which does not drive %s: no one driver drives both" % (named(only_open), named(never_open)))
+        problems.append("%s needs the open kernel module, but that does not support %s: no driver supports both" % (named(only_open), named(never_open)))
     elif wanted == "auto" and unknown and not only_open and not never_open:
-        problems.append("the facts don't know %s, so nobody can tell its kernel module: set nvidia_driver_kernel_module to open or proprietary"
+        problems.append("%s is not in the compatibility data, so its kernel module is unknown: set nvidia_driver_kernel_module to open or proprietary"
                         % named(unknown))
     elif wanted == "proprietary" and only_open:
-        problems.append("nvidia_driver_kernel_module is proprietary, but %s works with the open one alone: set it to open, or to auto" % named(only_open))
+        problems.append("nvidia_driver_kernel_module is 'proprietary', but %s works only with the open one: set it to open, or to auto" % named(only_open))
     elif wanted == "open" and never_open:
-        problems.append("nvidia_driver_kernel_module is open, but %s works with the proprietary one alone: set it to proprietary, or to auto"
+        problems.append("nvidia_driver_kernel_module is 'open', but %s works only with the proprietary one: set it to proprietary, or to auto"
                         % named(never_open))
     number = version_key(branch)[0] if branch else 0
     kind = wanted
     if wanted == "auto":
         kind = "open" if only_open or not never_open and number >= OPEN_FROM else "proprietary"
     if kind == "open" and 0 < number < OPEN_EXISTS_FROM:
-        problems.append("driver %s has no open kernel module, which begins with %d: ask for a newer one" % (branch, OPEN_EXISTS_FROM))
+        problems.append("driver %s has no open kernel module, which exists from %d on: request a newer driver" % (branch, OPEN_EXISTS_FROM))
     return kind, problems
 
 
 def expand(families, kind, own_kernel, signed, fabric, flavours):
-    """The lists of packages, in order of preference. A family that lacks what is needed is left out."""
+    """The lists of packages, in order of preference. A family that lacks a required package is left out."""
     found = []
     for family in families:
         names = family.get("always", [])
@@ -93,7 +93,7 @@ def expand(families, kind, own_kernel, signed, fabric, flavours):
 
 
 def kernel_headers(found):
-    """Packages with the headers of the kernels that run and boot next, and of those that the metapackages will bring; and kernels whose package isn't known."""
+    """Header packages of the running and the next kernel, and of those from metapackages; and kernels whose package is unknown."""
     packages, names, strange = found["packages"], [], []
     for kernel in dict.fromkeys([found["running_kernel"], found["next_kernel"]]):
         if kernel in found["modules"] and kernel not in found["headers"]:
@@ -106,7 +106,7 @@ def kernel_headers(found):
 
 
 def kernel_flavours(packages):
-    """Such as amd64 or generic, of the metapackages that bring new kernels."""
+    """Flavors such as amd64 or generic, from the metapackages of kernels."""
     return sorted(name[len("linux-image-"):] for name in packages if re.match(r"linux-image-(?!unsigned-|extra-)[a-z]", name) and not name.endswith("-dbg"))
 
 
@@ -132,25 +132,25 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
     installed = driver_packages(found["packages"])
     foreign = [other for other in found["driver_sources"] if other != source]
     if foreign:
-        # Which package is of another apt source isn't told: all of them go.
+        # The origin of each package is unknown, so all of them must be removed.
         theirs = sorted(name for name, package in installed.items() if "other_repository" in foreign
                         or ("nvidia_repository" if package["by_nvidia"] else "distribution") in foreign)
         ways = (["nvidia-uninstall"] if "runfile" in foreign else []) + (["apt-get purge %s" % " ".join(theirs)] if theirs else [])
-        problems.append("a driver is there already from %s, and nvidia_driver_source is %s: remove that one first (%s), or name its source" % (
+        problems.append("a driver from %s is installed, but nvidia_driver_source is '%s': remove that driver first (%s), or set its source" % (
             " and from ".join(SOURCES[other] for other in foreign), source, "; ".join(ways)))
     if fabric and source == "runfile":
-        problems.append("this host's NVSwitches need Fabric Manager, which NVIDIA's installer doesn't bring: set nvidia_driver_source to nvidia_repository")
+        problems.append("this host's NVSwitches need Fabric Manager, but NVIDIA's installer does not include it: set nvidia_driver_source to nvidia_repository")
     elif families and not wanted and not problems:
         problems.append("%s have no %s: choose another nvidia_driver_source" % (
             SOURCES[source], "Fabric Manager, which this host's NVSwitches need" if fabric else "%s kernel module" % kind))
     if version == "recommended" and source == "nvidia_repository" and not wishes:
-        problems.append("no branch that is supported drives all GPUs of this host (%s): name one in nvidia_driver_version" % ", ".join(generations))
+        problems.append("no supported branch supports all GPUs of this host (%s): set one in nvidia_driver_version" % ", ".join(generations))
     if own_kernel and found["secure_boot"] and not found["loaded"] and not signed and not found["module_keys_enrolled"]:
-        problems.append("Secure Boot is on, and would keep out a kernel module that this host builds itself: enroll its key "
+        problems.append("Secure Boot is on and rejects kernel modules that this host builds itself: enroll its key "
                         "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure Boot off, or "
                         "use a source with signed modules (Ubuntu's distribution)")
 
-    # A recommendation is for a host without a driver. One that works is not replaced, or refused, for want of somebody's opinion.
+    # A recommendation is for a host without a driver. A working driver is not replaced or rejected because of it.
     stays = ""
     if version == "recommended" and found["driver_sources"] and not noted:
         stays = "%s from %s" % (found["loaded"] or found["library"] or "/".join(sorted({upstream(package["version"]) for package in installed.values()})),
@@ -174,6 +174,6 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
 
 
 def driver_packages(packages):
-    """Those of the installed packages that belong to the driver: they have a version that its main packages have."""
+    """The installed packages that belong to the driver, which have the version of its main packages."""
     numbers = {upstream(package["version"]) for name, package in packages.items() if MAIN.fullmatch(name) and not name.startswith("nvidia-driver-pinning")}
     return {name: package for name, package in packages.items() if is_driver(name) and upstream(package["version"]) in numbers}

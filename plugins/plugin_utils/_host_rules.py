@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The form of preflight's files: tables of rules, and more facts about what fits. Pure functions over what YAML has made of a file.
+"""Validation of preflight's files: tables of rules, and additional compatibility data. Pure functions over parsed YAML.
 
 They are asked twice: of a site's own files when the input is judged, and of every table when the rules are judged.
 """
@@ -29,7 +29,7 @@ def _names(words):
 
 
 def _unknown_keys(given, known):
-    """What to say of keys that are not known, with those that are meant; empty where there are none."""
+    """Message about unknown keys, with the likely ones; empty if there are none."""
     told = []
     for key in sorted(str(key) for key in set(given) - set(known)):
         close = nearest(key, known)
@@ -46,70 +46,70 @@ def _bad_template(text, is_expression):
 
 
 def problem_of_rule(rule, templates=True):
-    """Return what is wrong with a rule, empty for a good one. Without C(templates) its expressions and texts are not read."""
+    """Return what is wrong with a rule, empty for a valid one. Without C(templates) its expressions and texts are not parsed."""
     if not isinstance(rule, dict):
-        return "a rule is no dictionary: %r" % (rule,)
+        return "a rule is not a dictionary: %r" % (rule,)
     name = "rule %s" % rule.get("id", "without id")
     if not isinstance(rule.get("id", ""), str):
-        return "%s: the id is no text; quote it" % name
-    # A rule that nothing has to judge says so, and why.
+        return "%s: the id is not a text; quote it" % name
+    # A rule that is always skipped must give the reason.
     if set(rule) != {"id", "otherwise"}:
         missing, unknown = REQUIRED - set(rule), _unknown_keys(rule, REQUIRED | OPTIONAL)
         if missing or unknown:
             return "%s: %s" % (name, ", ".join((["no key %s" % _names(missing)] if missing else []) + ([unknown] if unknown else [])))
         if rule["severity"] not in ("block", "warn") or rule["stage"] not in ("host", "cluster"):
-            return "%s: severity is block or warn, stage is host or cluster" % name
+            return "%s: severity must be block or warn, stage must be host or cluster" % name
         if ("when" in rule) != ("otherwise" in rule):
-            return "%s: when and otherwise belong together" % name
+            return "%s: when and otherwise must be used together" % name
     needs = rule.get("needs", {})
     if not isinstance(needs, dict):
-        return "%s: needs is no dictionary of expressions and what is said where they are false" % name
+        return "%s: needs must be a dictionary of expressions and their reasons" % name
     for key, text, is_expression in [] if not templates else (
             [(key, rule[key], True) for key in _EXPRESSIONS if key in rule] + [(key, rule[key], False) for key in _TEXTS if key in rule]
             + [("needs", text, True) for text in needs] + [("needs", text, False) for text in needs.values()]):
         bad = _bad_template(str(text), is_expression)
         if bad:
-            return "%s: %s is no %s: %s" % (name, key, "Jinja expression" if is_expression else "Jinja text", bad)
+            return "%s: %s is not a %s: %s" % (name, key, "Jinja expression" if is_expression else "Jinja text", bad)
     return ""
 
 
 def problem_of_table(table, templates=True):
-    """Return what is wrong with a file of rules, empty for a good one."""
+    """Return what is wrong with a file of rules, empty for a valid one."""
     if not isinstance(table, dict) or not isinstance(table.get("host_rules"), list) or not table["host_rules"]:
-        return "no list host_rules"
+        return "it has no list host_rules"
     unknown = _unknown_keys(table, TABLE)
     if unknown:
         return "%s; known are %s" % (unknown, _names(TABLE))
     for key in ("let", "data"):
         if not isinstance(table.get(key, {}), dict):
-            return "%s is no dictionary" % key
+            return "%s is not a dictionary" % key
     for name, expression in table.get("let", {}).items() if templates else ():
         bad = _bad_template(str(expression), True)
         if bad:
-            return "let.%s is no Jinja expression: %s" % (name, bad)
+            return "let.%s is not a Jinja expression: %s" % (name, bad)
     return next((told for told in (problem_of_rule(rule, templates) for rule in table["host_rules"]) if told), "")
 
 
 def problem_of_facts(more, facts):
-    """Return what is wrong with a site's own facts, which are to come before C(facts); empty where nothing is."""
-    # An empty file adds none.
+    """Return what is wrong with a site's compatibility data, which has priority over C(facts); empty if nothing is."""
+    # An empty file adds nothing.
     if more is None:
         return ""
-    return _differs(more, facts, "") if isinstance(more, dict) else "no dictionary of facts"
+    return _differs(more, facts, "") if isinstance(more, dict) else "it is not a dictionary"
 
 
 def _differs(more, facts, where):
     for key, value in more.items():
         name = "%s%s" % (where, key)
         if key not in facts:
-            # Below the first level, most names are data.
+            # Below the first level, most keys are data.
             close = nearest(str(key), [other for other in facts if isinstance(other, str)])
             if close or not where:
                 return "unknown key %s%s" % (name, " (did you mean %s%s?)" % (where, close) if close else "; known are %s" % _names(facts))
             continue
         for kind, words in ((dict, "dictionary"), (list, "list")):
             if isinstance(facts[key], kind) and not isinstance(value, kind):
-                return "%s is no %s" % (name, words)
+                return "%s is not a %s" % (name, words)
         if isinstance(value, dict) and isinstance(facts[key], dict):
             told = _differs(value, facts[key], name + ".")
             if told:
@@ -117,5 +117,5 @@ def _differs(more, facts, where):
         if isinstance(value, list) and all(isinstance(row, dict) for row in facts[key]):
             for number, row in enumerate(value):
                 if not isinstance(row, dict):
-                    return "%s[%d] is no dictionary" % (name, number)
+                    return "%s[%d] is not a dictionary" % (name, number)
     return ""

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the name of an image says about its content: versions by their usual words in a tag, whatever the repository. Text in, data out.
+"""Derives the content of an image from its name: versions in common notations of tags, for any repository. Text in, data out.
 
 Only what follows from the name is claimed. A word that is missing, that has no minor version (tf2, py3, cu12), or that contradicts another one says nothing.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-# Python 3 of a distribution, which an image has unless its name says otherwise.
+# Python 3 of a distribution, the default of an image.
 UBUNTU_PYTHON = {"16.04": "3.5", "18.04": "3.6", "20.04": "3.8", "22.04": "3.10", "24.04": "3.12"}
 DEBIAN_PYTHON = {"10": "3.7", "11": "3.9", "12": "3.11", "13": "3.13"}
 _UBUNTU_NAMES = {"xenial": "16.04", "bionic": "18.04", "focal": "20.04", "jammy": "22.04", "noble": "24.04"}
@@ -24,16 +24,16 @@ _WORDS = (
     ("nccl", re.compile(r"nccl" + _VERSION)),
     ("cudnn", re.compile(r"cudnn(\d+(?:\.\d+)*)")), ("ubuntu", re.compile(r"ubuntu(\d\d\.\d\d)")),
 )
-# A repository whose tags begin with the version of what it is named after. NGC's begin with a month instead, such as 24.08.
+# Repositories whose tags begin with the version of the software in their name. NGC's tags begin with a month instead, such as 24.08.
 _NAMED_AFTER = {"python": "python", "cuda": "cuda", "pytorch": "torch", "tensorflow": "tensorflow", "horovod": "horovod"}
 _HIGHEST_MAJOR = {"python": 3, "torch": 9, "tensorflow": 9, "horovod": 9, "cuda": 19}
-# These bring a Python of their own.
+# These have their own Python.
 _OWN_PYTHON = re.compile(r"conda|mamba|jupyter|notebook|pyenv|(?:^|[/_-])ray(?:$|[/_-])")
 NOTHING = {"python": "", "cuda": "", "torch": "", "tensorflow": "", "horovod": "", "nccl": "", "cudnn": "", "ubuntu": "", "nvcc": None}
 
 
 def said_by_name(repository, tag):
-    """Versions by the keys of C(NOTHING), and C(nvcc): whether it has CUDA's compiler; None where the name does not tell."""
+    """Versions by the keys of C(NOTHING), and C(nvcc): whether it has the CUDA compiler; None if unknown."""
     said, repository = {}, repository.lower()
     words = [word for word in re.split(r"[-_+]", tag.lower()) if word]
     # cuda-11.3, ubuntu-20.04: a name and its version in two words.
@@ -69,7 +69,7 @@ def said_by_name(repository, tag):
         debian = tag[:2]
     found = dict(NOTHING, **{name: _one(values) for name, values in said.items()})
     if not found["python"] and "python" not in said and not _OWN_PYTHON.search(repository + "/" + "/".join(words)):
-        # A framework may have come with a Python of its own.
+        # A framework may have its own Python.
         if not found["torch"] and not found["tensorflow"] and not found["horovod"]:
             found["python"] = UBUNTU_PYTHON.get(found["ubuntu"]) or ("" if found["ubuntu"] else DEBIAN_PYTHON.get(debian)) or ""
     if found["cuda"]:
@@ -78,12 +78,12 @@ def said_by_name(repository, tag):
 
 
 def _one(values):
-    """The longest of versions that are one and the same (11.3, 11.3.1); empty where they differ."""
+    """The longest of compatible versions (11.3, 11.3.1); empty if they differ."""
     longest = max(sorted(values), key=lambda value: value.count("."))
     return longest if all((longest + ".").startswith(value + ".") for value in values) else ""
 
 
 def _nvcc(last, words):
-    """NVIDIA's words, which others have taken over: devel has the compiler, runtime has the libraries alone, and NVIDIA's own base has not even these."""
+    """NVIDIA's tags, which others use too: devel has the compiler, runtime has only the libraries, and NVIDIA's base has neither."""
     devel, without = "devel" in words, "runtime" in words or "base" in words and last == "cuda"
     return None if devel == without else devel

@@ -3,10 +3,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a build of the training image does with the base that was found: (found, requested) -> plan. Pure.
+"""What a build of the training image does with its base: (found, requested) -> plan. Pure functions.
 
-The recipe hash is over what the inventory requests. What is decided here follows from the base beside it, so the same recipe on the same base gives the same
-plan; it is recorded in labels of the image, not in the hash.
+The recipe hash covers the requests of the inventory. The decisions here follow from these and the base, so the same recipe on the same base gives the same
+plan. The plan is recorded in labels of the image and is not part of the hash.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HOROVOD_LABEL = "trainyard.horovod"
 
 
 def dropped_by(section, name, build_variables):
-    """The build variable by which the user has taken a part of Horovod away, empty where none does."""
+    """The build variable with which the user has disabled a part of Horovod, empty if there is none."""
     if section == "frameworks" or name in ("mpi", "gloo"):
         variable = "HOROVOD_WITHOUT_" + name.upper()
         # Horovod's build compares with 1 and ignores every other value.
@@ -31,9 +31,9 @@ def dropped_by(section, name, build_variables):
 
 
 def kept_parts(base, horovod, probe, requires, build_variables):
-    """What the base's Horovod has beyond C(requires), and what becomes of it: C(requires) with it, C(kept), C(left) (notes) and C(problems), sentences.
+    """Additional parts of the base's Horovod: C(requires) with the kept ones, C(kept), C(left) (notes) and C(problems), sentences.
 
-    A part is kept. It is left out where a build variable says so, or where the base has lost the framework. It is a problem where it can't be compiled.
+    A part is kept. It is left out if a build variable disables it, or if the base has lost the framework. It is a problem if it cannot be compiled.
     """
     merged = {section: list(requires.get(section) or []) for section in SECTIONS}
     kept, left, problems = [], [], []
@@ -43,20 +43,20 @@ def kept_parts(base, horovod, probe, requires, build_variables):
                 continue
             part = "%s.%s" % (section, name)
             variable = dropped_by(section, name, build_variables)
-            way_out = "name a base without it, or take it away: set %s in training_image_build_variables" % (
+            way_out = "set a base without it, or disable it: set %s in training_image_build_variables" % (
                 'HOROVOD_WITHOUT_%s to "1"' % name.upper() if name in FRAMEWORKS + ("mpi", "gloo") else "HOROVOD_GPU_OPERATIONS to another value")
             if variable:
-                left.append("%s: %s in training_image_build_variables takes it away" % (part, variable))
+                left.append("%s: %s in training_image_build_variables disables it" % (part, variable))
             elif section == "frameworks" and not probe["frameworks"][name]:
                 left.append("%s: %s no longer has the framework" % (part, base))
             elif name == "mpi" and not probe["mpi_compiler"]:
-                problems.append("the Horovod of %s has %s, and it can't be kept: the base has no mpicxx, with which MPI's part is compiled. Add a development "
+                problems.append("the Horovod of %s has %s, but it cannot be kept: the base has no mpicxx to compile the part for MPI. Add a development "
                                 "package of its MPI to the base, or %s" % (base, part, way_out))
             elif name == "nccl" and not probe["versions"]["cuda"]:
-                problems.append("the Horovod of %s has %s, and it can't be kept: the base has no CUDA compiler (nvcc). Name a base with CUDA's development "
+                problems.append("the Horovod of %s has %s, but it cannot be kept: the base has no CUDA compiler (nvcc). Set a base with CUDA's development "
                                 "files, or %s" % (base, part, way_out))
             elif name == "ddl" and build_variables.get("HOROVOD_GPU_ALLREDUCE") != "DDL":
-                problems.append("the Horovod of %s has %s, and it can't be kept: this recipe does not build it by itself. Name a base without it, or set "
+                problems.append("the Horovod of %s has %s, but it cannot be kept: this recipe does not build it by default. Set a base without it, or set "
                                 "HOROVOD_GPU_ALLREDUCE to DDL in training_image_build_variables" % (base, part))
             else:
                 merged[section].append(name)
@@ -65,10 +65,10 @@ def kept_parts(base, horovod, probe, requires, build_variables):
 
 
 def own_nccl(probe):
-    """Why the base's own header of NCCL does not fit its CUDA compiler; empty where it fits, or where only apt's package could tell."""
+    """Why the base's NCCL header does not fit its CUDA compiler; empty if it fits, or if only apt's package could show it."""
     build, cuda = NcclBuild.parse(probe["packages"].get("libnccl-dev") or ""), probe["versions"]["cuda"] or ""
     if build and cuda and str(build.cuda_major) != cuda.partition(".")[0]:
-        return "libnccl-dev %s, which is for another CUDA than its compiler, %s" % (build, cuda)
+        return "libnccl-dev %s, which is for another CUDA version than its compiler, %s" % (build, cuda)
     return ""
 
 
@@ -86,7 +86,7 @@ def nccl_plan(base, probe, requested, wants_nccl, compat, source):
     elif wants_nccl and cuda and not requested["build_variables"].get("HOROVOD_NCCL_HOME"):
         lacks = own_nccl(probe) or ("" if probe["nccl_header"] else "no nccl.h")
         if not lacks:
-            plan["why"] = "%s has one of its own that fits" % base
+            plan["why"] = "%s has a matching one" % base
             return plan
         plan["version"] = compat.nccl_for_image(cuda, directory, probe["cuda_architecture"], probe["packages"].get("libnccl2") or "")
         if not plan["version"]:
@@ -96,17 +96,17 @@ def nccl_plan(base, probe, requested, wants_nccl, compat, source):
                 "NVIDIA's directory '%s' (%s): set training_image_nccl_version (for example %s) and training_image_apt_repositories, or HOROVOD_NCCL_HOME in "
                 "training_image_build_variables" % (base, lacks, cuda, directory, system, nearest[0] if nearest else "2.28.9-1+cuda13.0"))
             return plan
-        plan["why"] = "worked out from CUDA %s (nvcc), %s and the compatibility data, because %s has %s" % (cuda, system, base, lacks)
+        plan["why"] = "determined from CUDA %s (nvcc), %s and the compatibility data, because %s has %s" % (cuda, system, base, lacks)
     if not plan["version"]:
         return plan
     there = all(probe["packages"].get(name) == plan["version"] for name in ("libnccl2", "libnccl-dev"))
-    # Repositories that the user names are all that is used, as a closed network has no other.
+    # If the user sets repositories, only these are used, because a closed network has no others.
     plan["vendor"] = not there and not requested["has_repositories"]
     if plan["vendor"] and source["problem"]:
-        plan["problems"].append("NCCL %s (%s) can't be installed on %s from NVIDIA's repository: %s. Name the repository in training_image_apt_repositories"
+        plan["problems"].append("NCCL %s (%s) cannot be installed on %s from NVIDIA's repository: %s. Set the repository in training_image_apt_repositories"
                                 % (plan["version"], plan["why"], base, source["problem"]))
     elif plan["vendor"] and not directory.startswith(("ubuntu", "debian")):
-        plan["problems"].append("NCCL %s (%s) can't be installed on %s: NVIDIA has no apt repository for %s. Name one in training_image_apt_repositories"
+        plan["problems"].append("NCCL %s (%s) cannot be installed on %s: NVIDIA has no apt repository for %s. Set one in training_image_apt_repositories"
                                 % (plan["version"], plan["why"], base, system))
     return plan
 
@@ -127,7 +127,7 @@ def image_plan(base, horovod, probe, requested, compat, source):
             plan["report"].append("kept from the Horovod of %s: %s" % (base, ", ".join(found["kept"])))
         plan["report"] += ["left out: " + note for note in found["left"]]
         if not horovod["available"] and horovod["cause"] != "not_installed":
-            plan["report"].append("what the Horovod of %s was built with isn't known, as its table can't be had (%s): only training_image_requires is built"
+            plan["report"].append("the parts of the Horovod of %s are unknown, because it does not print its table (%s): only training_image_requires is built"
                                   % (base, horovod["cause"]))
     if probe:
         plan["nccl"] = nccl_plan(base, probe, requested, requested["compiles"] and "nccl" in plan["requires"]["tensor_operations"], compat, source)

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a role would see of its variables on a host, without running the role: its defaults below what the inventory says."""
+"""The variables of a role on a host, without running the role: its defaults, overridden by the inventory."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ansible.errors import AnsibleError
 
 ROLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "roles")
 
-# Worked out during the run; what depends on them cannot be judged before it.
+# Set during the run. Variables that depend on them cannot be checked in advance.
 RUNTIME_FACTS = ("cluster_host", "cluster_members")
 
 
 def show_failure(display, templar, text):
-    """Show a text of many lines that a task fails with, where ansible-core (before 2.19) only shows it as one line of JSON."""
+    """Show a multi-line failure message, because ansible-core before 2.19 shows it as one line of JSON."""
     if not hasattr(templar, "evaluate_expression"):
         display.error(text, wrap_text=False)
 
 
 class Role:
-    """A role of this collection as data: option specs, defaults, and where its files are."""
+    """A role of this collection as data: option specs, defaults, and the paths of its files."""
 
     def __init__(self, name, options, defaults, path):
         self.name = name
@@ -36,17 +36,17 @@ class Role:
 
 
 def load_data(loader, path):
-    """Return the content of a YAML file of the collection, None where there is no such file."""
+    """Return the content of a YAML file of the collection, None if it does not exist."""
     if not os.path.exists(path):
         return None
-    # Since ansible-core 2.19 only text that is marked as trusted is templated; before, there was no such mark.
+    # Since ansible-core 2.19 only trusted text is templated.
     trusted = {"trusted_as_template": True} if "trusted_as_template" in inspect.signature(loader.load_from_file).parameters else {}
     # The data is not shared, so 'unsafe', which avoids a deep copy, is safe. Copies would take a third of the judging time.
     return loader.load_from_file(path, cache="none", unsafe=True, **trusted)
 
 
 def load_roles(loader):
-    """Return the roles of the collection that say which variables they take."""
+    """Return the roles of the collection that have argument specs."""
     roles = []
     for name in sorted(os.listdir(ROLES)):
         path = os.path.join(ROLES, name)
@@ -58,7 +58,7 @@ def load_roles(loader):
 
 
 class HostInput:
-    """The variables of one host, role defaults included, and the means to template them."""
+    """The variables of one host, including role defaults, with a templar."""
 
     def __init__(self, templar, hostvars, host, defaults, extra=None):
         self.given = hostvars.raw_get(host)
@@ -66,7 +66,7 @@ class HostInput:
         self._variables["hostvars"] = hostvars
         self._variables.update(extra or {})
         self._parent = templar
-        # Made when it is needed: for most hosts another one has been asked already.
+        # Created on demand, because most values are already known from another host.
         self._own = None
         # Rules share conditions, and Ansible compiles an expression anew each time.
         self._evaluated = {}
@@ -81,23 +81,23 @@ class HostInput:
         return self._parent.copy_with_new_env(available_variables=dict(self._variables, **extra))
 
     def settle(self, values):
-        """Take these values, of the types that the roles ask for, in place of the templates and texts they come from."""
+        """Replace templates and texts by these values of the requested types."""
         self._variables.update(values)
         self._own, self._evaluated = None, {}
 
     def raw(self, name):
-        """Return what a variable has been set to."""
+        """Return the untemplated value of a variable."""
         return self._variables[name]
 
     def __contains__(self, name):
         return name in self._variables
 
     def value(self, name):
-        """Return the templated value of a variable; raises what the template engine raises."""
+        """Return the templated value of a variable; raises the errors of the template engine."""
         return self._templar.template(self._variables[name])
 
     def depends_on_the_run(self, name):
-        """Tell whether the text of a variable names something that is only known during the run."""
+        """Return whether the text of a variable refers to a value that is known only during the run."""
         return any(fact in repr(self._variables[name]) for fact in RUNTIME_FACTS)
 
     def evaluate(self, expression, **extra):
@@ -116,22 +116,22 @@ class HostInput:
         return templar.template("{{ %s }}" % expression)
 
     def template(self, text, **extra):
-        """Return a text of the collection's own files with its expressions filled in."""
+        """Return a templated text of the collection's files."""
         return self._with(extra).template(text)
 
 
 class Shared:
-    """What was found out once for all hosts that have the same.
+    """Results shared by all hosts with the same values.
 
-    Compiling an expression takes far longer than anything else here, and hosts of a cluster differ in next to nothing. So values and
+    Compiling an expression takes much longer than anything else here, and hosts of a cluster differ very little. So values and
     truths are kept by key(): what a variable's own text says, and what the variables say that it names.
     """
 
-    # The same for all hosts of a run.
+    # Equal for all hosts of a run.
     CONSTANT = frozenset(("groups", "hostvars", "omit", "playbook_dir", "inventory_dir", "inventory_file", "ansible_version", "environment"))
-    # What Ansible sets by itself: a default that is made of nothing else is as good as one that is made of nothing.
+    # Variables that Ansible sets: a default that uses only these counts as constant.
     MAGIC = CONSTANT.union(("inventory_hostname", "inventory_hostname_short", "group_names"))
-    # By these an expression reads what its text does not name.
+    # Names that make an expression read variables that are not in its text.
     OF_THE_HOST = frozenset(("vars", "lookup", "query", "q", "random", "now"))
 
     OF_THE_MOMENT = OF_THE_HOST - {"vars"}
@@ -155,9 +155,9 @@ class Shared:
         return self._numbers.setdefault(thing, len(self._numbers))
 
     def _about(self, raw):
-        """Return (what equal values share, whether it is no template, the words in its templates, whether it is from a vault)."""
+        """Return (key of equal values, whether it is not a template, the words in its templates, whether it is from a vault)."""
         known = self._facts.get(id(raw))
-        # The value is kept, too, as another one may come to stand at its place.
+        # The value is kept too, because its memory address could be reused.
         if known is None or known[0] is not raw:
             texts = []
             secret = _collect(raw, texts)
@@ -166,18 +166,18 @@ class Shared:
             try:
                 print_of_it = self._number((type(raw).__name__, getattr(raw, "_ciphertext", None) or repr(raw)))
             except AnsibleError:
-                # A vault that cannot be opened says so when it is read.
+                # A vault that cannot be decrypted fails when it is read.
                 print_of_it = self._number(("", id(raw)))
             known = self._facts[id(raw)] = (raw, print_of_it, not templates and not secret, words, secret)
         return known[1:]
 
     def key(self, host, name):
-        """Return a number that hosts share for which the variable is the same."""
+        """Return a number that is equal for hosts with the same value of the variable."""
         keys = self._keys[host]
         if name not in keys:
             if name in self.CONSTANT:
                 return -1
-            # What names itself in a circle fails anyway.
+            # Circular references fail anyway.
             keys[name] = -2
             of_it, static, words, secret = self._about(self.hosts[host].raw(name))
             read = {name}
@@ -189,7 +189,7 @@ class Shared:
                     elif word in self.hosts[host]:
                         key = self.key(host, word)
                         inner.append((word, key))
-                        # A circle's other half is not worked out yet.
+                        # The other part of a circular reference is not known yet.
                         its_words, its_secret = self._reads.get(key, (frozenset(), False))
                         read |= its_words
                         secret = secret or its_secret
@@ -200,14 +200,14 @@ class Shared:
         return keys[name]
 
     def is_secret(self, host, name):
-        """Return whether a variable's value comes from a vault, directly or through the variables that it names."""
+        """Return whether a variable's value comes from a vault, directly or through other variables."""
         return name in self.hosts[host] and self._reads.get(self.key(host, name), (None, False))[1]
 
     def is_given(self, host, name):
         return name in self.hosts[host].given
 
     def unsteady(self, host, name):
-        """Return whether a variable may have another value each time: it reads the clock or the like, and nothing of the host."""
+        """Return whether a variable may change with each evaluation, because it reads the clock or the like, and nothing of the host."""
         read = self._reads.get(self.key(host, name), (frozenset(), False))[0]
         return not read.isdisjoint(self.OF_THE_MOMENT) and read.isdisjoint(self.NAMES_THE_HOST)
 
@@ -235,7 +235,7 @@ class Shared:
         return value
 
     def touched(self, host, names):
-        """Return those of the names whose value the inventory sets, or sets something that the default is made of."""
+        """Return the names whose value, or a variable in whose default, is set by the inventory."""
         given = set(self.hosts[host].given) - self.MAGIC
         found = set()
         for name in names:
@@ -244,12 +244,12 @@ class Shared:
         return found
 
     def words_of(self, host):
-        """Return the names that the templates in a host's variables read."""
+        """Return the names that the templates in a host's variables use."""
         inputs = self.hosts[host]
         return frozenset().union(*[self._about(raw)[2] for name, raw in inputs.given.items() if name not in self.CONSTANT])
 
     def settle(self, host, values):
-        """Take these values, of the types that the roles ask for, in place of the templates and texts they come from."""
+        """Replace templates and texts by these values of the requested types."""
         self._settled[host].update(values)
         for name, value in values.items():
             key = self.key(host, name)
@@ -258,7 +258,7 @@ class Shared:
             self._of_values[host][name] = self._of_keys[key]
 
     def _of_value(self, host, name):
-        """Return a number that hosts share for which a variable has the same value, as far as that is known."""
+        """Return a number that is equal for hosts with the same value of a variable, as far as known."""
         if name not in self._of_values[host]:
             return self.key(host, name)
         return self._of_values[host][name]
@@ -267,7 +267,7 @@ class Shared:
         """Return whether a Jinja expression is true on a host, None if it fails."""
         if expression not in self._words:
             self._words[expression] = sorted(set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", expression)))
-        # Of a value that is worked out, what came out counts: hosts differ in the text of a template more often than in its value.
+        # For computed values the result counts, because templates differ between hosts more often than their values.
         names = tuple((word, host if word in self.OF_THE_HOST else self._of_value(host, word)) for word in self._words[expression]
                       if word in self.OF_THE_HOST or word in self.hosts[host])
         key = (expression, names, repr(item))
@@ -284,12 +284,12 @@ class Shared:
 
 
 def _collect(raw, texts):
-    """Add the texts in a value to a list. Returns whether one of them is from a vault."""
+    """Append the texts in a value to a list. Returns whether one of them is from a vault."""
     if isinstance(raw, dict):
         return True in [_collect(inner, texts) for pair in raw.items() for inner in pair]
     if isinstance(raw, (list, tuple)):
         return True in [_collect(inner, texts) for inner in raw]
-    # EncryptedString, or AnsibleVaultEncryptedUnicode before ansible-core 2.19; a file that is encrypted as a whole leaves a tag.
+    # EncryptedString, or AnsibleVaultEncryptedUnicode before ansible-core 2.19. A file that is encrypted as a whole adds a tag.
     if hasattr(raw, "_ciphertext"):
         return True
     if isinstance(raw, str):
@@ -298,7 +298,7 @@ def _collect(raw, texts):
 
 
 def _plain(value):
-    """Return a value with all that is templated late in it templated now."""
+    """Return a value with all lazy templates in it evaluated."""
     if isinstance(value, dict):
         return {_plain(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -306,7 +306,7 @@ def _plain(value):
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, str) and "{" in value:
-        # Whether it is a template is told by a mark that a plain copy would not have.
+        # A trust mark shows whether it is a template. A plain copy would lose it.
         return value
     for kind in (str, int, float):
         if isinstance(value, kind):

@@ -75,9 +75,9 @@ def test_what_is_loose_is_held_again(host, role):
 
 @pytest.mark.parametrize("variables, said", [
     ({"nvidia_driver_version": "550.54.99"}, "no driver 550.54.99: available versions of nvidia-smi: 550.54.15-1"),
-    pytest.param({"nvidia_driver_source": "distribution"}, "a driver is there already from packages of NVIDIA's repository", marks=pytest.mark.acceptance),
+    pytest.param({"nvidia_driver_source": "distribution"}, "a driver from packages of NVIDIA's repository is installed", marks=pytest.mark.acceptance),
     pytest.param({"nvidia_driver_source": "runfile", "nvidia_driver_runfile_url": "file:///nowhere.run"},
-                 "a driver is there already from packages of NVIDIA's repository", marks=pytest.mark.acceptance),
+                 "a driver from packages of NVIDIA's repository is installed", marks=pytest.mark.acceptance),
 ])
 def test_what_can_not_be_is_refused_and_changes_nothing(host, role, variables, said):
     before = driver(host)
@@ -92,9 +92,9 @@ def test_gpus_that_need_the_other_kernel_module(host, role):
     device = "/sys/bus/pci/devices/0000:01:00.0/device"
     try:
         host.run_expect([0], f"echo 0x2901 > {device}")
-        assert "works with the open one alone" in role(nvidia_driver_version="570", nvidia_driver_kernel_module="proprietary").text
+        assert "works only with the open one" in role(nvidia_driver_version="570", nvidia_driver_kernel_module="proprietary").text
         host.run_expect([0], f"echo 0x1db6 > {device}")
-        assert "works with the proprietary one alone" in role(nvidia_driver_version="570", nvidia_driver_kernel_module="open").text
+        assert "works only with the proprietary one" in role(nvidia_driver_version="570", nvidia_driver_kernel_module="open").text
     finally:
         host.run_expect([0], f"echo 0x2330 > {device}")
 

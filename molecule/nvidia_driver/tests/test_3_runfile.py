@@ -47,7 +47,7 @@ def test_file_that_is_another_is_refused(host, role):
 def test_packages_over_an_installers_files_are_refused(host, role):
     run = role(nvidia_driver_source="nvidia_repository", nvidia_driver_version="550")
     assert run.code != 0 and run.changed == 0
-    assert "a driver is there already from NVIDIA's installer" in run.text and "nvidia-uninstall" in run.text
+    assert "a driver from NVIDIA's installer is installed" in run.text and "nvidia-uninstall" in run.text
 
 
 def test_teardown_leaves_what_was_there(host, role):

@@ -93,7 +93,7 @@ def test_mpi_that_cannot_be_kept_is_refused_before_anything_is_built(host, role)
     before = images(host)
     run = role(training_image_base="site/pytorch:without_mpi", **ROLE)
     assert run.code != 0 and images(host) == before
-    assert "the Horovod of site/pytorch:without_mpi has controllers.mpi, and it can't be kept: the base has no mpicxx" in run.text
+    assert "the Horovod of site/pytorch:without_mpi has controllers.mpi, but it cannot be kept: the base has no mpicxx" in run.text
     assert 'set HOROVOD_WITHOUT_MPI to \\"1\\" in training_image_build_variables' in run.text
 
 

@@ -220,7 +220,7 @@ def test_the_rule_of_the_readme(tmp_path):
 def test_a_rule_that_is_misspelt_is_an_error(tmp_path):
     own = tmp_path / "rules.yml"
     own.write_text("host_rules:\n  - {id: x, severity: fatal, stage: host, that: 'true', expected: '', found: '', source: '', fix: ''}\n", encoding="utf-8")
-    with pytest.raises(judge_hosts.AnsibleError, match="rules.yml: rule x: severity is block or warn"):
+    with pytest.raises(judge_hosts.AnsibleError, match="rules.yml: rule x: severity must be block or warn"):
         judge(a_host("a", "10.0.0.11"), rules=[str(own)])
     with pytest.raises(judge_hosts.AnsibleError, match="the file does not exist"):
         judge(a_host("a", "10.0.0.11"), rules=[str(tmp_path / "none.yml")])

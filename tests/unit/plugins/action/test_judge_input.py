@@ -376,7 +376,7 @@ def test_a_lab_that_does_not_exist_is_one_line(judge):
     ("preflight_rules_files", "host_rules: [\n", "no YAML: line "), ("preflight_rules_files", "", "no list host_rules"),
     ("preflight_rules_files", "rules: []\n", "no list host_rules"), ("preflight_rules_files", "host_rules:\n  - {id: ours, that: 'true'}\n", "rule ours: no key expected, fix"),
     ("preflight_rules_files", "host_rules:\n  - {id: ours, otherwise: none}\n  - {id: ours, that: 'a =='}\n", "rule ours: no key"),
-    ("preflight_compat_facts", "cuda: {driver_branchs: []}\n", "did you mean cuda.driver_branches?"), ("preflight_compat_facts", "- a\n", "no dictionary of facts"),
+    ("preflight_compat_facts", "cuda: {driver_branchs: []}\n", "did you mean cuda.driver_branches?"), ("preflight_compat_facts", "- a\n", "it is not a dictionary"),
 ])
 def test_a_file_of_the_sites_own_that_is_wrong_inside(judge, tmp_path, name, text, said):
     path = tmp_path / "own.yml"

@@ -70,7 +70,7 @@ def test_nothing_says_what_it_should_be():
 @pytest.mark.parametrize("tail, reason", [
     (["x", "trainyard: failed: rank 0 on host node-a ended with exit code 1. Log: l", "trainyard: result: r"], "rank 0 on host node-a ended with exit code 1. Log: l"),
     (["something else"], "something else"),
-    ([], "the job left no answer"),
+    ([], "the job left no result"),
 ])
 def test_job_that_left_nothing(tail, reason):
     checks = measured({}, HOSTS, tail)

@@ -45,12 +45,12 @@ def test_kernel_module_by_generation(generation, version, kind):
 
 
 @pytest.mark.parametrize("generations, version, kernel_module, problem", [
-    (["Blackwell"], "570", "proprietary", "nvidia_driver_kernel_module is proprietary, but Blackwell (10de:2901) works with the open one alone"),
-    (["Volta"], "570", "open", "nvidia_driver_kernel_module is open, but Volta (10de:1db6) works with the proprietary one alone"),
-    (["Kepler"], "470", "open", "works with the proprietary one alone"),
-    (["Pascal", "Blackwell"], "580", "auto", "Blackwell (10de:2901) needs the open kernel module, which does not drive Pascal (10de:15f8)"),
-    (["fffe"], "570", "auto", "the facts don't know an unknown GPU (10de:fffe)"),
-    (["Turing"], "470", "open", "driver 470 has no open kernel module, which begins with 515"),
+    (["Blackwell"], "570", "proprietary", "nvidia_driver_kernel_module is 'proprietary', but Blackwell (10de:2901) works only with the open one"),
+    (["Volta"], "570", "open", "nvidia_driver_kernel_module is 'open', but Volta (10de:1db6) works only with the proprietary one"),
+    (["Kepler"], "470", "open", "works only with the proprietary one"),
+    (["Pascal", "Blackwell"], "580", "auto", "Blackwell (10de:2901) needs the open kernel module, but that does not support Pascal (10de:15f8)"),
+    (["fffe"], "570", "auto", "an unknown GPU (10de:fffe) is not in the compatibility data"),
+    (["Turing"], "470", "open", "driver 470 has no open kernel module, which exists from 515 on"),
 ])
 def test_kernel_modules_that_are_refused(generations, version, kernel_module, problem):
     assert problem in plan(host(*generations), version=version, kernel_module=kernel_module)["problems"][0]
@@ -79,7 +79,7 @@ def test_fabric_manager_comes_with_an_nvswitch_alone():
     assert told["fabric_manager"] and [names[-1] for names in told["families"]] == ["nvidia-fabricmanager-<BR>"] * 2 + ["nvidia-fabricmanager"] * 2
     assert plan(host("Hopper", nvswitches=4), fabric_manager="never")["fabric_manager"] is False
     assert "no Fabric Manager" in plan(host("Hopper", nvswitches=4), source="distribution")["problems"][0]
-    assert "NVIDIA's installer doesn't bring" in plan(host("Hopper"), source="runfile", version="570.172.08", fabric_manager="always")["problems"][0]
+    assert "NVIDIA's installer does not include" in plan(host("Hopper"), source="runfile", version="570.172.08", fabric_manager="always")["problems"][0]
 
 
 def test_headers_of_the_kernel_that_runs_and_of_the_next():
@@ -109,7 +109,7 @@ def test_a_driver_from_elsewhere_is_refused(source, there, ways):
     sources = ["nvidia_repository"] if any(entry["by_nvidia"] for entry in there.values()) else ["distribution"]
     told = plan(host("Hopper", packages=dict(there, **{"nvidia-container-toolkit": package("1.17.7-1", by_nvidia=True)}), driver_sources=sources),
                 source=source, version="550.54.15")
-    assert "a driver is there already from" in told["problems"][0] and "(%s)" % ways in told["problems"][0]
+    assert "is installed, but nvidia_driver_source is" in told["problems"][0] and "(%s)" % ways in told["problems"][0]
 
 
 def test_a_driver_of_another_apt_source_is_refused_or_stays_and_the_source_is_kept_out():
@@ -117,7 +117,7 @@ def test_a_driver_of_another_apt_source_is_refused_or_stays_and_the_source_is_ke
                  foreign_sources=[{"uri": "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu", "origin": "LP-PPA-graphics-drivers",
                                   "own_origin": True}])
     told = plan(there, source="distribution", version="535")
-    assert "from packages of another apt source, such as a PPA, and nvidia_driver_source is distribution" in told["problems"][0]
+    assert "from packages of another apt source, such as a PPA is installed, but nvidia_driver_source is 'distribution'" in told["problems"][0]
     assert "apt-get purge nvidia-utils-570" in told["problems"][0]
     assert "Pin: release o=LP-PPA-graphics-drivers\nPin-Priority: -1\n" in told["keep_out"]
     assert plan(there, source="distribution", version="recommended")["stays"] == "570.172.08 from packages of another apt source, such as a PPA"
@@ -136,7 +136,7 @@ def test_a_driver_that_is_there_stays_unless_one_is_asked_for():
 
 def test_an_installers_driver_below_packages_is_refused():
     told = plan(host("Hopper", driver_sources=["runfile"]))
-    assert "a driver is there already from NVIDIA's installer" in told["problems"][0] and "(nvidia-uninstall)" in told["problems"][0]
+    assert "a driver from NVIDIA's installer is installed" in told["problems"][0] and "(nvidia-uninstall)" in told["problems"][0]
 
 
 def test_a_host_is_as_asked_by_what_it_has():
@@ -167,7 +167,7 @@ def test_what_is_recommended():
     # The last branch for these.
     assert recommended_branches(facts, ["Volta", "Hopper"]) == ["580"]
     assert plan(host("Volta"), version="recommended")["asked"] == ["580"]
-    assert "no branch that is supported drives all GPUs" in plan(host("Kepler"), version="recommended")["problems"][0]
+    assert "no supported branch supports all GPUs" in plan(host("Kepler"), version="recommended")["problems"][0]
     told = plan(host("Hopper"), source="distribution", version="recommended")
     assert (told["asked"], told["recommended_by"]) == ([""], "nvidia-detect")
     assert plan(host("Kepler"), source="distribution", version="recommended", recommended="470")["asked"] == ["470"]

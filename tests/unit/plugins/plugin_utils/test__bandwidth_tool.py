@@ -29,7 +29,7 @@ PLAN = {"asked": {"fraction": 0.7, "min_busbw_gb_s": 0.0, "peer_fraction": 0.6, 
     ({"a": 1}, NGC, {}, "torch", "one GPU alone"),
     (EIGHT, ["all_reduce_perf", "mpirun", "torch"], {}, "torch", "a build with MPI"),
     (EIGHT, ["all_reduce_perf", "mpi", "torch"], {}, "torch", "needs mpirun"),
-    (EIGHT, ["torch"], {"on_host": True}, "torch", "does not reach from host to host"),
+    (EIGHT, ["torch"], {"on_host": True}, "torch", "cannot run across hosts"),
     ({"a": 8, "b": 4}, NGC, {}, "torch", "a 8, b 4"),
     ({"a": 8, "b": 0}, NGC, {}, "torch", "a GPU on every host"),
     (EIGHT, NGC, {"problems": {"mpirun": ["interfaces differ"]}}, "torch", "interfaces differ"),
@@ -124,7 +124,7 @@ def test_ranks_that_are_missing_and_a_tool_that_did_not_start(log):
     # How much a run that did not end must have moved is not known.
     others = [checks[key] for key in checks if key[0] in ("gpus-busy", "fabric-counters", "nccl-transport")]
     assert {check["verdict"] for check in others} == {"skipped"} and len(others) == 5
-    assert {check["found"].partition(": ")[2] for check in others} == {"all_reduce_perf did not come to its end"}
+    assert {check["found"].partition(": ")[2] for check in others} == {"all_reduce_perf did not complete"}
 
 
 def test_transport_comes_from_the_tools_own_log(log):
@@ -163,7 +163,7 @@ def test_counters_around_the_run_of_all_hosts(log, gb, verdict):
 
 
 @pytest.mark.parametrize("after, found", [
-    ({"a": moved(170)}, "not read: the host could not be asked after the run"),
+    ({"a": moved(170)}, "not read: the host did not answer after the run"),
     ({"a": moved(170), "b": moved(170, cards=[dict(CARDS[0], name="mlx5_1")])}, "not read: before the run the fabric's cards were mlx5_0, after it mlx5_1"),
     ({"a": moved(170), "b": moved(170, counters=None)}, "mlx5_0 has no readable counters"),
 ])
@@ -237,13 +237,13 @@ def test_the_blame_of_the_job_and_the_verdict_of_all_reduce_perf(log):
 
 @pytest.mark.parametrize("job, tail, note", [
     ({}, ["trainyard: failed: rank 3 ended with exit code 1", "x"],
-     "PyTorch's job, which looks for the host or link to blame, has measured nothing: rank 3 ended with exit code 1"),
-    ({}, [], "PyTorch's job, which looks for the host or link to blame, has measured nothing: the job left no answer"),
+     "PyTorch's job, which searches for a suspect host or link, has measured nothing: rank 3 ended with exit code 1"),
+    ({}, [], "PyTorch's job, which searches for a suspect host or link, has measured nothing: the job left no result"),
     (dict(JOB, blame=[], suspect=[], note="no host and no link stands out"), [],
-     "PyTorch's job looked for the host or link to blame: no host and no link stands out"),
-    (dict(JOB, blame=[], suspect=[], note=_bandwidth.BROKE_OFF), [], "PyTorch's job looked for the host or link to blame: the job did not complete"),
+     "PyTorch's job searched for a suspect host or link: no host and no link stands out"),
+    (dict(JOB, blame=[], suspect=[], note=_bandwidth.BROKE_OFF), [], "PyTorch's job searched for a suspect host or link: the job did not complete"),
     (dict(JOB, blame=[], suspect=[], runs=[run_of_job("cluster", ["a", "b"], 21.5)]), [],
-     "by PyTorch's all-reduce the same hosts pass, with 21.5 GB/s together, so that no host and no link was looked for"),
+     "with PyTorch's all-reduce the same hosts pass, with 21.5 GB/s together, so no search for a host or link was made"),
 ])
 def test_no_blame_has_a_reason(log, job, tail, note):
     found = _bandwidth_tool.with_search(slow(log), job, tail)

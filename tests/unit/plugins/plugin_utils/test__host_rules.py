@@ -27,10 +27,10 @@ def test_good_rules():
 
 
 @pytest.mark.parametrize("change, said", [
-    ({"fixx": "x"}, "rule x: unknown key 'fixx' (did you mean fix?)"), ({"severity": "fatal"}, "rule x: severity is block or warn"),
-    ({"stage": "moon"}, "stage is host or cluster"), ({"when": "false"}, "when and otherwise belong together"), ({"fix": None, "id": 12}, "quote it"),
-    ({"needs": ["x"]}, "rule x: needs is no dictionary"), ({"that": "a =="}, "rule x: that is no Jinja expression: "), ({"fix": "{{ a"}, "fix is no Jinja text: "),
-    ({"needs": {"a b": "x"}}, "needs is no Jinja expression"),
+    ({"fixx": "x"}, "rule x: unknown key 'fixx' (did you mean fix?)"), ({"severity": "fatal"}, "rule x: severity must be block or warn"),
+    ({"stage": "moon"}, "stage must be host or cluster"), ({"when": "false"}, "when and otherwise must be used together"), ({"fix": None, "id": 12}, "quote it"),
+    ({"needs": ["x"]}, "rule x: needs must be a dictionary"), ({"that": "a =="}, "rule x: that is not a Jinja expression: "), ({"fix": "{{ a"}, "fix is not a Jinja text: "),
+    ({"needs": {"a b": "x"}}, "needs is not a Jinja expression"),
 ])
 def test_a_rule_that_is_misspelt(change, said):
     assert said in problem_of_rule(dict(RULE, **change))
@@ -38,13 +38,13 @@ def test_a_rule_that_is_misspelt(change, said):
 
 def test_missing_keys():
     assert problem_of_rule({"id": "x", "that": "true"}) == "rule x: no key expected, fix, found, severity, source, stage"
-    assert problem_of_rule("x") == "a rule is no dictionary: 'x'" and problem_of_rule({}).startswith("rule without id: no key ")
+    assert problem_of_rule("x") == "a rule is not a dictionary: 'x'" and problem_of_rule({}).startswith("rule without id: no key ")
 
 
 @pytest.mark.parametrize("table, said", [
     (None, "no list host_rules"), ("x", "no list host_rules"), ([RULE], "no list host_rules"), ({"host_rules": {}}, "no list host_rules"),
     ({"host_rules": []}, "no list host_rules"), ({"rules": [RULE]}, "no list host_rules"), ({"host_rules": [RULE], "lett": {}}, "unknown key 'lett' (did you mean let?)"),
-    ({"host_rules": [RULE], "let": []}, "let is no dictionary"), ({"host_rules": [RULE], "let": {"a": "b +"}}, "let.a is no Jinja expression"),
+    ({"host_rules": [RULE], "let": []}, "let is not a dictionary"), ({"host_rules": [RULE], "let": {"a": "b +"}}, "let.a is not a Jinja expression"),
     ({"host_rules": [RULE, dict(RULE, id="y", stage="x")]}, "rule y: "),
 ])
 def test_a_file_that_is_no_table(table, said):
@@ -60,10 +60,10 @@ def test_good_facts(more):
 
 
 @pytest.mark.parametrize("more, said", [
-    ([], "no dictionary"), ("x", "no dictionary"), ({"cudda": {}}, "unknown key cudda (did you mean cuda?)"),
-    ({"kubernetes": {}}, "unknown key kubernetes; known are container_toolkit, "), ({"cuda": []}, "cuda is no dictionary"),
+    ([], "not a dictionary"), ("x", "not a dictionary"), ({"cudda": {}}, "unknown key cudda (did you mean cuda?)"),
+    ({"kubernetes": {}}, "unknown key kubernetes; known are container_toolkit, "), ({"cuda": []}, "cuda is not a dictionary"),
     ({"cuda": {"driver_branchs": []}}, "unknown key cuda.driver_branchs (did you mean cuda.driver_branches?)"),
-    ({"cuda": {"driver_branches": {"branch": 1}}}, "cuda.driver_branches is no list"), ({"cuda": {"driver_branches": ["570"]}}, "cuda.driver_branches[0] is no dictionary"),
+    ({"cuda": {"driver_branches": {"branch": 1}}}, "cuda.driver_branches is not a list"), ({"cuda": {"driver_branches": ["570"]}}, "cuda.driver_branches[0] is not a dictionary"),
 ])
 def test_facts_that_would_break_later(more, said):
     assert said in problem_of_facts(more, FACTS)

@@ -64,20 +64,20 @@ def test_a_build_variable_of_the_user_s_takes_a_part_away():
     made = plan(build_variables={"HOROVOD_WITHOUT_MPI": "1"})
     assert "mpi" not in made["requires"]["controllers"] + made["requires"]["tensor_operations"] and made["problems"] == []
     assert made["variables"]["HOROVOD_WITHOUT_MPI"] == "1" and "HOROVOD_WITH_MPI" not in made["variables"]
-    assert any("HOROVOD_WITHOUT_MPI in training_image_build_variables takes it away" in line for line in made["report"])
+    assert any("HOROVOD_WITHOUT_MPI in training_image_build_variables disables it" in line for line in made["report"])
 
 
 @pytest.mark.parametrize("value", ["0", 0, "", "true", True, None])
 def test_only_1_takes_a_part_away(value):
     made = plan(build_variables={"HOROVOD_WITHOUT_MPI": value, "HOROVOD_WITHOUT_PYTORCH": value})
     assert "mpi" in made["requires"]["controllers"] and "pytorch" in made["requires"]["frameworks"]
-    assert made["variables"]["HOROVOD_WITH_MPI"] == "1" and not any("takes it away" in line for line in made["report"])
+    assert made["variables"]["HOROVOD_WITH_MPI"] == "1" and not any("disables it" in line for line in made["report"])
     assert "mpi" not in plan(build_variables={"HOROVOD_WITHOUT_MPI": 1})["requires"]["controllers"]
 
 
 def test_mpi_that_cannot_be_compiled_is_refused_and_the_way_out_is_named():
     text = " ".join(plan(probe(mpi_compiler=False))["problems"])
-    assert "has controllers.mpi, and it can't be kept: the base has no mpicxx" in text
+    assert "has controllers.mpi, but it cannot be kept: the base has no mpicxx" in text
     assert 'set HOROVOD_WITHOUT_MPI to "1" in training_image_build_variables' in text
 
 
@@ -85,12 +85,12 @@ def test_nccl_that_cannot_be_compiled_is_refused():
     had = horovod("frameworks.pytorch", "tensor_operations.nccl")
     requires = {"frameworks": ["tensorflow", "pytorch"], "controllers": ["gloo"], "tensor_operations": []}
     text = " ".join(plan(probe(versions={"cuda": None}), had, requires=requires)["problems"])
-    assert "has tensor_operations.nccl, and it can't be kept: the base has no CUDA compiler" in text
+    assert "has tensor_operations.nccl, but it cannot be kept: the base has no CUDA compiler" in text
 
 
 def test_ddl_is_refused_unless_the_variables_build_it():
     had = horovod("frameworks.tensorflow", "tensor_operations.ddl")
-    assert "tensor_operations.ddl, and it can't be kept" in plan(had=had)["problems"][0]
+    assert "tensor_operations.ddl, but it cannot be kept" in plan(had=had)["problems"][0]
     assert plan(had=had, build_variables={"HOROVOD_GPU_ALLREDUCE": "DDL"})["problems"] == []
 
 
@@ -102,7 +102,7 @@ def test_a_framework_that_the_base_has_lost_is_no_loss():
 
 def test_a_table_that_cannot_be_had_is_told():
     made = plan(had=horovod(available=False, cause="import_error"))
-    assert made["kept"] == [] and "isn't known" in made["report"][0] and "import_error" in made["report"][0]
+    assert made["kept"] == [] and "are unknown" in made["report"][0] and "import_error" in made["report"][0]
     assert plan(had=horovod(available=False, cause="not_installed"))["report"][0].startswith("NCCL ")
 
 
