@@ -181,7 +181,11 @@ class ActionModule(ActionBase):
         paths = {role.name: role.path for role in roles}
         filled = []
         for rule in rules:
-            if rule["kind"] == "ids":
+            if rule["kind"] == "ids" and rule["ids"] == "verify":
+                checks = load_data(self._loader, os.path.join(paths["verify"], "meta", "checks.yml"))["checks"]
+                # Those that need trouble report a host that does not answer: they are neither required nor overruled.
+                rule = dict(rule, ids=frozenset(check["id"] for check in checks if check.get("needs") != "trouble"))
+            elif rule["kind"] == "ids":
                 files = [os.path.join(paths[rule["ids"]], "meta", name) for name in ("host_rules.yml", "compat_rules.yml")]
                 own = {path for its in values.values() for path in its.get("preflight_rules_files", []) if kinds.is_file(path)}
                 if any(self._problem("preflight_rules_files", path) for path in own):

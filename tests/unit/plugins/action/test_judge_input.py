@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ from ansible.vars.manager import VariableManager
 
 from ansible_collections.trainyard.gpu.plugins.action import judge_input
 from ansible_collections.trainyard.gpu.plugins.action.judge_input import ActionModule
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import load_data, load_roles
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES, load_data, load_roles
 
 
 class Judge:
@@ -81,8 +82,13 @@ def test_checks_of_verify_by_their_ids(judge):
     assert judge(cluster(good))["findings"] == []
     (one, two) = judge(cluster(first={"verify_required": ["free-space", "typo", "host-unreachable"]}))["findings"]
     assert [(entry["id"], entry["host"], entry["found"], entry["source"]) for entry in (one, two)] == [
-        ("input-rule", "server-a", "typo", "verify_required[1]"), ("input-rule", "server-a", "host-unreachable", "verify_required[2]")]
+        ("input-ids", "server-a", "typo", "verify_required[1]"), ("input-ids", "server-a", "host-unreachable", "verify_required[2]")]
     assert one["expected"] == "the ID of a check" and "README of role verify" in one["fix"]
+    published = [str(check["id"]) for check in data(os.path.join(ROLES, "verify/meta/checks.yml"))["checks"]]
+    refused = {"host-unreachable", "python-version"}
+    assert len(published) > 20 and judge(cluster({"verify_required": [name for name in published if name not in refused]}))["findings"] == []
+    assert problems(judge(cluster({"verify_overrule": dict.fromkeys(published, "skip")}))) == {("input-ids", "verify_overrule")}
+    assert judge(cluster({"verify_overrule": {name: "skip" for name in published if name not in refused}}))["findings"] == []
 
 
 @pytest.mark.parametrize("name, value, check_id, allowed", [
@@ -139,7 +145,7 @@ def test_checks_of_verify_by_their_ids(judge):
     ("preflight_fail_on", "never", "input-choice", "block, warn"),
     ("preflight_overrule", {"drv-branch-eol": "off"}, "input-rule", "skip, warn or block"),
     ("verify_overrule", {"gpu-ecc": "off"}, "input-rule", "skip, warn or block"),
-    ("verify_overrule", {"gpu-ec": "skip"}, "input-rule", "IDs of checks"),
+    ("verify_overrule", {"gpu-ec": "skip"}, "input-ids", "IDs of checks"),
     ("verify_overrule", {"bandwidth-cluster": "warn", "gpu-ecc": "warn"}, "input-rule", "only skip for bandwidth-host, bandwidth-cluster"),
     ("verify_overrule", {"gpus-busy": "block"}, "input-rule", "only skip for bandwidth-host, bandwidth-cluster"),
     ("preflight_compat_facts", "facts.yml", "input-file", "absolute path"),
