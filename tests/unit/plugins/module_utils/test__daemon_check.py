@@ -36,8 +36,8 @@ class Module:
 
 
 @pytest.mark.parametrize("content, found, warned", [
-    ('{"debug": true}', "", ""), ("", "", "the file is empty, which older versions of Docker do not accept; write {} into it, or remove it"),
-    (" \n", "", "the file is empty"), ('{"debug": true,\n}', "line 2, column 1", ""), ("[]", "no JSON object", ""),
+    ('{"debug": true}', "", ""), ("", "", "the file is empty, but older versions of Docker do not accept that; write {} into it, or remove it"),
+    (" \n", "", "the file is empty"), ('{"debug": true,\n}', "line 2, column 1", ""), ("[]", "not a JSON object", ""),
     ('{"bip": "x", "mtu": -1, "log-driver": "nope"}', "bip: 'x' is not an address with its prefix, such as 172.26.0.1/16; mtu: -1 is below 0",
      "log-driver: 'nope' is not"),
 ])
@@ -73,7 +73,7 @@ def test_dockerd_is_asked(tmp_path, monkeypatch):
     path.write_text("", encoding="utf-8")
     Host.said = "unable to configure the Docker daemon with file /tmp/y: EOF\n"
     assert daemon_config_state(Host(), str(path)) == (
-        f"{path}: the file is empty, which this version of Docker does not accept; write {{}} into it, or remove it", [])
+        f"{path}: the file is empty, but this version of Docker does not accept that; write {{}} into it, or remove it", [])
     Host.said = "dockerd needs to be started with root privileges.\n"
     assert daemon_config_state(Host(), str(path)) == ("", [])
     # What it reads without a word.

@@ -200,7 +200,7 @@ CLOSED = "a</process_name>\n<used_memory>1 MiB</used_memory>\n</process_info></p
 def test_a_name_that_ends_the_document(command):
     """What follows may be the name, and may be nvidia-smi's, so nothing of it counts."""
     text = with_process(command)
-    with pytest.raises(ParseError, match="stands beside the document|2 documents"):
+    with pytest.raises(ParseError, match="is outside of the document|2 documents"):
         parse_query(text)
     assert lost_gpus(text) == [] and why_no_answer(1, text, "") == ("unknown", "nothing (exit code 1)")
     # What nvidia-smi said before it does count, and what it said on the other stream.
@@ -274,13 +274,13 @@ def test_gpus_that_are_counted_and_not_described():
     for count in (7, 9):
         assert parse_query(two_lost.replace(">8</attached_gpus>", ">%d</attached_gpus>" % count)).gpu_count == count
     for count in (6, 8, 10):
-        with pytest.raises(ParseError, match="attached_gpus is '%d', but the document describes 7 GPUs, and 2 GPUs can't be reached" % count):
+        with pytest.raises(ParseError, match="attached_gpus is '%d', but the document describes 7 GPUs, and 2 GPUs cannot be reached" % count):
             parse_query(two_lost.replace(">8</attached_gpus>", ">%d</attached_gpus>" % count))
     assert parse_query(one_less.replace(">8</attached_gpus>", ">7</attached_gpus>")).gpu_count == 7
 
 
 @pytest.mark.parametrize("text, said", [
-    (A100[: len(A100) // 2], "was cut"),
+    (A100[: len(A100) // 2], "is truncated"),
     (A100.replace("</gpu>", ""), "not well-formed in line"),
     (A100 + A100, "2 documents"),
     (A100.replace("<attached_gpus>1<", "<attached_gpus>0<"), "attached_gpus is '0'"),
