@@ -1,4 +1,4 @@
-"""What the installed dockerd says about its configuration file; these are words of 20.10 and 26.1."""
+"""dockerd's errors about its configuration file, with output of 20.10 and 26.1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_verdict(said, found):
     assert verdict(said) == found
 
 
-def test_flags():
+def test_the_options_of_the_unit():
     said = ("ExecStart={ path=/usr/sbin/dockerd ; argv[]=/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS ; "
             "ignore_errors=no ; pid=52 ; code=(null) ; status=0/0 }\n")
     assert flags_of(said) == ["-H", "fd://", "--containerd=/run/containerd/containerd.sock"]

@@ -1,4 +1,4 @@
-"""nvidia-smi -q -x: over what people have posted (tests/fixtures/nvidia-smi-xml, -fail), and over what they could have."""
+"""nvidia-smi -q -x: published outputs (tests/fixtures/nvidia-smi-xml, -fail), and possible variants of them."""
 
 import csv
 import hashlib
@@ -136,7 +136,7 @@ def test_every_failure_has_a_cause(name):
     # The mismatch is why nothing can be initialized.
     (18, "Failed to initialize NVML: Driver/library version mismatch\nNo devices were found", "driver_library_mismatch"),
 ])
-def test_other_words_and_none(rc, text, cause):
+def test_unknown_messages_are_classified_by_exit_code(rc, text, cause):
     found, evidence = why_no_answer(rc, text, "")
     assert found == cause and evidence
 
@@ -244,7 +244,7 @@ WITH_PROCESS = [dict(gpu, processes=0) for gpu in parse_query(with_process("pyth
     ("<attached_gpus>1<", "<attached_gpus>١<"),
     ("<sram_uncorrectable>0<", "<sram_uncorrectable>²<"), ("<minor_number>", "<minor_number>①"), ('<gpu id="0', '<gpu id="٠'),
 ])
-def test_odd_digits(old, new):
+def test_digits_of_other_scripts_are_rejected(old, new):
     assert A100.count(old)
     with pytest.raises(ParseError):
         parse_query(A100.replace(old, new))
@@ -288,7 +288,7 @@ def test_gpus_that_are_counted_and_not_described():
     (re.sub("(<gpu id=.*</gpu>)", r"\1\1", A100.replace("<attached_gpus>1<", "<attached_gpus>2<"), flags=re.DOTALL), "two GPUs have the uuid"),
     (A100.replace("<nvidia_smi_log>", "<nvidia_smi_log><!ENTITY a 'b'>"), "entities"),
 ])
-def test_what_is_refused(text, said):
+def test_invalid_documents_are_rejected(text, said):
     with pytest.raises(ParseError, match=re.escape(said)):
         parse_query(text)
 

@@ -41,7 +41,7 @@ def test_the_form_of_the_text_does_not_matter():
         (pem(FIRST).replace("AAEC", "A*EC"), "line 1: the certificate is not base64 text"),
     ],
 )
-def test_what_is_no_certificate_is_refused(text, message):
+def test_invalid_certificates_are_rejected(text, message):
     with pytest.raises(ParseError, match=message):
         certificates(text)
 

@@ -85,7 +85,7 @@ def test_stop_script_writes_the_result_after_the_stop_command(tmp_path):
         ("oom-kill killed KILL 12.5\n", 137, "oom-kill", "was killed by the kernel because memory was full"),
     ],
 )
-def test_results(text, rc, result, words):
+def test_results_of_units(text, rc, result, words):
     end = unit.parse_result(text)
     assert (end["rc"], end["result"]) == (rc, result)
     assert unit.describe_end(end, 60, 15) == words
