@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Users and groups as the host's own name service knows them: its files, and a directory where there is one."""
+"""Users and groups of the host's name service: its files, and a directory service if there is one."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def _found(function, key):
 
 
 def find_user(key):
-    """Return the entry of a user by name or number, None where there is none."""
+    """Return the entry of a user by name or number, None if there is none."""
     return _found(pwd.getpwnam if isinstance(key, str) else pwd.getpwuid, key)
 
 
 def find_group(key):
-    """Return the entry of a group by name or number, None where there is none."""
+    """Return the entry of a group by name or number, None if there is none."""
     return _found(grp.getgrnam if isinstance(key, str) else grp.getgrgid, key)
 
 
 def account_clashes(users, groups):
-    """Return those of C(users) and C(groups), {name: number}, whose name has another number on this host, or whose number has another name."""
+    """Return entries of C(users) and C(groups), {name: number}, whose name has another number on this host, or whose number has another name."""
     clashes = []
     for kind, asked, find, fields in (("user", users, find_user, ("pw_name", "pw_uid")), ("group", groups, find_group, ("gr_name", "gr_gid"))):
         for name, number in asked.items():

@@ -3,9 +3,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Apt's lists of sources, in both of their formats: which repositories they name, and their text without some of these.
+"""Apt's source files in both formats: the repositories in them, and their text without some of these.
 
-Two entries that name one repository with different keys stop all of apt, so an old one has to go before a new one comes.
+Apt fails completely if two entries name one repository with different keys, so an old entry must be removed before a new one is added.
 The image build uses it too: Python 3.6 with nothing but the standard library.
 """
 
@@ -18,7 +18,7 @@ _SWITCHED_OFF = ("no", "false", "without", "off", "disable", "0")
 
 
 def location(uri, suite="", architecture=""):
-    """Where a repository is, in one spelling: without scheme, credentials and slashes at its end; with the suite where that is a path."""
+    """Normalized location of a repository: without scheme, credentials and trailing slashes; with the suite if that is a path."""
     text = uri + ("/" + suite if suite.endswith("/") else "")
     text = re.sub(r"^[a-z+]+:/*(?:[^/@]*@)?", "", text.replace("$(ARCH)", architecture))
     host, _slash, path = text.partition("/")
@@ -26,7 +26,7 @@ def location(uri, suite="", architecture=""):
 
 
 def list_prefix(uri, suite):
-    """How apt begins the names of the files in /var/lib/apt/lists that are of one suite: InRelease or …_Packages follows."""
+    """Prefix of the names of a suite's files in /var/lib/apt/lists, followed by InRelease or …_Packages."""
     text = re.sub(r"^[a-z+]+:/*(?:[^/@]*@)?", "", uri.rstrip("/") + "/")
     if uri.startswith(("file:", "copy:")):
         text = "/" + text
@@ -35,13 +35,13 @@ def list_prefix(uri, suite):
 
 
 def _fields(paragraph):
-    """Fields of one paragraph, names in lower case; a comment may stand between the lines of a value."""
+    """Fields of one paragraph, names in lower case. Comments may be between the lines of a value."""
     text = "\n".join(line for line in paragraph.splitlines() if not line.startswith("#"))
     return {name.lower(): value.strip() for name, value in re.findall(r"^([\w-]+):(.*(?:\n[ \t].*)*)", text, re.MULTILINE)}
 
 
 def _paragraphs(text):
-    """The text in parts: paragraphs at even places, what parts them at odd ones."""
+    """The text in parts: paragraphs at even indexes, separators at odd ones."""
     return re.split(r"(\n(?:[ \t]*\n)+)", text)
 
 
@@ -63,9 +63,9 @@ def _of_line(line):
 
 
 def stanzas(path, text):
-    """A file's lines or paragraphs: C(types), C(uris), C(suites), C(components) and C(architectures), as lists, and C(signed_by), empty where none is named.
+    """A file's lines or paragraphs: C(types), C(uris), C(suites), C(components) and C(architectures), as lists, and C(signed_by), empty if none is named.
 
-    What is switched off isn't there.
+    Disabled entries are left out.
     """
     if path.endswith(".sources"):
         found = [_of_paragraph(paragraph) for paragraph in _paragraphs(text)[::2]]
@@ -80,12 +80,12 @@ def _entries_of(stanza, architecture):
 
 
 def entries(path, text, architecture=""):
-    """The repositories that a file names: C(uri), C(suite), C(location), and C(signed_by), empty where none is named. What is switched off isn't named."""
+    """The repositories that a file names: C(uri), C(suite), C(location), and C(signed_by), empty if none is named. Disabled entries are left out."""
     return [entry for stanza in stanzas(path, text) for entry in _entries_of(stanza, architecture)]
 
 
 def _paragraph_without(paragraph, architecture, unwanted):
-    """The paragraph, None where nothing is left of it, and the URIs that it has lost."""
+    """The remaining paragraph, None if it is empty, and the removed URIs."""
     found = _entries_of(_of_paragraph(paragraph), architecture)
     gone = list(dict.fromkeys(entry["uri"] for entry in found if unwanted(entry)))
     kept = [uri for uri in dict.fromkeys(entry["uri"] for entry in found) if uri not in gone]
@@ -97,7 +97,7 @@ def _paragraph_without(paragraph, architecture, unwanted):
 
 
 def without(path, text, unwanted, architecture=""):
-    """The file without the entries for which C(unwanted(entry)) is true: C(text), C(gone) (their URIs), C(empty), whether it names no repository now."""
+    """The file without the entries for which C(unwanted(entry)) is true: C(text), C(gone) (their URIs), C(empty), whether no repository is left."""
     gone, rest = [], []
     if path.endswith(".sources"):
         parts = _paragraphs(text)

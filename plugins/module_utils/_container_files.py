@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which of an image's programs and libraries were modified or deleted in a container that was made of it.
+"""Programs and libraries of an image that were modified or deleted in its container.
 
 Files that were added are no fault: the container toolkit adds mount points, Python its caches, and a user a package for an experiment. Neither is what lies
 outside of the program folders, such as /etc, /root, /var and /tmp: running programs write there.
@@ -18,7 +18,7 @@ import stat
 __all__ = ["FOLDERS", "changed_in_layers", "parse_diff"]
 
 FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr")
-# Documentation and caches of the desktop, Python's caches, and the driver's files, which the container toolkit places and links.
+# Documentation and desktop caches, Python's caches, and the driver's files, which the container toolkit adds and links.
 _HARMLESS = re.compile(r"^usr/share/|(^|/)__pycache__(/|$)|\.py[co]$|\.cache$"
                        r"|(^|/)(nvidia-|lib(cuda|nv|nvidia|EGL_nvidia|GLX_nvidia|GLESv\w*_nvidia|vdpau_nvidia)[^/]*\.so|libcudadebugger)")
 MOST = 20
@@ -43,7 +43,7 @@ def _lstat(path):
 
 
 def _below(lowers, name):
-    """The path of what the image has under that name, empty where it has nothing. C(lowers) are the image's layers, the last one first."""
+    """The image's path of that name, empty if it has none. C(lowers) are the image's layers, the last one first."""
     steps = name.split("/")
     for lower in lowers:
         path, hidden = lower, False
@@ -63,7 +63,7 @@ def _below(lowers, name):
 
 
 def _same(one, other):
-    """Whether a file that was written to has the content and permissions of before."""
+    """Whether a written file has its former content and permissions."""
     first, second = os.lstat(one), os.lstat(other)
     if stat.S_IFMT(first.st_mode) != stat.S_IFMT(second.st_mode):
         return False
@@ -79,7 +79,7 @@ def _walk(upper, lowers, name, found):
     folder = upper + "/" + name
     entries = {entry.name: entry for entry in os.scandir(folder)}
     if _is_opaque(folder):
-        # The folder was deleted and made again: what it does not have any more was the image's.
+        # The folder was deleted and created again, so files that it lacks were deleted.
         for lower in lowers:
             if os.path.isdir(lower + "/" + name):
                 found += [(name + "/" + inner, "deleted") for inner in sorted(os.listdir(lower + "/" + name))
@@ -104,7 +104,7 @@ def _walk(upper, lowers, name, found):
 
 
 def changed_in_layers(upper, lowers):
-    """[(path, V(modified) or V(deleted))] of a container on overlayfs, from the folder of its own layer and those of its image."""
+    """[(path, V(modified) or V(deleted))] of a container on overlayfs, from the folders of its own layer and of its image's layers."""
     found = []
     for name in FOLDERS:
         here = _lstat(upper + "/" + name)
@@ -118,7 +118,7 @@ def changed_in_layers(upper, lowers):
 
 
 def parse_diff(text):
-    """The same of what C(docker diff) prints. It names a folder too when something in it has changed, and a file that was only touched."""
+    """The same from the output of C(docker diff). It also lists folders whose content has changed, and files that were only touched."""
     rows = [(line[0], line[2:].lstrip("/")) for line in text.splitlines() if line[1:3] == " /"]
     parents = {os.path.dirname(path) for _kind, path in rows}
     found = []

@@ -2,23 +2,23 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whether something runs in the training container besides what keeps it running: the table of C(docker top) in, names out."""
+"""Processes in the training container other than those that keep it running: the table of C(docker top) in, names out."""
 
 from __future__ import annotations
 
 import re
 
-# For `docker top`. The command line comes last, as it may have blanks.
+# For `docker top`. The command line comes last, because it may contain blanks.
 COLUMNS = "pid,ppid,comm,args"
 INITS = ("docker-init", "tini", "catatonit", "dumb-init")
-# The one that listens, and those of a session or a login; what runs in a session is a process of its own.
+# The listening sshd, and those of a session or a login. Processes in a session are separate.
 SSHD = ("sshd", "sshd-session", "sshd-auth")
 SHELLS = ("sh", "dash", "bash", "ash", "busybox")
 ENTRYPOINT = "/usr/local/lib/trainyard/entrypoint"
 
 
 def busy_processes(table):
-    """Names of the processes that are neither init, nor the entrypoint, nor its sshd, nor what the entrypoint waits with.
+    """Names of the processes other than init, the entrypoint, its sshd, and the sleep of the entrypoint.
 
     A name alone does not tell: sh may be the entrypoint, a session or a job that is a script, and sleep may be the entrypoint's or a job's.
     """
@@ -40,7 +40,7 @@ def _is_entrypoint(name, arguments):
 
 
 def _serves(pid, parent, name, arguments, entrypoints, inits, processes):
-    """The entrypoint's own sleep, and its shell while it starts: one without a script and without processes of its own."""
+    """The entrypoint's sleep, and its shell at the start, which has no script and no child processes."""
     if parent in entrypoints and name == "sleep":
         return True
     bare = name in SHELLS and len(arguments.split()) == 1 and not any(each[0] == pid for each in processes.values())

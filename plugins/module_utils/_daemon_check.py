@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whether Docker can read its configuration file: the installed dockerd itself is asked, also where it has no C(--validate), which came with 23.0.
+"""Whether Docker can read its configuration file, as checked by the installed dockerd, even without C(--validate), which came with 23.0.
 
 It reads the file first of all. Started without privileges it then says what is wrong with the file, or that it needs to be root, before it has touched
 anything. What it would stumble over later is judged by C(_daemon_values).
@@ -22,25 +22,25 @@ __all__ = ["daemon_config_state", "flags_of", "verdict"]
 # An id without an account, so that no other process can read the copy.
 NOBODY = 65533
 _REFUSED = re.compile(r"unable to configure the Docker daemon with file \S+: (.+)|^(unable to parse logging level: .+|conflict labels for .+)$", re.MULTILINE)
-EMPTY = "the file is empty, which %s not accept; write {} into it, or remove it"
+EMPTY = "the file is empty, but %s not accept that; write {} into it, or remove it"
 
 
 def flags_of(exec_start):
-    """The options that the unit starts dockerd with, of C(systemctl show --property=ExecStart): an option cannot stand in both places."""
+    """The options of dockerd in the unit, from C(systemctl show --property=ExecStart). An option must not be in both places."""
     found = re.search(r"argv\[\]=(.*?) ;", exec_start)
     words = found.group(1).split()[1:] if found else []
-    # Variables are the unit's own.
+    # Variables belong to the unit.
     return [word for word in words if not word.startswith("$")]
 
 
 def verdict(text):
-    """What dockerd says about the file; empty where it could read it."""
+    """dockerd's error about the file; empty if it could read it."""
     found = _REFUSED.search(text)
     return (found.group(1) or found.group(2)).strip() if found else ""
 
 
 def daemon_config_state(module, path="/etc/docker/daemon.json", service="docker.service"):
-    """Why Docker's next start fails with the file, empty where it does not or where there is none; and a list of what else does not work."""
+    """Why Docker's next start fails with the file, empty if it does not or if there is no file; and a list of other problems."""
     try:
         with open(path, "rb") as stream:
             content = stream.read()
@@ -52,7 +52,7 @@ def daemon_config_state(module, path="/etc/docker/daemon.json", service="docker.
     try:
         options = parse_daemon_config(content.decode("utf-8"))
     except (ParseError, UnicodeDecodeError) as problem:
-        # Docker gives no place for what is no JSON. Without an engine the file is not read.
+        # Docker reports no position of JSON errors. Without an engine the file is not read.
         return "%s: %s" % (path, problem) if error or version is None else "", []
     if not content.strip():
         if error:
@@ -64,7 +64,7 @@ def daemon_config_state(module, path="/etc/docker/daemon.json", service="docker.
 
 
 def _ask_dockerd(module, service, content):
-    """What dockerd says about the file, and its version; None where it cannot be asked."""
+    """dockerd's error about the file, and its version; None if dockerd cannot be run."""
     dockerd, setpriv = (module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"]) for name in ("dockerd", "setpriv"))
     if os.geteuid() != 0 or not dockerd or not setpriv:
         return "", None

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Values of C(daemon.json) that dockerd reads without a word and then stumbles over. Options in, findings out.
+"""Values of C(daemon.json) that dockerd accepts but that fail later. Options in, findings out.
 
 dockerd checks types and some values when it reads the file (see C(_daemon_check)). All others it takes as they are, and its next start fails with them, or it
 starts and no container does. What is listed here was seen with dockerd 20.10.24. Later versions check more of it themselves. What depends on the host, such as
@@ -16,12 +16,12 @@ import os
 import pwd
 import re
 
-# The engine does not start; or it does, and containers don't, or the option has no effect.
+# The engine does not start; or it starts but containers do not, or the option has no effect.
 FAIL, WARN = "fail", "warn"
 LOG_LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "panic")
 STORAGE_DRIVERS = ("aufs", "btrfs", "devicemapper", "fuse-overlayfs", "overlay", "overlay2", "vfs", "zfs")
 LOG_DRIVERS = ("awslogs", "etwlogs", "fluentd", "gcplogs", "gelf", "journald", "json-file", "local", "logentries", "none", "splunk", "syslog")
-# Options of each log driver; those of the others differ by version. The first ones are of all drivers.
+# Options of each log driver; those of other drivers differ by version. The first ones apply to all drivers.
 _LOG_OPTIONS_OF_ALL = {"mode", "max-buffer-size", "cache-disabled", "cache-max-size", "cache-max-file", "cache-compress"}
 _LOG_OPTIONS = {
     "json-file": {"max-size", "max-file", "compress", "labels", "labels-regex", "env", "env-regex", "tag"},
@@ -39,13 +39,13 @@ _REGISTRY = re.compile(r"(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\
 
 
 def value_findings(options, version=(), exists=os.path.exists, is_user=None):
-    """[(severity, text)] of the values of a daemon.json that Docker of that version (C([20, 10, 24]); empty where unknown) takes, and does not work with."""
-    # null is an option that is not set.
+    """[(severity, text)] of values of a daemon.json that Docker of that version (C([20, 10, 24]); empty if unknown) accepts but does not work with."""
+    # null means that the option is not set.
     options = {name: value for name, value in options.items() if value is not None}
     found = []
     for name, judge in _JUDGES:
         value = options.get(name)
-        # Of another type it is refused by dockerd itself.
+        # dockerd itself rejects other types.
         if isinstance(value, _TYPES[name]) and not (isinstance(value, bool) and _TYPES[name] is int):
             found += [(severity, "%s: %s" % (name, text)) for severity, text in judge(value, options, list(version))]
     found += _host_findings(options, list(version), exists, is_user or _is_user)
@@ -58,7 +58,7 @@ def _log_level(value, _options, _version):
 
 
 def _storage_driver(value, options, version):
-    # The image store of containerd has snapshotters of other names, and plugins have a slash or a tag.
+    # The containerd image store has snapshotters of other names, and plugins have a slash or a tag.
     if (options.get("features") or {}).get("containerd-snapshotter") or version >= [29] or re.search("[/:]", value):
         return
     if value and value not in STORAGE_DRIVERS:
@@ -107,7 +107,7 @@ def _log_options(values, options, _version):
 
 
 def _network(value, family):
-    """An address with its prefix; None where it is none, or of another family."""
+    """An address with its prefix; None for other text, or another family."""
     if not re.fullmatch(r"[0-9A-Fa-f:.]+/\d{1,3}", str(value)):
         return None
     try:
@@ -146,7 +146,7 @@ def _fixed_cidr_v6(value, options, _version):
 
 
 def _ipv6(value, options, version):
-    # From 27 on Docker takes a network of its own.
+    # From 27 on Docker chooses a network.
     if value and not options.get("fixed-cidr-v6") and version < [27]:
         yield FAIL if version else WARN, "the default bridge needs fixed-cidr-v6 with it"
 
@@ -187,7 +187,7 @@ def _icc(value, options, _version):
 def _mirrors(values, _options, _version):
     for number, value in enumerate(values, 1):
         found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://([^/?#]*)(/?[^?#]*)(.*)", str(value), re.IGNORECASE)
-        # The value may have a password in it.
+        # The value may contain a password.
         if not found or found.group(1).lower() not in ("http", "https"):
             yield FAIL, "number %d does not begin with https:// or http://" % number
         elif "@" in found.group(2):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What Docker's configuration file, its tools and apt say: text in, data out, and the merge of two configurations."""
+"""Parsers of Docker's configuration file, its tools and apt: text in, data out, and the merge of two configurations."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ _UPSTREAM = re.compile(r"v?(?:\d+:)?(\d+(?:\.\d+)*(?:[-~](?:rc|beta)[.\d]*)?)")
 
 
 class ParseError(ValueError):
-    """The text is not what it should be; the message says where."""
+    """The text is not valid; the message gives the place."""
 
 
 def parse_daemon_config(text):
-    """Options of a daemon.json. Newer versions of dockerd read an empty file as no options, so this does."""
+    """Options of a daemon.json. An empty file means no options, as in newer versions of dockerd."""
     if not text.strip():
         return {}
 
     def constant(name):
-        raise ParseError(f"{name} is no JSON value")
+        raise ParseError(f"{name} is not a JSON value")
 
     try:
         options = json.loads(text, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise ParseError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
     except (ValueError, RecursionError) as error:
-        # A number of thousands of digits, thousands of brackets.
+        # Numbers with thousands of digits, thousands of brackets.
         raise ParseError(str(error)) from error
     if not isinstance(options, dict):
-        raise ParseError("line 1, column 1: it holds no JSON object ({...})")
+        raise ParseError("line 1, column 1: it is not a JSON object ({...})")
     return options
 
 
 def dump_daemon_config(options, like=""):
-    """The text of a daemon.json, indented as the one it replaces."""
+    """The text of a daemon.json, with the indentation of the former one."""
     indent = re.search(r"^([ \t]+)\S", like, re.MULTILINE)
     return json.dumps(options, indent=indent.group(1) if indent else 2, ensure_ascii=False) + "\n"
 
 
 class Merge(NamedTuple):
-    """C(placed) are the values that are ours now, with the former ones; C(kept) the user's values that stay in spite of ours."""
+    """C(placed) are the values that the collection has set, with the former ones; C(kept) the user's values that stay."""
 
     options: dict
     placed: list
@@ -78,7 +78,7 @@ def _set(options, path, value):
 
 
 def _delete(options, path):
-    """Remove a value, and the objects around it that hold nothing else."""
+    """Remove a value, and enclosing objects that become empty."""
     del _get(options, path[:-1])[path[-1]]
     for length in range(len(path) - 1, 0, -1):
         if _get(options, path[:length]):
@@ -87,7 +87,7 @@ def _delete(options, path):
 
 
 def _leaves(wanted, current, path=()):
-    """(path, value) of what is asked, down to where it can be set without touching a neighbour."""
+    """(path, value) of the requested options, down to values that can be set independently."""
     for key, value in wanted.items():
         here = path + (key,)
         there = _get(current, here)
@@ -98,12 +98,12 @@ def _leaves(wanted, current, path=()):
 
 
 def _same(one, other):
-    # 1 == True in Python, not in JSON.
+    # 1 == True in Python, but not in JSON.
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def merge(current: dict, wanted: dict, placed: list, override: Any = ()) -> Merge:
-    """Bring what is asked into what is there.
+    """Merge requested options into existing ones.
 
     A value that an earlier merge placed is ours: it follows what is asked, and goes, or gives way to the former one, when it
     is asked no more. Any other value is the user's: it stays, unless its path (C(log-opts.max-size)) or one above it is in
@@ -151,7 +151,7 @@ def changed_options(before, after):
 
 
 def tool_version(text):
-    """Version out of what C(dockerd --version) and its like print; empty where there is none."""
+    """Version in the output of C(dockerd --version) and similar commands; empty if there is none."""
     found = _VERSION.search(text)
     return found.group(1) if found else ""
 
@@ -167,7 +167,7 @@ def numbers(version):
 
 
 def cli_needs_buildx(version):
-    """From 23.0 on the CLI leaves BuildKit builds to the plugin buildx and fails where it is missing."""
+    """From 23.0 on the client runs BuildKit builds with the plugin buildx and fails without it."""
     return bool(version) and numbers(version) >= [23]
 
 
@@ -176,13 +176,13 @@ DPKG_FORMAT = "${Package} ${Version} ${db:Status-Status}\\n"
 
 
 def parse_installed(text):
-    """What parse_policy returns, of dpkg-query with C(DPKG_FORMAT): the installed versions only."""
+    """Like parse_policy, from dpkg-query with C(DPKG_FORMAT): only the installed versions."""
     rows = [line.split(" ") for line in text.splitlines()]
     return {row[0]: {"installed": row[1], "candidate": "", "origin": "", "versions": []} for row in rows if row[2:] == ["installed"]}
 
 
 def parse_policy(text):
-    """{package: {installed, candidate, origin, versions}} of C(apt-cache policy); origin is that of the installed version."""
+    """{package: {installed, candidate, origin, versions}} from C(apt-cache policy); origin is that of the installed version."""
     packages, name, version = {}, None, None
     for line in text.splitlines():
         if line and not line[0].isspace():
@@ -206,8 +206,8 @@ def parse_policy(text):
 
 
 def failure_reason(journal):
-    """The lines of a unit's journal that say why dockerd did not start."""
+    """The lines of a unit's journal that show why dockerd did not start."""
     lines = [line.strip() for line in journal.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"unable to configure|failed to start daemon|level=fatal|invalid|unknown flag|conflict", line)]
-    # systemd tries several times, and each says the same.
+    # systemd retries several times with the same messages.
     return "\n".join(list(dict.fromkeys(telling or lines))[-3:])

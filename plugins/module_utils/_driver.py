@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which packages make up a driver at one version: the words of apt, nvidia-detect and ubuntu-drivers in, typed data out."""
+"""The packages of a driver at one version: output of apt, nvidia-detect and ubuntu-drivers in, typed data out."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._packages import who
 __all__ = ["OUT_OF_STEP", "branch_of", "closure", "expand", "fits", "is_driver", "keep_out", "lacking_components", "parse_nvidia_detect",
            "parse_simulated_versions", "parse_ubuntu_drivers", "pin", "resolve"]
 
-# What may belong to a driver. Whether it does is told by its version, which is the driver's: containers' tools and CUDA's packages have numbers of their own.
+# Packages that may belong to a driver. Those that do have the driver's version; container tools and CUDA packages have other versions.
 DRIVER = re.compile(r"cuda-drivers.*|libcuda1.*|libcudadebugger1|libnvcuvid1|libnvoptix1|libxnvctrl0|libnvsdm.*|nvsdm.*")
-# Debian's daemon stays behind the driver that it serves, and Ubuntu's modules carry the version of their kernel.
+# Debian's daemon is older than its driver, and Ubuntu's modules have the version of their kernel.
 OUT_OF_STEP = re.compile(r"nvidia-persistenced|linux-modules-nvidia-.*")
 
 
@@ -27,16 +27,16 @@ def is_driver(name):
     return ("nvidia" in name or bool(DRIVER.fullmatch(name))) and name != "nvidia-detect"
 
 
-# --- what the tools print -------------------------------------------------------------------------------------------------
+# --- output of the tools ---------------------------------------------------------------------------------------------------
 
 
 def parse_simulated_versions(text):
-    """The version by package that `apt-get --simulate install` would bring, in apt's order."""
+    """The versions that `apt-get --simulate install` would install, by package, in apt's order."""
     return dict(re.findall(r"^Inst ([^\s:]+)\S*(?: \[[^\]]*\])? \((\S+) ", text, re.MULTILINE))
 
 
 def parse_nvidia_detect(text):
-    """The package that Debian's nvidia-detect recommends for all GPUs that it was asked about; empty where there is none, or not one for all."""
+    """The package that Debian's nvidia-detect recommends for all given GPUs; empty if there is none, or no single one for all."""
     cards = re.split(r"^Checking (?:driver support|card)", text, flags=re.MULTILINE)[1:]
     found = [re.findall(r"^It is recommended to install the\n\s+(\S+)\npackage\.$", card, re.MULTILINE) for card in cards]
     packages = {names[0].partition(":")[0] if names else "" for names in found}
@@ -44,7 +44,7 @@ def parse_nvidia_detect(text):
 
 
 def parse_ubuntu_drivers(text):
-    """The package that `ubuntu-drivers` recommends, of `list --gpgpu --recommended` or of `devices`; empty where it names none.
+    """The package that `ubuntu-drivers` recommends, from `list --gpgpu --recommended` or `devices`; empty if it recommends none.
 
     The former prints 'nvidia-driver-535-server, (kernel modules provided by …)' or the package alone, the latter 'driver : nvidia-driver-535 - … recommended'.
     """
@@ -56,11 +56,11 @@ def parse_ubuntu_drivers(text):
 
 
 def lacking_components(files, codename, components):
-    """Paragraphs of apt's deb822 format that add components to those repositories of the distribution that this host uses already.
+    """Deb822 paragraphs that add components to the distribution's repositories in use.
 
     C(files) is the text of apt's lists of sources by path. Mirror, suites, options and key are as the host has them: apt refuses two entries that differ in
-    their key. Empty where the components are there. Archives of others that look the same, but for PPAs, can't be told apart; of a component that an archive
-    hasn't got apt only makes a remark.
+    their key. Empty if the components exist. Other archives of the same form, except PPAs, cannot be distinguished. If an archive lacks a component,
+    apt only prints a note.
     """
     entries = [entry for path in sorted(files) for entry in _apt_sources.stanzas(path, files[path]) if "deb" in entry["types"]]
     paragraphs = []
@@ -74,17 +74,17 @@ def lacking_components(files, codename, components):
         if lacking:
             lines = ["Types: deb", "URIs: " + " ".join(entry["uris"]), "Suites: " + " ".join(suites), "Components: " + " ".join(lacking)]
             lines += ["Architectures: " + " ".join(entry["architectures"])] if entry["architectures"] else []
-            # The key may be one inside the entry, over many lines.
+            # The key may be inline in the entry, over many lines.
             lines += ["Signed-By:%s%s" % ("\n " if "\n" in entry["signed_by"] else " ", entry["signed_by"])] if entry["signed_by"] else []
             paragraphs.append("\n".join(lines) + "\n")
     return "\n".join(dict.fromkeys(paragraphs))
 
 
-# --- what it means --------------------------------------------------------------------------------------------------------
+# --- conclusions ----------------------------------------------------------------------------------------------------------
 
 
 def fits(version, asked):
-    """Whether a package's version is the asked one: all of it, NVIDIA's part of it, or its branch. Nothing asked takes any."""
+    """Whether a package's version matches the requested one: as a whole, by NVIDIA's part, or by its branch. An empty request matches all."""
     if not asked or version == asked:
         return True
     if not re.fullmatch(r"\d+(\.\d+)*", asked):
@@ -94,21 +94,21 @@ def fits(version, asked):
 
 
 def branch_of(text):
-    """The branch in a version, or in a package's name such as nvidia-driver-535-server; empty where there is none."""
+    """The branch in a version, or in a package's name such as nvidia-driver-535-server; empty if there is none."""
     number = re.match(r"(?:\d+:)?(\d+)(?:[.]|$)", text) or re.search(r"-(\d{3})(?:-|$)", text)
     return number.group(1) if number else ""
 
 
 def expand(families, asked):
-    """Families with the branch of the requested version in place of <BR>. Without a requested version, those with <BR> are left out."""
+    """Families with the requested version's branch instead of <BR>. Those with <BR> are left out if no version is requested."""
     branch = branch_of(asked)
     return [[name.replace("<BR>", branch) for name in names] for names in families if branch or not any("<BR>" in name for name in names)]
 
 
 def resolve(families, offers, asked, installed=""):
-    """The first family that is offered whole at a version that fits, by its first package; else the first of which that one is: C(names), C(version).
+    """The first family that is completely available at a matching version of its first package; else the first whose first package is: C(names), C(version).
 
-    Of versions that fit, the installed one stays, if there is one; else the newest is taken. None where nothing fits.
+    Of matching versions, the installed one is preferred, else the newest. None if nothing matches.
     """
     found = []
     for names in families:
@@ -126,19 +126,19 @@ PIN_PACKAGES = "Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libn
 
 
 def keep_out(sources):
-    """Preferences by which apt takes nothing of the driver from these repositories, as far as it can tell them apart; empty where it can't."""
+    """Apt preferences that block driver packages from these repositories, if they can be distinguished by origin; else empty."""
     pins = dict.fromkeys(foreign_pin(source) for source in sources if foreign_pin(source))
     why = "Explanation: Managed by trainyard.gpu, role nvidia_driver. No driver is taken from this apt source.\n"
     return "\n".join("%s%sPin: %s\nPin-Priority: -1\n" % (why, PIN_PACKAGES, each) for each in pins)
 
 
 def pin(version):
-    """Preferences by which apt takes all that belongs to the driver at one version, also where its newest is another: that of a dependency isn't asked for."""
+    """Apt preferences that pin all driver packages to one version, including dependencies that are not in the request."""
     return (PIN_PACKAGES + "Pin: version /^([0-9]+:)?%s[-+~]/\nPin-Priority: 1001\n" % upstream(version).replace(".", "[.]"))
 
 
 def closure(names, offers, version, simulated, installed):
-    """By name, the version of every package that belongs to the driver: those that apt would bring, those that are there, and those that were named.
+    """Version of every driver package by name: those that apt would install, installed ones, and named ones.
 
     C(offers) are the versions by name, C(simulated) and C(installed) one version by name.
     """

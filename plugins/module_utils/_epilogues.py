@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How the log of a good run may end: lines that shells, launchers, schedulers and CI systems print below the output of a command that has succeeded.
+"""Allowed endings of the log of a good run: lines that shells, launchers, schedulers and CI systems print after a successful command.
 
 Every entry is a whole line. Where the line reports a result, the entry holds the good one alone: exit code 0, C(COMPLETED), C(Done). The same line with another
 result is not known here, so it fails the log.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-# Where unknown words are allowed, these speak against the run nevertheless.
+# If unknown words are allowed, these are still objections to the run.
 AILING = re.compile(
     r"kill|abort|terminat|fatal|\bfail|error|signal|\bfault|segv|segmentation|bus err|dumped|crash|cancel|\blost\b|\bdied?\b|\bdead\b|time ?out\b|timed out|"
     r"time limit|unreachable|\boom\b|oom[-_]|out of memory|no space|refused|panic|exception|traceback|assert|\bbad\b|non-?zero|broken|\bhung\b|preempt|"
@@ -28,8 +28,8 @@ _ENDINGS = (
     # Connections and terminals.
     r"(?:Shared c|C)onnection to \S+ closed\.", r"logout", r"exit", r"(?:</\w+>)+", r"```\w*", r"\[exited\]", r"\[screen is terminating\]",
     r"\[detached(?: \(from session [\w.-]+\))?\]",
-    # Jobs of bash, dash, ksh, zsh and csh. Done means exit code 0; others read Done(1), Exit 1, exit 137, Killed.
-    # The number may be gone, as it looks like a tag.
+    # Jobs of bash, dash, ksh, zsh and csh. Done means exit code 0; other results are Done(1), Exit 1, exit 137, Killed.
+    # The number may be missing, because it looks like a tag.
     r"(?:\[\d{1,4}\][ \t]*[+-]?|[+-])[ \t]+(?:\d{1,10}[ \t]+)?[Dd]one(?:[ \t]{2,}.*)?", r"\d{1,10}[ \t]+done[ \t]{2,}.*", r"Done[ \t]{6,}.*",
     # time of bash, zsh, csh, fish and macOS; GNU time with and without -v.
     r"(?:real|user|sys)\s+(?:\d+m)?\d+[.,]\d+s?", r"[\d.]+\s+real\s+[\d.]+\s+user\s+[\d.]+\s+sys",
@@ -56,7 +56,7 @@ _ENDINGS = (
     # PALS and ALPS, PBS, OAR.
     r"Application [\w-]+ resources: utime[ =~].*", r"(?:Begin|End) PBS (?:Epilogue|Prologue)(?: " + _DATE + r")?(?: " + _NAME + r")?",
     r"Resource Usage on " + _DATE + r":", r"qsub: job \d\S{0,80} completed",
-    # LSF, below what the job printed. Its report itself is a block, see lsf_report().
+    # LSF, below the job's output. Its report is a block, see lsf_report().
     r"PS:", r"Read file <[^>]*> for stderr output of this job\.", r"The output \(if any\) (?:is above this job summary|follows)[.:]",
     r"Resource usage summary:",
     r"<<(?:Job is finished|ssh exited|bsub exited)>>",
@@ -88,7 +88,7 @@ _ENDINGS = (
     r"/[\w./-]{1,250}\.(?:nsys-rep|qdrep|sqlite)",
 )
 _ENDING = re.compile("|".join("(?:%s)" % pattern for pattern in _ENDINGS))
-# With a field's name before it any value is good that does not sound like a failure. Those for exit codes are sentences, see _is_closing().
+# After the name of a field, any value without words of failure is allowed. Exit codes are sentences, see _is_closing().
 _FIELDS = {name: True for name in (
     # PBS and Torque.
     "job id", "user id", "group id", "session", "session id", "resource list", "resources used", "resource limits", "limits", "queue", "queue name", "node",
@@ -101,11 +101,11 @@ _FIELDS = {name: True for name in (
     "cpu time", "max memory", "average memory", "total requested memory", "delta memory", "max swap", "max processes", "max threads",
     "run time", "turnaround time",
 )}
-# The user's own words.
+# Words of users' scripts.
 _FIELDS.update({"job name": False, "account": False, "account string": False})
 _FIELD = re.compile(r"([A-Za-z][A-Za-z/ -]{0,29}?)\s*:(?:\s+|$)")
 
-# A sentence about a job that is done has no other words.
+# A sentence about a finished job has no other words.
 _CLOSING_WORDS = set((_DAYS + " " + _MONTHS + " " + _ZONES + """
  a after all allreduce all_reduce all_reduce_perf an and at batch benchmark been bye cleanup clock code complete completed completes completion
  date done duration elapsed end ended ending ends end_time epilog epilogue everything exit exit_code exit_status exitcode exited exiting exits exitstatus
@@ -120,12 +120,12 @@ _CODES = {"code", "exit", "exited", "exiting", "exits", "exitcode", "exit_code",
 _FILLERS = {"is", "was", "of", "with", "an", "a", "the", "value"} | _CODES
 _UNITS = {"s", "sec", "secs", "second", "seconds", "ms", "min", "mins", "minute", "minutes", "h", "hour", "hours", "hrs", "tests", "ranks", "runs", "steps",
           "tasks", "jobs", "nodes", "processes"}
-# What has a number of its own.
+# Words that are followed by a number.
 _NUMBERED = {"job", "jobid", "job_id", "id", "task", "step", "process", "rank", "node", "pod", "worker", "test", "run", "host"}
-# One of them that has ended may have done so too early.
+# A single one that has ended may have ended too early.
 _PARTS = {"rank", "ranks", "process", "processes", "worker", "pod", "node", "nodes", "host", "task", "tasks"}
 _GOOD = {"pass", "passed", "passes", "success", "successful", "successfully", "succeeded", "ok", "completed", "complete", "finished"}
-# What sounds bad and says the contrary.
+# Words of failure with the opposite meaning.
 _PHRASES = (
     (re.compile(r"(?<![\w.,:/-])(?:0|no|zero|without(?: any)?) (?:errors?|failures?|failed|warnings?|problems?|issues?|skipped)\b"
                 r"(?: (?:found|detected|reported|occurred))?(?!\W+\d)"), "ok"),
@@ -139,7 +139,7 @@ _TOKEN = re.compile(r"[a-z_][\w./-]*|[+-]?\d[\w.,:/%+-]*|[^\s\w]")
 _PUNCTUATION = set("-=*#%:;,.!()[]\"'<>|&~_\u2013\u2014\u2500\u2550\u2713\u2714\u2705\U0001f389\U0001f3c1")
 _FIGURE = re.compile(r"[+-]?[\d.:,/+-]+(?:ms|s|m|h|sec|min|z|%)?|\d{4}-\d\d-\d\dt\S+|\d+h\d+m(?:\d+(?:\.\d+)?s)?|\d+m\d+(?:\.\d+)?s")
 _ZERO = re.compile(r"0|0:0|0x0+|0/success|000")
-# In a host's or a job's name, which has something that no word of a sentence has.
+# In the name of a host or a job, which has characters that no word of a sentence has.
 _PROPER = re.compile(r"(?=[\w./-]*[\d_.-])(?!rc|exit|code|sig|stat|err|ret)[a-z][\w.-]{1,100}")
 
 
@@ -149,7 +149,7 @@ _LSF_HEAD = re.compile(
 
 
 def is_ending(text):
-    """Whether a line below the table is one that a good run ends with."""
+    """Whether a line below the table is allowed at the end of a good run."""
     return bool(_ENDING.fullmatch(text)) or _is_fields(text) or _is_closing(text)
 
 
@@ -167,7 +167,7 @@ def _is_fields(text):
 
 
 def _words(text):
-    """Words and figures of a sentence; None where there is anything else."""
+    """Words and figures of a sentence; None if there is anything else."""
     text = text.lower()
     for pattern, plain in _PHRASES:
         text = pattern.sub(plain, text)
@@ -176,7 +176,7 @@ def _words(text):
         token = token.rstrip(".,:;/-")
         if not token or token in _PUNCTUATION:
             continue
-        # end-of-job, but not exit-code, which systemd has for every code but 0.
+        # end-of-job, but not exit-code, which systemd prints for every code except 0.
         parts = set(re.split("[-/]", token))
         words += re.split("[-/]", token) if parts <= _CLOSING_WORDS - _CODES and token not in _CLOSING_WORDS else [token]
         if len(words) > 20:
@@ -185,7 +185,7 @@ def _words(text):
 
 
 def _is_closing(text):
-    """A sentence of a script that the job is done, with no exit code but 0 in it."""
+    """A sentence of a script that the job has finished, without an exit code other than 0."""
     words = _words(text) if len(text) <= 300 else None
     if not words:
         return words == []
@@ -222,7 +222,7 @@ def _codes_are_zero(words, figures):
 
 
 def _counts_are_full(words):
-    """Not "0 tests passed", and not "3 of 4 passed"."""
+    """Neither "0 tests passed" nor "3 of 4 passed"."""
     if not _GOOD & set(words):
         return True
     text = " ".join(words)
@@ -234,9 +234,9 @@ def _counts_are_full(words):
 
 
 def lsf_report(lines, number):
-    """The report that LSF appends to a job's output: the number of the line below its verdict; 0 where there is none, or another one than success.
+    """The report that LSF appends to a job's output: the number of the line below its verdict; 0 without a report, or for a failure.
 
-    The job's script is a part of it, between two rulers, and may have any lines.
+    The report contains the job's script between two rulers, with arbitrary lines.
     """
     if not re.match(r"Sender: LSF System <", lines[number]):
         return 0

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What files hold, and whether a mounted file system answers, without hanging in one that does not."""
+"""Reads files, and checks whether a mounted file system answers, without hanging in one that does not."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import time
 
 __all__ = ["ask_file_system", "checksums", "read_text"]
 
-# statvfs always asks the server, and needs no permission in the folder.
+# statvfs always contacts the server, and needs no permission in the folder.
 _PROGRAM = "import os, sys; os.statvfs(sys.argv[1])"
 
 
 def ask_file_system(path, timeout):
-    """Return (cause, error): '' where it answers, V(hangs), V(stale) where an NFS server no longer knows it, or V(fails).
+    """Return (cause, error): '' if it answers, V(hangs), V(stale) if an NFS server no longer knows it, or V(fails).
 
-    A process that hangs in the kernel can't be ended before the server is back, so it isn't waited for.
+    A process that hangs in the kernel cannot be killed before the server is back, so it is left alone.
     """
     process = subprocess.Popen([sys.executable, "-I", "-S", "-c", _PROGRAM, path], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, start_new_session=True)
@@ -40,7 +40,7 @@ def ask_file_system(path, timeout):
 
 
 def read_text(path):
-    """Return a file's text, '' where it isn't there or may not be read: the kernel omits what it doesn't have."""
+    """Return a file's text, '' if it does not exist or is not readable: the kernel omits files that it does not support."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The one shape that checks have, in preflight as in the evidence report, and how they read on a terminal."""
+"""The format of findings in preflight and in the report, and their text for a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def finding(check_id, host, verdict, expected="", found="", source="", fix="", s
     C(source) is what was asked: a variable's name for input, a tool or a file for what a host says.
     """
     if verdict not in VERDICTS:
-        raise ValueError("%s: verdict %r is none of %s" % (check_id, verdict, ", ".join(VERDICTS)))
+        raise ValueError("%s: verdict %r is not one of %s" % (check_id, verdict, ", ".join(VERDICTS)))
     return {
         "id": check_id,
         "host": host,
@@ -32,13 +32,13 @@ def finding(check_id, host, verdict, expected="", found="", source="", fix="", s
 
 
 def blocks(findings, fail_on="block"):
-    """Return the findings that stop the run: failed ones, and warnings too where C(fail_on) is warn."""
+    """Return the findings that stop the run: failed ones, and warnings too if C(fail_on) is warn."""
     stopping = ("fail", "warn") if fail_on == "warn" else ("fail",)
     return [entry for entry in findings if entry["verdict"] in stopping]
 
 
 def render(findings, words=(("fail", "BLOCK"), ("warn", "WARN"))):
-    """Return the findings of these verdicts as text, in this order, each under its word; what is the same on several hosts is said once."""
+    """Return the findings of these verdicts as text, in this order, under the name of the verdict. Equal findings of several hosts are merged."""
     merged = {}
     for entry in findings:
         if entry["verdict"] in dict(words):

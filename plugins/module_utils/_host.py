@@ -3,9 +3,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a Linux host says about itself, as data: text of /proc, /etc and ``ip`` in, dictionaries out.
+"""Parsers for facts of a Linux host: text of /proc, /etc and ``ip`` in, dictionaries out.
 
-Nothing here touches the host, so every function is tested with text alone.
+Nothing here accesses the host, so every function can be tested with text alone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
     "parse_os_release",
 ]
 
-# Made by container engines, libvirt and overlay networks. Docker gives docker0 the same address on every host,
-# so a job that picks such an interface hangs.
+# Interfaces of container engines, libvirt and overlay networks. docker0 has the same address on every host,
+# so a job that uses such an interface hangs.
 _VIRTUAL_INTERFACE = re.compile(r"^(lo|docker.*|br-.*|veth.*|virbr\d.*|cni.*|flannel.*|cali.*|kube-.*|podman\d+|lxcbr\d+)$")
 _TCP_LISTEN = "0A"
 
 
 class ParseError(ValueError):
-    """Text that isn't what its tool writes; the message names the line."""
+    """Unexpected output of a tool; the message names the line."""
 
 
 def parse_os_release(text):
@@ -52,7 +52,7 @@ def parse_os_release(text):
 
 
 def is_virtual_interface(name):
-    """Tell whether an interface belongs to a container engine or the like, or is the loopback."""
+    """Return whether an interface belongs to a container engine or the like, or is the loopback."""
     return bool(_VIRTUAL_INTERFACE.match(name))
 
 
@@ -61,7 +61,7 @@ def parse_ip_addresses(text):
     try:
         links = json.loads(text or "[]")
     except (ValueError, RecursionError) as error:
-        raise ParseError("ip -j addr gave no JSON: %s: %.80r" % (error, text))
+        raise ParseError("ip -j addr printed no JSON: %s: %.80r" % (error, text))
     return [
         {
             # A veth pair is listed as 'eth0@if12': the part after @ is the other end and not the name.
@@ -75,7 +75,7 @@ def parse_ip_addresses(text):
 
 
 def default_interface(route, ipv6_route=""):
-    """Return the interface of the default route in /proc/net/route (else /proc/net/ipv6_route); '' where there is none."""
+    """Return the interface of the default route in /proc/net/route (else /proc/net/ipv6_route); '' if there is none."""
     candidates = []
     for line in route.splitlines()[1:]:
         fields = line.split()
@@ -120,7 +120,7 @@ def listening_sockets(tcp, ports):
 
 
 def own_name_addresses(hosts, hostname):
-    """Return the addresses that /etc/hosts gives the host's own name, in its order."""
+    """Return the addresses of the host's own name in /etc/hosts, in its order."""
     lines = [line.partition("#")[0].split() for line in hosts.splitlines()]
     return list(dict.fromkeys(words[0] for words in lines if hostname in words[1:]))
 

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a host's kernel log, clock and file systems say of its health: the text of dmesg, journalctl, timedatectl, chronyc and stat in, data out."""
+"""Health of a host's GPUs, clock and file systems: output of dmesg, journalctl, timedatectl, chronyc and stat in, data out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ParseError", "parse_chronyc", "parse_gpu_errors", "parse_stat", "par
 _XID = re.compile(r"NVRM: (?P<kind>Xid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)(?: [^)]*)?\): (?P<code>\d+)(?:, *(?P<text>.*))?$")
 # nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up. Two more lines of each have registers.
 _SXID = re.compile(r"nvidia-nvswitch\d+: (?P<kind>SXid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)\): (?P<code>\d+), *(?P<text>(?:Non-f|F)atal\b.*)$")
-# What says the same as Xid 79, over three lines, where there is nobody left to write an Xid.
+# The equivalent of Xid 79 over three lines, if no Xid could be written.
 _LOST_BEGINS = re.compile(r"NVRM: The NVIDIA GPU (?P<device>[0-9A-Fa-f:.]+)\s*$")
 _LOST = "fallen off the bus"
 _LOST_CODE, _LOST_LINES = 79, 3
@@ -25,7 +25,7 @@ _STAMP = re.compile(r"^(?:<\d+>)?\[\s*(\d+\.\d+)\]")
 
 
 class ParseError(ValueError):
-    """Text that isn't what its tool writes; the message names the line."""
+    """Unexpected output of a tool; the message names the line."""
 
 
 def parse_gpu_errors(text):
@@ -39,7 +39,7 @@ def parse_gpu_errors(text):
     for number, line in enumerate(text.splitlines()):
         line = line.rstrip()
         stamp = _STAMP.match(line)
-        # The further lines of a message have none of their own.
+        # The other lines of a message have no prefix.
         seconds = float(stamp.group(1)) if stamp else seconds
         begins = _LOST_BEGINS.search(line)
         if begins:
@@ -48,7 +48,7 @@ def parse_gpu_errors(text):
         if match:
             kind, device, code, said = match.group("kind", "device", "code", "text")
         elif lost and number - lost_at < _LOST_LINES and _LOST in line:
-            # An Xid names the device without its function.
+            # An Xid has the device without its function.
             kind, device, code, said = "Xid", re.sub(r"\.\d$", "", lost), _LOST_CODE, "GPU has %s" % _LOST
         else:
             continue
@@ -59,7 +59,7 @@ def parse_gpu_errors(text):
 
 
 def parse_timedatectl(text):
-    """Return whether the clock is synchronized, by C(timedatectl show --property=NTPSynchronized)."""
+    """Return whether the clock is synchronized, from C(timedatectl show --property=NTPSynchronized)."""
     said = text.strip()
     if said not in ("NTPSynchronized=yes", "NTPSynchronized=no"):
         raise ParseError("timedatectl: neither yes nor no: %.80r" % said)
@@ -67,7 +67,7 @@ def parse_timedatectl(text):
 
 
 def parse_chronyc(text):
-    """Return whether the clock is synchronized, by C(chronyc -c tracking), whose last field is the leap status."""
+    """Return whether the clock is synchronized, from C(chronyc -c tracking), whose last field is the leap status."""
     fields = text.strip().split(",")
     if len(fields) < 14:
         raise ParseError("chronyc -c tracking: not its 14 fields: %.80r" % text.strip())
@@ -75,7 +75,7 @@ def parse_chronyc(text):
 
 
 def parse_stat(text):
-    """Return what C(stat --file-system --format='%S %a %c %d') says: free bytes for an unprivileged user, number of files and free ones."""
+    """Parse C(stat --file-system --format='%S %a %c %d'): free bytes for an unprivileged user, number of files and free ones."""
     match = re.match(r"(\d+) (\d+) (\d+) (\d+)$", text.strip())
     if not match:
         raise ParseError("stat --file-system: not its four numbers: %.80r" % text.strip())

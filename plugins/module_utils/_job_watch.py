@@ -3,9 +3,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a host shows while a job works: the counters of its fabric, the use of its GPUs, and the connections that NCCL's log names.
+"""Observes a host during a job: the counters of its fabric, the use of its GPUs, and the connections in NCCL's log.
 
-It runs in training containers, so it is Python 3.6 with nothing but the standard library. Role verify's bandwidth job takes its functions. Role train's
+It runs in training containers, so this is Python 3.6 with only the standard library. Role verify's bandwidth job uses its functions. Role train's
 runner starts P(watch) on every host of a job, and ends it by closing its input.
 """
 
@@ -22,15 +22,15 @@ import time
 try:
     from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 except ImportError:
-    # In a container, and beside the runner, it lies in the same folder.
+    # In a container, and beside the runner, it is in the same folder.
     import _bandwidth
 
 __all__ = ["IN_USE", "UTILIZATION", "cards_of", "counters", "interface_card", "output", "rdma_cards", "read", "seen_gpus", "transports", "watch"]
 
 UTILIZATION = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
-#: Percent from which on a GPU was used at all. The drawing of a desktop stays below.
+#: Percent from which a GPU counts as used. A desktop stays below.
 IN_USE = 5
-#: Seconds between two looks: short at first, for short jobs; then rare, as nvidia-smi costs some hundred milliseconds of a core on a host with eight GPUs.
+#: Seconds between two samples: short at first, for short jobs; then longer, because nvidia-smi takes some hundred milliseconds of CPU with eight GPUs.
 FIRST_SECONDS, FIRST_LOOKS, LATER_SECONDS = 1, 10, 5
 _VIA = re.compile(r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)")
 
@@ -40,7 +40,7 @@ def read(path):
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read().strip()
     except OSError:
-        # The kernel answers for an interface that is down, or that has no speed, with an error.
+        # The kernel returns an error for an interface that is down or has no speed.
         return ""
 
 
@@ -54,14 +54,14 @@ def output(*command):
 def interface_card(name, sysfs="/sys"):
     folder = os.path.join(sysfs, "class/net", name)
     device = os.path.join(folder, "device")
-    # Neither a card nor on top of one: the speed of a virtual interface is a number that its driver has made up.
+    # Neither a card nor on top of one. The speed of a virtual interface is arbitrary.
     real = os.path.exists(device) or glob.glob(os.path.join(folder, "lower_*"))
     return _bandwidth.card(name, read(os.path.join(folder, "speed")) if real else "", False,
                            read(os.path.join(device, "current_link_speed")), read(os.path.join(device, "current_link_width")))
 
 
 def rdma_cards(wanted, sysfs="/sys"):
-    """Cards with an active port, of those that NCCL_IB_HCA leaves (names with or without a port; = before them for the whole name, ^ to leave out)."""
+    """Cards with an active port that NCCL_IB_HCA selects (names with or without a port; = for exact names, ^ to exclude)."""
     cards = []
     names = [entry.split(":")[0] for entry in wanted.lstrip("=^").split(",") if entry]
     for port in sorted(glob.glob(os.path.join(sysfs, "class/infiniband/*/ports/*"))):
@@ -79,14 +79,14 @@ def is_infiniband(name, sysfs="/sys"):
 
 
 def cards_of(environment, with_gpus, sysfs="/sys"):
-    """(cards, interface): what carries the data of ranks that have this environment. NCCL takes RDMA where it can; Gloo takes the interface alone."""
+    """(cards, interface) for the data of ranks with this environment. NCCL uses RDMA if possible; Gloo uses only the interface."""
     interface = environment.get("NCCL_SOCKET_IFNAME" if with_gpus else "GLOO_SOCKET_IFNAME", "").lstrip("=").split(",")[0]
     cards = rdma_cards(environment.get("NCCL_IB_HCA", ""), sysfs) if with_gpus and environment.get("NCCL_IB_DISABLE", "0") == "0" else []
     return cards or ([interface_card(interface, sysfs)] if interface else []), interface
 
 
 def counters(cards, sysfs="/sys"):
-    """Bytes that the cards have sent and received together; None where one of them doesn't tell."""
+    """Bytes that the cards have sent and received together; None if one of them has no counters."""
     sums = [0, 0]
     for name, rdma in sorted({(card["name"], card["rdma"]) for card in cards}):
         for folder in glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*")) if rdma else [os.path.join(sysfs, "class/net", name)]:
@@ -103,24 +103,24 @@ def transports(text):
 
 
 def seen_gpus(requested, devices, peaks):
-    """What a job's GPUs were on one host: requested, busy (None where that is not known), and the idle ones by number.
+    """A job's GPUs on one host: requested, busy (None if unknown), and the idle ones by number.
 
     C(requested) is how many the job was to use, C(devices) which ones if they were chosen by number, C(peaks) the highest use of each in percent.
     """
     numbers = [int(device) for device in devices if device.isdigit() and int(device) < len(peaks)]
-    # A choice by UUID, or none, does not tell the numbers.
+    # With a selection by UUID, or without one, the numbers are unknown.
     chosen = numbers if len(numbers) == requested else list(range(len(peaks)))
     known = [number for number in chosen if peaks[number] is not None]
     busy = [number for number in known if peaks[number] >= IN_USE]
     if len(known) < requested and len(busy) < requested:
-        # In MIG mode nvidia-smi tells nothing.
+        # In MIG mode nvidia-smi reports nothing.
         return {"requested": requested, "busy": None, "idle": []}
     idle = [number for number in known if number not in busy]
     return {"requested": requested, "busy": min(len(busy), requested), "idle": idle[:max(0, requested - len(busy))]}
 
 
 class _Gpus(threading.Thread):
-    """Looks at the GPUs again and again, and keeps the highest use of each."""
+    """Samples the GPUs repeatedly and keeps the highest use of each."""
 
     def __init__(self):
         super(_Gpus, self).__init__(daemon=True)
@@ -146,9 +146,9 @@ class _Gpus(threading.Thread):
 
 
 def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
-    """Write what is seen as one line of JSON again and again until the input ends, and once more then."""
+    """Write the observations as one line of JSON repeatedly until the input ends, and once more then."""
     source, sink = source or sys.stdin, sink or sys.stdout
-    # What goes by sockets over InfiniBand is counted at its ports as well; RoCE's ports count RDMA alone.
+    # InfiniBand ports also count socket traffic. RoCE ports count only RDMA.
     told = [card for card in rdma_cards(os.environ.get("NCCL_IB_HCA", ""), sysfs) if "NCCL_IB_HCA" in os.environ and is_infiniband(card["name"], sysfs)]
     cards = (not with_gpus and told) or cards_of(os.environ, with_gpus, sysfs)[0]
     before = counters(cards, sysfs)
@@ -160,12 +160,12 @@ def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
         now = counters(cards, sysfs)
         grown = [late - early for late, early in zip(now, before)] if now and before else [None, None]
         if None not in grown and min(grown) < 0:
-            # A driver that was loaded again counts from 0.
+            # The counters restart at 0 after a reload of the driver.
             grown = [None, None]
         sink.write(json.dumps({"interface": ",".join(card["name"] for card in cards), "rdma": any(card["rdma"] for card in cards), "sent_bytes": grown[0],
                                "received_bytes": grown[1], "peaks": gpus.peaks, "looks": gpus.looks, "error": gpus.error}) + "\n")
         sink.flush()
         if ended:
             return
-        # The last line comes at once: the job's end waits for it.
+        # The last line is written immediately, because the end of the job waits for it.
         ended = bool(select.select([source], [], [], FIRST_SECONDS if gpus.looks < FIRST_LOOKS else LATER_SECONDS)[0])

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Name servers at the head of /etc/resolv.conf, in lines that are known again, so that all else in it stays."""
+"""Name servers at the beginning of /etc/resolv.conf, in marked lines, so that everything else in it stays."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ END = "# End of trainyard.gpu's name servers."
 
 
 def asked_servers(text):
-    """The name servers that a program with this resolv.conf asks, in order: the first three, as the C library takes them."""
+    """The name servers that programs use with this resolv.conf, in order: the first three, like the C library."""
     words = [line.split() for line in text.splitlines()]
     return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"][:3]
 
 
 def drop_in(servers):
-    """For systemd-resolved: these for every name, as its own per-link servers would else be asked first."""
+    """For systemd-resolved: use these for every name, because otherwise its per-link servers have priority."""
     return "# Managed by trainyard.gpu, role package_sources.\n[Resolve]\nDNS=%s\nDomains=~.\n" % " ".join(servers)
 
 
@@ -35,7 +35,7 @@ def with_servers(text, servers):
         elif not within:
             lines.append(line)
     if within:
-        # Somebody has taken the last line away: then nobody knows where ours end.
+        # The end marker was removed, so the end of the lines is unknown.
         return text
     ours = [BEGIN] + ["nameserver %s" % server for server in servers] + [END] if servers else []
     return "".join("%s\n" % line for line in ours + lines)

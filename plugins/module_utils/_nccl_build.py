@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How NVIDIA writes the version of a build of NCCL: 2.8.4-1+cuda11.0. One parser for hosts and images; any revision is accepted."""
+"""NVIDIA's notation of an NCCL build's version: 2.8.4-1+cuda11.0. One parser for hosts and images; any revision is accepted."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class NcclBuild(collections.namedtuple("NcclBuild", "release revision cuda")):
 
     @classmethod
     def parse(cls, text):
-        """The build that a text names; None where it names none, such as a release alone (2.8.4)."""
+        """The build in a text; None for other text, such as a release alone (2.8.4)."""
         found = _BUILD.fullmatch(text)
         return cls(found.group(1), int(found.group(2)), found.group(3)) if found else None
 
     @staticmethod
     def is_release(text):
-        """Whether a text is a release alone, 2.8.4, which goes with any CUDA."""
+        """Whether a text is a release alone, 2.8.4, which is valid for any CUDA."""
         return re.fullmatch(_RELEASE, text, re.ASCII) is not None
 
     @property

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What exports, mounts and their access lists look like in the kernel's and the NFS tools' files. Text in, data out."""
+"""Parsers for exports, mounts and access lists in files of the kernel and the NFS tools. Text in, data out."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x08, 0x
 _NO_ID = 0xFFFFFFFF
 
 
-# exportfs keeps one word for each.
+# exportfs uses one name for each.
 _SYNONYMS = {"mp": "mountpoint", "auth_nlm": "secure_locks", "no_auth_nlm": "insecure_locks", "fsid=root": "fsid=0"}
-# Of mount options, what the mount program, systemd or the kernel keep to themselves.
+# Mount options that the mount program, systemd or the kernel do not show.
 _NOT_SHOWN = frozenset((
     "_netdev nofail defaults retry bg fg auto noauto rw async dev suid exec tcp udp rdma intr nointr lock nolock acl ac cto rdirplus resvport "
     "port mountport mountproto mountvers mounthost mountprog nfsprog minorversion sharecache sloppy comment user nouser users owner noowner group nogroup "
     "atime diratime norelatime strictatime nostrictatime nolazytime mand nomand silent loud symfollow nofsc nosoftreval nomigration iversion noiversion"
 ).split())
-# Spellings that the kernel shows in another one.
+# Options that the kernel shows in another notation.
 _SHOWN_AS = {"nfsvers": "vers", "lookupcache=positive": "lookupcache=pos",
              "v3": "vers=3", "v4": "vers=4", "v4.0": "vers=4.0", "v4.1": "vers=4.1", "v4.2": "vers=4.2"}
-# Those that the kernel shows only where they have another value (nfs_show_mount_options).
+# Options that the kernel shows only if they have another value (nfs_show_mount_options).
 _SHOWN_UNLESS = frozenset("acregmin=3 acregmax=60 acdirmin=30 acdirmax=60 lookupcache=all nconnect=1".split())
 
 
@@ -53,7 +53,7 @@ class ParseError(ValueError):
 
 
 def _unescape(text):
-    """The kernel and exportfs write blanks and the like as octal codes: \\040."""
+    """The kernel and exportfs write blanks and similar characters as octal codes: \\040."""
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), text)
 
 
@@ -67,14 +67,14 @@ def parse_mountinfo(text):
         fields, dummy, kind = line.partition(" - ")
         before, after = fields.split(), kind.split()
         if len(before) < 6 or len(after) < 2:
-            raise ParseError("no line of mountinfo: %.160r" % line)
+            raise ParseError("not a line of mountinfo: %.160r" % line)
         options = before[5].split(",") + (after[2].split(",") if len(after) > 2 else [])
         mounts.append({"path": _unescape(before[4]), "source": _unescape(after[1]), "type": after[0], "options": list(dict.fromkeys(options))})
     return mounts
 
 
 def mount_of(path, mounts):
-    """Return the mount that a path (without links) lies on: the longest one, and of these the last, which covers the ones before it."""
+    """Return the mount of a path (without links): the longest matching one, and of these the last, which covers the earlier ones."""
     best = {"path": "", "source": "", "type": "", "options": []}
     for mount in mounts:
         where = mount["path"]
@@ -84,7 +84,7 @@ def mount_of(path, mounts):
 
 
 def unit_name(path, suffix):
-    """Return the name of systemd's unit for a path, as systemd-escape --path gives it."""
+    """Return the name of systemd's unit for a path, as in systemd-escape --path."""
     parts = [part for part in path.split("/") if part]
     text = "-".join(
         "".join(character if re.match(r"[A-Za-z0-9:_.]", character) and not (character == "." and index == 0 and number == 0)
@@ -96,7 +96,7 @@ def unit_name(path, suffix):
 
 
 def shown_options(options):
-    """Return the mount options that the kernel shows for those that were asked for; the others are the mount program's or systemd's own."""
+    """Return the requested mount options in the kernel's notation, without those of the mount program and systemd."""
     shown = []
     for option in options:
         name, equals, value = option.partition("=")
@@ -110,7 +110,7 @@ def shown_options(options):
 
 
 def options_in_force(asked, shown):
-    """Return those of the asked options that a mounted file system does not have. A version without minor number takes any."""
+    """Return the requested options that a mounted file system does not have. A version without minor number matches any."""
     names = {option.partition("=")[0] for option in shown}
     sizes = dict(option.split("=") for option in shown if option.startswith(("rsize=", "wsize=")))
     return [option for option in shown_options(asked) if option not in shown
@@ -141,14 +141,14 @@ def parse_exports(text):
                 continue
             match = re.fullmatch(r"([^()]*)(?:\(([^()]*)\))?", word)
             if not match:
-                raise ParseError("no client of an export: %.160r" % line)
+                raise ParseError("not a client of an export: %.160r" % line)
             clients.append((match.group(1) or "*", defaults + [option for option in (match.group(2) or "").split(",") if option]))
         exports += [{"path": path, "client": client, "options": options} for client, options in clients or [("*", defaults)]]
     return exports
 
 
 def is_same_client(one, other):
-    """Tell whether two clients of an export are the same: an address with and without its prefix, a name in any case."""
+    """Return whether two clients of an export are the same: an address with and without its prefix, a name in any case."""
     def normal(client):
         try:
             return str(ipaddress.ip_network(client, strict=False))
@@ -159,7 +159,7 @@ def is_same_client(one, other):
 
 
 def not_in_force(wanted, in_force, canonical=str):
-    """Return the wanted exports that the server does not serve, or serves with other options.
+    """Return the requested exports that are not active, or have other options.
 
     C(canonical) returns the name that the server uses for a client, which may differ from the requested name.
     """
@@ -171,17 +171,17 @@ def not_in_force(wanted, in_force, canonical=str):
 
 
 def parse_versions(text):
-    """Return the versions that /proc/fs/nfsd/versions says are on: ``-2 +3 +4 -4.0 +4.1 +4.2``. A main version covers its minor ones."""
+    """Return the enabled versions in /proc/fs/nfsd/versions: ``-2 +3 +4 -4.0 +4.1 +4.2``. A major version includes its minor ones."""
     words = text.split()
     found = [word[1:] for word in words if re.fullmatch(r"\+\d+(\.\d+)?", word)]
-    # The kernel names 4.0 only where it is off.
+    # The kernel lists 4.0 only if it is off.
     if "4" in found and not {"+4.0", "-4.0"} & set(words):
         found.insert(found.index("4"), "4.0")
     return [version for version in found if version != "4"]
 
 
 def allowed_by_ufw(status, address, port):
-    """Tell whether `ufw status verbose` lets an address, or all of a network, reach a TCP port."""
+    """Return whether `ufw status verbose` allows an address, or a whole network, to reach a TCP port."""
     if not re.search(r"^Status: active", status, re.M):
         return True
     if re.search(r"^Default: allow \(incoming\)", status, re.M):
@@ -206,16 +206,16 @@ def allowed_by_ufw(status, address, port):
 
 
 def access_list(raw):
-    """Return [(tag, permissions, id)] of a POSIX access list as the kernel keeps it in an extended attribute; [] for none."""
+    """Return [(tag, permissions, id)] of a POSIX access list in an extended attribute; [] for none."""
     if not raw:
         return []
     if len(raw) < 4 or (len(raw) - 4) % 8 or struct.unpack_from("<I", raw)[0] != _ACL_VERSION:
-        raise ParseError("no POSIX access list: %r" % raw[:16])
+        raise ParseError("not a POSIX access list: %r" % raw[:16])
     return [struct.unpack_from("<HHI", raw, offset) for offset in range(4, len(raw), 8)]
 
 
 def full_access(raw, mode, uid, default):
-    """Return the access list in which one more user may do everything; what others have in it stays.
+    """Return the access list with full access for one more user. All other entries stay.
 
     C(raw) is the present one (b"" for none), C(mode) the permission bits: of them come owner and others, and without a list the group too.
     With C(default) it is the list for what is made in the folder later.

@@ -3,9 +3,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Options of NFS mounts and exports: those that nfs(5), mount(8), systemd.mount(5) and exports(5) document, with what they take.
+"""Options of NFS mounts and exports in nfs(5), mount(8), systemd.mount(5) and exports(5), with their values.
 
-The kernel's client refuses a mount with any other option, and exportfs a whole file.
+The kernel's client rejects a mount with any other option, and exportfs a whole file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _is_id(text):
 
 
 def _options(flags, values):
-    """Return {option: what its value matches, None for one without a value}; some stand alone and with a value."""
+    """Return {option: pattern of its value, None for one without a value}. Some are valid with and without a value."""
     found = {name: [None] for name in flags.split()}
     for names, value in values:
         for name in names.split():
@@ -85,9 +85,9 @@ EXPORT = _options(
 
 
 def is_option(text, known):
-    """Return whether a text is one of these options, with a value that it takes."""
+    """Return whether a text is one of these options, with a valid value."""
     name, equals, value = text.partition("=")
-    # Each program reads its own and leaves the others: x-systemd.requires=, x-gvfs-hide.
+    # Each program reads its own options and ignores the others: x-systemd.requires=, x-gvfs-hide.
     if known is MOUNT and re.fullmatch("[xX]-[A-Za-z0-9_.-]+", name):
         return not equals or re.fullmatch(_TEXT, value, re.ASCII) is not None
     for takes in known.get(name, ()):
@@ -103,7 +103,7 @@ def is_option(text, known):
 
 
 def _by_flavor(options):
-    """Return the options in parts: in each, what holds for the flavors of one sec=, as exports(5) lets some differ."""
+    """Return the options in parts, one for the flavors of each sec=, because exports(5) allows some options to differ between them."""
     parts = [[]]
     for option in options:
         if option.startswith("sec=") and any(other.startswith("sec=") for other in parts[-1]):
@@ -113,7 +113,7 @@ def _by_flavor(options):
 
 
 def contradictions(options, sets):
-    """Return those of the sets of which there is more than one; a word that ends in = stands for all its values."""
+    """Return the sets with more than one option present. A word that ends in = matches all of its values."""
     found = []
     for words in sets:
         for part in _by_flavor(options):
@@ -128,7 +128,7 @@ def are_exclusive(options, sets):
 
 
 def version_in(options):
-    """Return the version that a mount's options ask for, '' where they leave it open."""
+    """Return the version that a mount's options request, '' if they do not set one."""
     for option in options:
         found = re.fullmatch(r"(?:(?:nfs)?vers=|v)([2-4](?:\.[0-2])?)", option)
         if found:

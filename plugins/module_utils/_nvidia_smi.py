@@ -2,14 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What C(nvidia-smi -q -x) says: text in, typed data out.
+"""Parse the output of C(nvidia-smi -q -x): text in, typed data out.
 
 The document has been the same tree since driver 270, with names that come, go and move (C(power_readings), C(gpu_power_readings);
-C(clocks_throttle_reasons), C(clocks_event_reasons); C(driver_version), C(kmd_version)). A value is '12 MiB', or says why there is none: 'N/A',
-'Not Supported', 'ERR!', 'Unknown Error', 'Requested functionality has been deprecated'. The words change, so a value is only what has
+C(clocks_throttle_reasons), C(clocks_event_reasons); C(driver_version), C(kmd_version)). A value is '12 MiB', or a reason why there is none: 'N/A',
+'Not Supported', 'ERR!', 'Unknown Error', 'Requested functionality has been deprecated'. These texts change, so a value is only what has
 the form of one; everything else is null, and the words are kept in C(unavailable).
 
-Beside the document nvidia-smi prints what is wrong with single GPUs, before it or after it, or instead of it.
+nvidia-smi prints errors of single GPUs before or after the document, or instead of it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from xml.sax.saxutils import escape
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 
-# What nvidia-smi says -> cause, in this order: of two that are said, the first explains the other. The wording is NVML's own
-# (nvmlErrorString) where that failed, nvidia-smi's where it asks itself.
+# Message of nvidia-smi -> cause, in this order: if there are two, the first explains the other. The wording is NVML's (nvmlErrorString), or nvidia-smi's for
+# its own checks.
 CAUSES = (
     ("driver_library_mismatch", r"driver/library version mismatch"),
     ("driver_not_loaded", r"couldn't communicate with the nvidia driver|driver not loaded|nvidia driver is not loaded"),
@@ -36,7 +36,7 @@ CAUSES = (
     ("no_devices", r"no devices were found|no devices found"),
     ("unknown", r"unknown error"),
 )
-# nvidia-smi(1), RETURN VALUE; for words that are not known here.
+# nvidia-smi(1), RETURN VALUE; for unknown messages.
 EXIT_CODES = {4: "permission", 9: "driver_not_loaded", 12: "library_missing", 15: "gpu_lost"}
 
 # 'GPU 0000:03:00.0:', 'GPU0000:07:00.0:' or 'GPU0: 0000:01:00.0:', the index only in the last; a domain has four or eight digits.
@@ -46,14 +46,14 @@ _BEGIN, _END = re.compile(r"<nvidia_smi_log\b"), re.compile(r"</nvidia_smi_log[ 
 _PROLOGUE = re.compile(r"<\?xml[^<>]*\?>|<!DOCTYPE[^<>]*>")
 _MARKUP = re.compile(r"<[/!?A-Za-z][^\n]{0,80}")
 _NAME, _NAME_END = "<process_name>", "</process_name>"
-# What follows a process's name in every document, and no name contains by chance.
+# The text after a process's name in every document, which no name contains by chance.
 _BEHIND_NAME = re.compile(r"</process_name>(?=[ \t\r\n]{0,99}(?:<used_memory>[^<]{0,99}</used_memory>[ \t\r\n]{0,99})?</process_info>)")
-# What XML does not have, in no spelling. Ansible keeps bytes that are no UTF-8 as lone surrogates.
+# Characters that XML cannot represent. Ansible keeps bytes that are not UTF-8 as lone surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _ENTITY = re.compile(r"&amp;(amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9a-fA-F]{1,6});")
 _ODD_DIGIT = re.compile(r"(?![0-9])\d|[\u00b2\u00b3\u00b9\u2070-\u2079\u2080-\u2089\u2460-\u2468]")
 _VERSION = re.compile(r"([0-9]+(?:\.[0-9]+)+)(?:\s*\[[^]]*\])?")
-# int() refuses longer ones.
+# int() rejects longer numbers.
 _NUMBER = r"(-?[0-9]{1,18}(?:\.[0-9]{1,18})?)\s*"
 MOST_GPUS = 256
 _YES_NO = {"enabled": True, "on": True, "yes": True, "active": True, "disabled": False, "off": False, "no": False, "not active": False}
@@ -61,11 +61,11 @@ ABSENT = "not reported by this driver"
 
 
 class ParseError(ValueError):
-    """The text is no answer of C(nvidia-smi -q -x), or one that was cut."""
+    """The text is not output of C(nvidia-smi -q -x), or is truncated."""
 
 
 class Answer(NamedTuple):
-    """C(gpu_count) is what nvidia-smi counted; C(gpus) those it described; C(remarks) the lines that it printed beside the document."""
+    """C(gpu_count) is the number that nvidia-smi counted; C(gpus) those that it described; C(remarks) the other lines of its output."""
 
     driver_version: str | None
     cuda_version: str | None
@@ -75,21 +75,21 @@ class Answer(NamedTuple):
 
 
 def parse_query(text):
-    """The answer, or None where the text holds no document."""
+    """The result, or None if the text contains no document."""
     text = _without_names(text)
     spans = _documents(text)
     if len(spans) > 1:
-        raise ParseError(f"{len(spans)} documents in one answer: nvidia-smi prints one")
+        raise ParseError(f"{len(spans)} documents in one output: nvidia-smi prints one")
     if not spans:
         for number, line in enumerate(text.splitlines(), 1):
             if "<nvidia_smi_log" in line:
-                raise ParseError(f"the document that begins in line {number} has no end: the output was cut")
+                raise ParseError(f"the document that begins in line {number} has no end: the output is truncated")
         return None
     begin, end = spans[0]
     beside = _PROLOGUE.sub("", text[:begin]) + "\n" + text[end:]
     tag = _MARKUP.search(beside)
     if tag:
-        raise ParseError(f"'{tag[0]}' stands beside the document: the name of a process has ended it early, or the output was mixed up")
+        raise ParseError(f"'{tag[0]}' is outside of the document: the name of a process has ended it early, or the output was mixed up")
     root = _tree(text[begin:end], text.count("\n", 0, begin))
     _refuse_odd_digits(root)
     nodes = root.findall("gpu")
@@ -99,7 +99,7 @@ def parse_query(text):
         if gpu["uuid"] is None and gpu["bus_id"] is None:
             raise ParseError(f"GPU {gpu['index']} has neither a uuid nor a bus id")
     for key in ("uuid", "bus_id"):
-        # Exporters of documents mask the uuid with zeros.
+        # Published documents often have the uuid masked with zeros.
         counts = Counter(gpu[key] for gpu in gpus if gpu[key] is not None and gpu[key].strip("GPU-0"))
         twice = sorted(value for value in counts if counts[value] > 1)
         if twice:
@@ -114,15 +114,15 @@ def parse_query(text):
 
 
 def lost_gpus(*streams):
-    """GPUs of which nvidia-smi only says that it can't reach them: bus_id and error."""
-    # A console may have wrapped the line. What a process is called is no word of nvidia-smi's.
+    """GPUs that nvidia-smi reports only as unreachable: bus_id and error."""
+    # A console may have wrapped the line. Names of processes are not messages of nvidia-smi.
     found = [(bus_id.lower(), " ".join(error.split()).rstrip(".") or "no reason given")
              for text in streams for bus_id, error in _LOST_GPU.findall(_beside(text))]
     return [{"bus_id": bus_id, "error": error} for bus_id, error in dict.fromkeys(found)]
 
 
 def why_no_answer(rc, stdout, stderr):
-    """Cause, and the line that shows it. For an answer without a document, or with an exit code other than 0."""
+    """Cause, and the line that shows it. For output without a document, or with an exit code other than 0."""
     # Its messages are short.
     lines = [line.strip()[:2000] for text in (stdout, stderr) for line in _beside(text).splitlines() if line.strip()]
     for cause, pattern in CAUSES:
@@ -134,10 +134,10 @@ def why_no_answer(rc, stdout, stderr):
 
 
 def _without_names(text):
-    """The text with the names of processes as XML has them. A name is its user's: nvidia-smi prints it as it is, tags, quotes, control characters and all.
+    """The text with escaped names of processes. nvidia-smi prints names literally, including tags, quotes and control characters.
 
-    nvidia-smi gives each name a line of its own, so it ends with the last end tag in that line. In a document that has lost its lines, or with a name that
-    has several, it ends where the rest of the process follows.
+    nvidia-smi prints each name on a separate line, so it ends with the last end tag in that line. In a document without line breaks, or for a name with
+    line breaks, it ends where the rest of the process follows.
     """
     pieces, at, behind, line_begin, line_end = [], 0, None, 0, -1
     while True:
@@ -146,7 +146,7 @@ def _without_names(text):
             return "".join(pieces) + text[at:]
         begin += len(_NAME)
         end = -1
-        # Only the first of a line can stand alone at its begin.
+        # Only the first tag of a line can be at its beginning.
         if begin > line_end:
             line_begin, line_end = text.rfind("\n", 0, begin) + 1, text.find("\n", begin)
             line_end = len(text) if line_end < 0 else line_end
@@ -164,7 +164,7 @@ def _without_names(text):
 
 
 def _entity(match):
-    """What was escaped already stays so, unless it stands for a character that no document may have."""
+    """Existing escapes stay, except those of characters that XML cannot represent."""
     word = match[1]
     if word[0] != "#":
         return f"&{word};"
@@ -173,7 +173,7 @@ def _entity(match):
 
 
 def _documents(text):
-    """Where documents begin and end."""
+    """Positions of the documents."""
     spans, at = [], 0
     while True:
         begin = _BEGIN.search(text, at)
@@ -185,7 +185,7 @@ def _documents(text):
 
 
 def _beside(text):
-    """What nvidia-smi says beside the document. Behind one that has no end, or more than one, anything may be the name of a process."""
+    """The output outside of the document. After a document without an end, or after several, any text may be the name of a process."""
     text = _without_names(text)
     first = _BEGIN.search(text)
     if not first:
@@ -197,7 +197,7 @@ def _beside(text):
 
 def _tree(document, lines_before):
     if "<!ENTITY" in document:
-        raise ParseError("the document defines entities, which nvidia-smi does not")
+        raise ParseError("the document defines entities, but nvidia-smi never does")
     try:
         return ElementTree.fromstring(_CONTROL.sub("\ufffd", document))
     except ElementTree.ParseError as exc:
@@ -206,7 +206,7 @@ def _tree(document, lines_before):
 
 
 def _refuse_odd_digits(root):
-    """int() takes digits of other scripts or dies of them; nvidia-smi writes none, so something has changed its answer."""
+    """int() accepts digits of other scripts or fails on them. nvidia-smi prints none, so its output was modified."""
     for node in root.iter():
         for words in [] if node.tag == "process_name" else [node.text or "", *node.attrib.values()]:
             if not words.isascii() and _ODD_DIGIT.search(words):
@@ -214,25 +214,25 @@ def _refuse_odd_digits(root):
 
 
 def _count(root, gpus, lost):
-    """GPUs that nvidia-smi counted. It describes each, unless it says beside the document that it can't; whether it counts these too differs by driver."""
+    """Number of GPUs that nvidia-smi counted. It describes each, or reports an error outside of the document. Drivers differ in counting the latter."""
     described = len(gpus)
     if described > MOST_GPUS:
         raise ParseError(f"the document describes {described} GPUs, more than {MOST_GPUS}")
     said = _words(root, "attached_gpus")
     if said is None:
-        # Nothing else shows a GPU that the name of a process has put in.
+        # Nothing else would reveal a GPU that was injected by the name of a process.
         if any(gpu["processes"] for gpu in gpus):
-            raise ParseError("the document lists processes, but has no attached_gpus: it is not shown that no GPU was added or lost")
+            raise ParseError("the document lists processes, but has no attached_gpus, so added or lost GPUs would not be noticed")
         return described
     unreachable = len({gpu["bus_id"] for gpu in lost})
     if not re.fullmatch("[0-9]{1,9}", said) or int(said) not in (described, described + unreachable):
         raise ParseError(f"attached_gpus is '{said}', but the document describes {quantity(described, 'GPU')}"
-                         + (f", and {quantity(unreachable, 'GPU')} can't be reached" if unreachable else ""))
+                         + (f", and {quantity(unreachable, 'GPU')} cannot be reached" if unreachable else ""))
     return int(said)
 
 
 def _words(node, path):
-    """The element's text; None where there is no such element or it is empty."""
+    """The element's text; None if there is no such element or it is empty."""
     found = node.find(path)
     if found is None or found.text is None:
         return None
@@ -248,7 +248,7 @@ def _first_version(root, *paths):
 
 
 class _Reader:
-    """Reads values of one element; notes why there is none."""
+    """Reads values of one element, and records the reasons of missing ones."""
 
     def __init__(self, node):
         self.node = node
@@ -263,7 +263,7 @@ class _Reader:
             found = convert(words)
             if found is not None:
                 return found
-            # What an old name says of its value is worth less than what the present one, which is asked first, does.
+            # The reason under the current name, which is read first, is better than that under an old name.
             reason = words if reason == ABSENT else reason
         self.unavailable[key] = reason
         return None
@@ -298,7 +298,7 @@ def _says_none(words):
 def _gpu(index, node):
     read = _Reader(node)
     gpu = {
-        # Position in the document, as in nvidia-smi's table and for its option -i: by PCI bus id. The minor number may be in another order.
+        # Position in the document, as in nvidia-smi's table and its option -i: by PCI bus id. The order of minor numbers may differ.
         "index": index,
         "uuid": read.text("uuid", "uuid"),
         "name": read.text("name", "product_name"),
@@ -347,7 +347,7 @@ _CLOCKS = (("graphics", "graphics"), ("sm", "sm"), ("memory", "mem"), ("video", 
 
 
 def _ecc_errors(read, span, kind):
-    """The sum of what is counted, whose parts differ by generation; null where nothing is."""
+    """The sum of the counters, whose parts differ by generation; null if there are none."""
     single_or_double = "single_bit" if kind == "correctable" else "double_bit"
     total = read.node.find(f"ecc_errors/{span}/{single_or_double}/total")
     nodes = [total] if total is not None else [
@@ -361,7 +361,7 @@ def _ecc_errors(read, span, kind):
 
 
 def _throttle_reasons(read):
-    """Names of what holds the clocks down now, in NVIDIA's words; C(gpu_idle) is one of them. Null where nothing is known."""
+    """Current reasons for lower clocks in NVIDIA's terms; C(gpu_idle) is one of them. Null if unknown."""
     nodes = read.node.findall("clocks_event_reasons/*") or read.node.findall("clocks_throttle_reasons/*")
     active, known, reason = [], False, ABSENT
     for part in nodes:
@@ -392,7 +392,7 @@ def _mig_devices(node):
 
 
 def _processes(read):
-    """Null where nvidia-smi doesn't say which there are, which is something else than none."""
+    """Null if nvidia-smi does not list them, which differs from an empty list."""
     found = read.node.find("processes")
     if found is None or len(found) == 0 and (found.text or "").strip():
         read.unavailable["processes"] = ABSENT if found is None else " ".join(found.text.split())

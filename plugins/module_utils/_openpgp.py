@@ -3,9 +3,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Public keys of OpenPGP (RFC 4880, RFC 9580), as far as a keyring has to be read: which keys are in it, by their fingerprints.
+"""OpenPGP public keys (RFC 4880, RFC 9580): the keys of a keyring by their fingerprints.
 
-A bare host has no gpg; apt itself brings gpgv or sqv, which check signatures and can't list keys.
+A minimal host has no gpg. Apt depends on gpgv or sqv, which check signatures but cannot list keys.
 The image build uses it too: Python 3.6 with nothing but the standard library.
 """
 
@@ -21,11 +21,11 @@ _ARMOR = re.compile(rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(.*?)-----END PG
 
 
 class ParseError(ValueError):
-    """Bytes that are no keyring of OpenPGP."""
+    """Bytes that are not an OpenPGP keyring."""
 
 
 def binary(content):
-    """A keyring's bytes, of its ASCII armor where it is in one. Several blocks are one keyring."""
+    """A keyring's bytes, decoded from ASCII armor if needed. Several blocks are one keyring."""
     blocks = _ARMOR.findall(content)
     if not blocks:
         return content
@@ -42,7 +42,7 @@ def binary(content):
 
 
 def _length(content, place, header):
-    """Length of a packet's body and where it begins."""
+    """Length of a packet's body and its start."""
     if header & 0x40:
         first = content[place]
         if first < 192:
@@ -51,10 +51,10 @@ def _length(content, place, header):
             return ((first - 192) << 8) + content[place + 1] + 192, place + 2
         if first == 255:
             return int.from_bytes(content[place + 1:place + 5], "big"), place + 5
-        raise ParseError("a packet of a length that no public key has")
+        raise ParseError("a packet has a length that no public key has")
     size = {0: 1, 1: 2, 2: 4}.get(header & 3)
     if size is None:
-        raise ParseError("a packet without a length")
+        raise ParseError("a packet has no length")
     return int.from_bytes(content[place:place + size], "big"), place + size
 
 
@@ -64,7 +64,7 @@ def _packets(content):
     while place < len(content):
         header, begin = content[place], place
         if not header & 0x80:
-            raise ParseError("byte %d is no begin of a packet" % place)
+            raise ParseError("byte %d is not the beginning of a packet" % place)
         tag = header & 0x3F if header & 0x40 else (header >> 2) & 0x0F
         try:
             length, body = _length(content, place + 1, header)
@@ -85,15 +85,15 @@ def _fingerprint(body):
 
 
 def keys(content):
-    """The keys of a keyring, by fingerprint: the bytes of each, with all that belongs to it. Their order is the keyring's."""
+    """The keys of a keyring by fingerprint, in the order of the keyring: the bytes of each key with all of its packets."""
     found, current = {}, None
     for tag, packet, body in _packets(binary(content)):
         if tag == _PUBLIC_KEY:
             current = _fingerprint(body)
             found[current] = b""
         if current is None:
-            raise ParseError("it begins with a packet of type %d, not with a public key" % tag)
+            raise ParseError("it begins with a packet of type %d instead of a public key" % tag)
         found[current] += packet
     if not found:
-        raise ParseError("there is no key in it")
+        raise ParseError("it contains no key")
     return found

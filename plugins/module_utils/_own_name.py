@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The name of the host in /etc/hosts: moved from the loopback to an address, in marked lines, so that it can be restored exactly."""
+"""A host's own name in /etc/hosts, moved from the loopback to an address, in marked lines, so that it can be restored exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOPBACK = re.compile(r"127\.|::1$")
 
 
 def without_own_name(text):
-    """The file as it was: what stood behind the sign stands in place of our lines again."""
+    """The former file: the commented lines replace the marked ones."""
     lines, ours = [], None
     for line in text.split("\n"):
         if line == BEGIN and ours is None:
@@ -30,14 +30,14 @@ def without_own_name(text):
             if line == END:
                 lines += [each[len(_KEPT):] for each in ours if each.startswith(_KEPT)]
                 ours = None
-    # Somebody has taken the last line away: then nobody knows where ours end.
+    # The end marker was removed, so the end of the lines is unknown.
     return text if ours is not None else "\n".join(lines)
 
 
 def with_own_name(text, hostname, address):
-    """The file with the own name at the address in place of the loopback; as it is where no line has it there.
+    """The file with the own name at the address instead of the loopback; unchanged if no line has it there.
 
-    Other names of such a line, localhost above all, stay on the loopback; the name with and without its domain goes along.
+    Other names of such a line, mainly localhost, stay on the loopback. The name is moved both with and without its domain.
     """
     lines, short, before = [], hostname.partition(".")[0], without_own_name(text).split("\n")
     if BEGIN in before:

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Packages of a host and what was before them: dpkg's and apt's words in, typed data out."""
+"""Packages of a host and their former state: output of dpkg and apt in, typed data out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["STATES_FORMAT", "ParseError", "dpkg_rows", "nearest_versions", "pars
            "split_package", "way_back", "whole_lines"]
 
 _STATUS = re.compile(r"[uihrp][ncHUFWti]R?")
-# For dpkg-query --showformat: what parse_states reads.
+# For dpkg-query --showformat, for parse_states.
 STATES_FORMAT = "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\n"
 
 
@@ -24,11 +24,11 @@ class ParseError(ValueError):
 
 
 def whole_lines(text, tool):
-    """The lines of a tool's answer. Of one that was cut within a line nobody knows what it would have said: half a version is another version."""
+    """The lines of a tool's output. Output truncated within a line is an error, because half a version is another version."""
     lines = text.split("\n")
     cut = lines.pop()
     if cut:
-        raise ParseError("%s: the answer ends within a line: %.120r" % (tool, cut))
+        raise ParseError("%s: the output ends within a line: %.120r" % (tool, cut))
     return lines
 
 
@@ -37,7 +37,7 @@ def dpkg_rows(text, count=3):
     for line in whole_lines(text, "dpkg-query"):
         fields = line.split("\t")
         status = fields[2].strip() if len(fields) == count else ""
-        # dpkg --list has their meaning in its heading. What isn't there has no version.
+        # The heading of dpkg --list explains them. Packages that are not installed have no version.
         if not _STATUS.fullmatch(status) or not fields[0] or not fields[1] and status[1] != "n":
             raise ParseError("dpkg-query: %.120r" % line)
         yield fields[:2] + [status] + fields[3:]
@@ -71,7 +71,7 @@ def parse_simulation(text):
 
 
 def _is_of(words, uri, suite="/"):
-    """Whether the words of a row, URL, suite with component, architecture, are of a repository. Where the suite is / they are the URL alone."""
+    """Whether the words of a row, URL, suite with component, architecture, belong to a repository. With suite / they are only the URL."""
     theirs = words[1] if len(words) > 2 else "/"
     return location(words[0]) == location(uri) and (theirs + "/").startswith(suite.rstrip("/") + "/")
 
@@ -85,7 +85,7 @@ def parse_madison(text, repository="", there=True, without=()):
     wanted = re.sub(r"^\w+://", "", repository).rstrip("/")
     for line in whole_lines(text, "apt-cache madison"):
         fields = [field.strip() for field in line.split("|")]
-        # Sources are listed, too, under the name of what is built from them.
+        # Source packages are listed too, under the name of the binary package.
         if len(fields) != 3 or not fields[2].endswith("Packages"):
             continue
         if wanted and (wanted + "/" in fields[2]) != there:
@@ -99,9 +99,9 @@ def parse_madison(text, repository="", there=True, without=()):
 
 
 def nearest_versions(wanted, versions, count=3):
-    """Of versions, those that are most like the wanted one, in the order that they came in."""
+    """The versions most similar to the requested one, in the given order."""
     def likeness(version):
-        """How much of it is the same from its beginning on, and in all."""
+        """Length of the common prefix, and overall similarity."""
         same = [left == right for left, right in zip(re.findall(r"\d+|\D+", wanted), re.findall(r"\d+|\D+", version))]
         return (same + [False]).index(False), sum(same)
 
@@ -110,7 +110,7 @@ def nearest_versions(wanted, versions, count=3):
 
 
 def parse_states(text, automatic=()):
-    """All that dpkg knows, by name (with the architecture, where that is a foreign one): version, status of two letters as `dpkg --list` has it, automatic."""
+    """All packages of dpkg by name (with a foreign architecture): version, the two status letters of `dpkg --list`, automatic."""
     automatic = set(automatic)
     return {name: {"version": version, "status": status, "automatic": bool({name, name.partition(":")[0]} & automatic)}
             for name, version, status in dpkg_rows(text)}
@@ -121,7 +121,7 @@ def is_installed(state):
 
 
 def way_back(before, after, now):
-    """What brings back the packages that differ between two lists of states: C(install) (names with versions), C(remove), C(hold), C(unhold), C(automatic).
+    """Changes that restore the packages that differ between two lists: C(install) (names with versions), C(remove), C(hold), C(unhold), C(automatic).
 
     C(kept) are those that somebody has changed since C(after), and that stay. Without C(after), what is there now is what the change has left.
     """
@@ -143,6 +143,6 @@ def way_back(before, after, now):
             if was["automatic"]:
                 plan["automatic"].append(name)
         elif there:
-            # Nothing of it is left: neither installed, nor its settings.
+            # Neither installed nor with configuration files left.
             plan["remove"].append(name)
     return plan

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""NVIDIA's devices and adapters for a fabric on the PCI bus, whether or not a driver knows them."""
+"""NVIDIA devices and fabric adapters on the PCI bus, with or without a driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NETWORK, INFINIBAND = "0x02", "0x0207"
 
 
 def nvidia_devices():
-    """GPUs (C(bus_id), C(device_id)), and the number of NVSwitches, which are bridges there."""
+    """GPUs (C(bus_id), C(device_id)), and the number of NVSwitches, which are PCI bridges."""
     gpus, switches = [], 0
     for folder in sorted(glob.glob(DEVICES + "/*")):
         vendor, kind, device = (read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device"))
@@ -30,7 +30,7 @@ def nvidia_devices():
 
 
 def fabric_adapters(root="/sys"):
-    """InfiniBand adapters of any vendor's, and network adapters of Mellanox's, all of which speak RoCE or InfiniBand; whether or not a driver knows them."""
+    """InfiniBand adapters of any vendor, and Mellanox network adapters, which all support RoCE or InfiniBand, with or without a driver."""
     adapters = []
     for folder in sorted(glob.glob(root + "/bus/pci/devices/*")):
         vendor, kind, device = (read_text(os.path.join(folder, name)).strip() for name in ("vendor", "class", "device"))

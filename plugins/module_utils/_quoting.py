@@ -3,9 +3,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Values as configuration files read them back whole. Where a format cannot hold a value, it is refused and never written.
+"""Quotes values for configuration files, so that they are read back unchanged. A value that a format cannot represent is rejected and never written.
 
-The input is judged before. This is for a value that comes another way, as from a role that is used alone.
+The input is validated earlier. This is for values from elsewhere, such as from a role that is used alone.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import 
 
 __all__ = ["FORMATS", "QuoteError", "quoted"]
 
-# Anything else is left as it stands, so that a file that was right stays the same: a change of it restarts what reads it.
+# Other values are not quoted, so that a correct file stays unchanged: a change restarts its services.
 _OF_UNITS = re.compile(r"""[\s"'\\%$;]|\A\Z""")
 _OF_ENVIRONMENT_FILES = re.compile(r"""[\s"'\\`$#;]""")
 
 
 class QuoteError(ValueError):
-    """A value that a format cannot hold; the message has both."""
+    """A value that a format cannot represent; the message has both."""
 
 
 def _one_line(text):
@@ -32,7 +32,7 @@ def _one_line(text):
 
 
 def _field(text):
-    """Formats that take everything between two blanks as it stands, and know no quotes."""
+    """Formats that use everything between two blanks literally, without quotes."""
     if not _one_line(text) or re.search(r"\s", text):
         raise QuoteError("is empty or has white space")
     return text
@@ -40,7 +40,7 @@ def _field(text):
 
 def _host_name(text):
     if not is_host(text):
-        raise QuoteError("is no host name and no address")
+        raise QuoteError("is not a host name or an address")
     return text
 
 
@@ -59,12 +59,12 @@ def _systemd_word(text):
 
 
 def _systemd_argument(text):
-    """One word of a command: ExecStart= replaces variables, too."""
+    """One word of a command: ExecStart= also replaces variables."""
     return _systemd_word(text).replace("$", "$$")
 
 
 def _environment_file(text):
-    """The value of a variable in a file for EnvironmentFile=."""
+    """The value of a variable in an EnvironmentFile= file."""
     if not _OF_ENVIRONMENT_FILES.search(_one_line(text)):
         return text
     return '"%s"' % re.sub(r'(["\\`$])', r"\\\1", text)
@@ -77,7 +77,7 @@ def _apt_conf(text):
 
 
 def _export_path(text):
-    """exports(5) reads a backslash and three octal digits everywhere, also within quotes."""
+    """exports(5) interprets a backslash with three octal digits everywhere, also within quotes."""
     return '"%s"' % re.sub(r'["\\]', lambda found: "\\%03o" % ord(found.group()), _one_line(text))
 
 
@@ -103,7 +103,7 @@ FORMATS = {
 
 
 def quoted(value, form):
-    """Return a value as a format reads it back whole; raises QuoteError."""
+    """Return a value quoted for a format; raises QuoteError."""
     try:
         return FORMATS[form](str(value))
     except QuoteError as error:

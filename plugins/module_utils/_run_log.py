@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which lines may stand inside and after the table of a log of nccl-tests, if the run came to its end.
+"""Allowed lines inside and after the table of a log of nccl-tests, for a complete run.
 
 A log has no exit code. Each program that can end a run reports it in its own words (slurmstepd, mpirun, hydra, the loader, the kernel, a shell), and new
 ones are invented every year, so a list of bad words is never complete. The lines of a good run are few, so these are listed here, and the place decides:
@@ -22,13 +22,13 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._epilogues import AILING, is_ending, lsf_report
 
-# What launchers, containers and people put before each line. Never a bare word with a colon: "Killed:" is no tag.
+# Prefixes of launchers, containers and users. Never a bare word with a colon: "Killed:" is not a tag.
 _TAG = re.compile(
     r"\s*(?:\[[\w./:,+@-]{1,120}\](?:\[[\w./:,+@-]{1,120}\])?(?:<std\w{2,4}>)?:?|<std\w{2,4}>:?|\(\d{1,6}\)|\d{1,6}:(?=\s|$)|"
     # UCX and UCC: host, PID and thread, padded to a width.
     r"\[ {0,9}[\w./+@-]{1,120} {0,9}: {0,9}\d{1,10} {0,9}(?:: {0,9}[\w-]{1,20} {0,9})?\]|\[ {0,9}\d{1,12}\.\d{1,9} {0,9}\]|"
     r"[\w./-]{1,80}\s{0,40}\|(?=\s|$)|[>|#]|"
-    # The level of Python's logging, loguru, glog and logfmt, and what they put around it.
+    # The level in Python's logging, loguru, glog and logfmt, with its surroundings.
     r"-\s[\w.]{1,60}\s-\s(?=(?:INFO|DEBUG)\b)|(?:-\s)?(?:INFO|DEBUG|NOTICE|SUCCESS)(?::[\w.]{1,80}:|:|\s{1,8}[-|](?=\s)|(?=\s|$))|"
     r"[\w.<>]{1,60}:[\w.<>]{1,60}:\d{1,6}\s-(?=\s)|I\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d{1,10} [\w./-]{1,80}:\d{1,6}\]|"
     r"(?:time|ts)=\"?[\dT:.,Z+-]{8,40}\"?\s+level=\"?(?:info|debug)\"?\s+msg=|std(?:out|err) [FP](?=\s)|"
@@ -43,7 +43,7 @@ _LIBRARIES = [re.compile(pattern) for pattern in (
     r"libfabric: {0,9}\d+ {0,9}:\S*<(?:info|warn|trace|debug)>.*",
     # Switches that reduce (SHARP).
     r"\[[\w.-]+:\d+:\d+ - [\w.]+:\d+\]\s*\[[^\]]{1,40}\]\s+(?:INFO|WARN|DEBUG)\s.*",
-    # Open MPI and PRRTE tell once more, seconds later, what they warned of before the table. MPI_ABORT is told in the same form.
+    # Open MPI and PRRTE repeat warnings from before the table seconds later. MPI_ABORT is reported in the same form.
     r"\d+ more process(?:es)? (?:has|have) sent help message help-(?:mpi-(?:btl|mtl|common|pml|osc)[\w-]*(?:\.txt)? / .*|[\w-]+(?:\.txt)? / "
     r"(?!.*(?:abort|kill|fail|error|termin|signal|lost))[\w :.-]*)",
     r"Set (?:MCA|PRTE MCA|PRRTE MCA) parameter \"\w+\" to 0 to see all help / error messages",
@@ -52,17 +52,17 @@ _LIBRARIES = [re.compile(pattern) for pattern in (
 # Shells, with the name of a conda environment before the prompt.
 _PROMPT = re.compile(
     r"(?:\([\w.-]+\) ?)?(?:\[?[a-z_][\w.-]{0,31}@[\w.-]{1,64}[: ][^$#%\]]{0,200}\]?[$#%]|(?:ba|z|da)?sh-\d[\d.]{0,8}[$#]|\$)(?: .*)?")
-# What another step of a CI job begins with.
+# Beginning of another step of a CI job.
 _NEXT_STEP = re.compile(r"Post job cleanup\.|##\[group\](?:Run|Post) .*|Running after[_ ]script.*")
 _STOPPED_WELL = re.compile(r"[\w.-]{1,253} exited with code 0")
-# Of docker compose, which stops the other containers once one has ended, however it did.
+# From docker compose, which stops the other containers after one has ended with any result.
 _STOPPING_ALL = "Aborting on container exit..."
 _WARNING_BLOCK = re.compile(
     r"WARNING:|NOTE:|By default, for Open MPI|No OpenFabrics connection schemes|A process has executed an operation involving a call to")
 
 
 def learned_tag(before_header):
-    """What stands before the table's header stands before all other lines, too, with other numbers in it. None where nothing does."""
+    """Pattern of the prefix of the table's header, which all other lines have too, with other numbers. None without a prefix."""
     text = before_header.rstrip("# \t")
     if not text.strip() or len(text) > 300:
         return None
@@ -70,7 +70,7 @@ def learned_tag(before_header):
 
 
 def _levels(line, tag):
-    """Where the line begins, with its tags taken away one by one."""
+    """The start of the line, after removing its tags one by one."""
     found = tag.match(line) if tag else None
     places = [0] + ([found.end()] if found else [])
     while True:
@@ -86,7 +86,7 @@ def _bare(line, tag):
 
 
 def _is_table(bare):
-    """Lines of nccl-tests itself, whole."""
+    """Complete lines of nccl-tests itself."""
     words = bare.split()
     return set(words) <= _UNITS or bool(re.fullmatch(
         r"Out of bounds values\s*: *\d+ (?:OK|FAILED)|Avg bus bandwidth\s*: *\S+(?:\s+(?:OK|FAILED))?|Collective test concluded: *\S+|Using devices|"
@@ -96,27 +96,27 @@ def _is_table(bare):
 def _is_said_by_a_library(line, bare):
     found = _NCCL.search(line)
     if found:
-        # A communicator that was given up says so itself; one that was closed says "Destroy COMPLETE".
+        # An aborted communicator reports that itself; a closed one reports "Destroy COMPLETE".
         return "Abort COMPLETE" not in line and not AILING.search(line, 0, found.start())
     return any(pattern.fullmatch(bare) for pattern in _LIBRARIES)
 
 
 class Around:
-    """The lines below the header of one table, but for its rows."""
+    """The lines below the header of one table, except its rows."""
 
     def __init__(self, before_header):
         self.tag = learned_tag(before_header)
         self.within, self.after = [], []
 
     def add(self, line, ended, row):
-        """C(row): the line is what stands before a row."""
+        """C(row): the line is the prefix of a row."""
         bare = _bare(line, self.tag) if row else None
-        # Somebody may have a tag that is not known here, but no row begins with what sounds like a failure.
+        # A tag may be unknown, but no row begins with words of failure.
         if not row or bare and AILING.search(bare):
             (self.after if ended else self.within).append(line)
 
     def unexpected(self, followed):
-        """The first line that no good run prints there, or None. C(followed): by another run in the same log."""
+        """The first line that no good run prints there, or None. C(followed): another run follows in the same log."""
         return self._first(self.within, False, False) or self._first(self.after, True, followed)
 
     def unexpected_end(self):
@@ -136,7 +136,7 @@ class Around:
                 continue
             if _is_table(bare) or _is_said_by_a_library(line, bare):
                 continue
-            # What looks like a tag may be the begin of an epilogue: [1]+ Done. A line has few tags.
+            # A tag may be the beginning of an epilogue: [1]+ Done. A line has few tags.
             readings = [line[place:].strip() for place in places[:6] + places[-1:]] if ended else []
             if any(is_ending(reading) for reading in readings):
                 well = well or any(_STOPPED_WELL.fullmatch(reading) for reading in readings)
@@ -153,7 +153,7 @@ class Around:
         return None
 
     def _end_of_warning(self, lines, number):
-        """Open MPI puts a warning between two rulers: the number of the line below it. 0 where it is none, or says that something was ended."""
+        """Open MPI prints a warning between two rulers: the number of the line below it. 0 for other text, or if the warning reports an end."""
         if not lines[number].rstrip().endswith("-" * 40):
             return 0
         block = []

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Options of sshd_config from the inventory: which of them the role leaves to the user, and their lines. Pure functions."""
+"""Options of sshd_config from the inventory: those that the user may set, and their lines. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re
 
 __all__ = ["GROUPS", "SshdOptionError", "refused", "sshd_lines", "unwritable"]
 
-# Names in lower case, as sshd reads them: what the role decides itself, by the reason for it.
+# Names in lower case, as in sshd: options that only the role sets, by reason.
 GROUPS = {
     "address": ("port", "listenaddress", "addressfamily", "routingdomain"),
     "keys": ("hostkey", "hostkeyagent", "hostcertificate", "authorizedkeysfile", "authorizedkeyscommand", "authorizedkeyscommanduser", "trustedusercakeys",
@@ -20,12 +20,12 @@ GROUPS = {
               "challengeresponseauthentication", "kbdinteractiveauthentication", "pubkeyauthentication", "authenticationmethods", "usepam", "strictmodes",
               "hostbasedauthentication", "gssapiauthentication", "kerberosauthentication", "permituserenvironment", "refuseconnection"),
     "session": ("forcecommand", "chrootdirectory"),
-    # Each governs the lines below it.
+    # Each applies to the lines below it.
     "block": ("match", "include"),
 }
-# With fewer than one, sshd accepts the file and no login.
+# With a value below one, sshd accepts the file but no login.
 _AT_LEAST_ONE = ("maxsessions", "maxauthtries", "persourcemaxstartups")
-# Of the algorithms, one of these must remain: of the keys that the cluster has, or that ssh of OpenSSH 7.6 to 10 offers by itself.
+# One of these algorithms must remain: of the cluster's keys, or of the defaults of ssh in OpenSSH 7.6 to 10.
 _NEEDED = {
     "hostkeyalgorithms": ("ssh-ed25519",),
     "pubkeyacceptedalgorithms": ("ssh-ed25519",),
@@ -36,7 +36,7 @@ _NEEDED = {
         "diffie-hellman-group-exchange-sha256", "diffie-hellman-group14-sha256", "diffie-hellman-group16-sha512", "diffie-hellman-group18-sha512",
         "sntrup761x25519-sha512", "sntrup761x25519-sha512@openssh.com", "mlkem768x25519-sha256"),
 }
-# Lists of all others have commas.
+# All other lists have commas.
 _WITH_BLANKS = ("acceptenv", "setenv", "ipqos", "permitopen", "permitlisten", "rekeylimit", "subsystem", "channeltimeout", "persourcepenalties",
                 "persourcepenaltyexemptlist")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*\Z")
@@ -47,14 +47,14 @@ class SshdOptionError(ValueError):
 
 
 def refused(options, group):
-    """Names of the options that belong to a group of C(GROUPS), or, for the group lockout, whose value would refuse every login."""
+    """Names of the options in a group of C(GROUPS), or, for the group lockout, those whose value would reject every login."""
     if group == "lockout":
         return sorted(str(name) for name, value in options.items() if _locks_out(str(name).lower(), _text(value, str(name).lower())))
     return sorted(str(name) for name in options if str(name).lower() in GROUPS[group])
 
 
 def _locks_out(name, text):
-    """Whether sshd would refuse every login with this value, or not start: tried on OpenSSH 9.2, whose sshd -t accepts most of them."""
+    """Whether sshd would reject every login with this value, or not start: tested with OpenSSH 9.2, whose sshd -t accepts most of them."""
     if text is None:
         return False
     if name in _AT_LEAST_ONE:
@@ -69,7 +69,7 @@ def _locks_out(name, text):
 
 
 def _text(value, name=""):
-    """The value of an option, whose name is in lower case, as sshd reads it; None where it has no line of its own."""
+    """The value of an option, given in lower case, in sshd's notation; None if it has no line."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
@@ -80,24 +80,24 @@ def _text(value, name=""):
     if not isinstance(value, (str, int)):
         return None
     text = str(value).strip()
-    # A line break would begin another option.
+    # A line break would start another option.
     return text if text and text.isprintable() else None
 
 
 def _word(text):
-    """A word among others with blanks between them."""
+    """A word in a list separated by blanks."""
     return '"%s"' % text if " " in text and '"' not in text else text
 
 
 def unwritable(options):
-    """Names of options that are no names, have no plain value, or come twice in different spelling."""
+    """Names of options that are not valid, have no plain value, or are repeated in another spelling."""
     lower = [str(name).lower() for name in options]
     return sorted(str(name) for name, value in options.items()
                   if not isinstance(name, str) or not _NAME.match(name) or _text(value) is None or lower.count(str(name).lower()) > 1)
 
 
 def sshd_lines(defaults, options):
-    """Lines of sshd_config: the defaults, of which C(options) replace those of the same name in any spelling, and the other options."""
+    """Lines of sshd_config: the defaults, overridden by C(options) of the same name in any spelling, and the other options."""
     wrong = unwritable(options) + [name for group in tuple(GROUPS) + ("lockout",) for name in refused(options, group)]
     if wrong:
         raise SshdOptionError("training_sshd_options: %s cannot be set" % ", ".join("'%s'" % name for name in wrong))

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The parts of transient_unit that touch nothing: a unit's scripts and what they tell, a log's bytes into lines, a unit's end into a result."""
+"""The pure parts of transient_unit: a unit's scripts and their output, a log's bytes to lines, a unit's end to a result."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import shlex
 import signal
 
 RUN_DIRECTORY = "/run/trainyard"
-# A line waits this long for others. Where there is none, the next look can wait too: each takes from a host that may be training.
+# Time to collect lines. Without output, the next look can wait too, because each look uses CPU of a host that may be training.
 WAIT_SECONDS = 3
 SILENT_SECONDS = 6
-# Nobody reads more than this on a terminal in one go; the rest is in the log.
+# More lines at once are not readable on a terminal; the rest is in the log.
 LINES_PER_LOOK = 400
 BYTES_PER_LOOK = 4 * 1024 * 1024
 ACTIVE = ("active", "activating", "deactivating", "reloading")
-# A line that never ends (a progress bar without a carriage return, binary output) is cut here.
+# A line without an end (a progress bar without a carriage return, binary output) is split here.
 LONGEST_LINE = 8192
 
-# Escape sequences of terminals, then what is left of the control characters (tab stays): a job's output must not steer the operator's terminal.
+# Terminal escape sequences, then other control characters (except tab): a job's output must not control the operator's terminal.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def clean(raw):
-    """One line as a terminal would leave it: of a line that was overwritten after a carriage return, its last state."""
+    """One line as a terminal shows it: the last state of a line that was overwritten after a carriage return."""
     states = [state for state in raw.split(b"\r") if state]
     text = states[-1].decode("utf-8", "replace") if states else ""
     return _CONTROL.sub("", text).rstrip()
 
 
 def take_lines(data, final=False):
-    """(lines, bytes consumed). What follows the last line end waits for its rest, unless the unit has ended.
+    """(lines, bytes consumed). An incomplete last line waits for its rest, unless the unit has ended.
 
-    A carriage return ends a line too, so a progress bar is seen while it grows; a last one waits, it may be half of a CRLF.
+    A carriage return ends a line too, so that a progress bar is shown. A last one waits, because it may be half of a CRLF.
     """
     end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, max(len(data) - 1, 0))) + 1
     if final or len(data) - end > LONGEST_LINE:
@@ -53,7 +53,7 @@ def take_lines(data, final=False):
 
 
 def abridge(lines, limit, log):
-    """At most `limit` lines; what is left out in the middle is counted, so nobody takes a part for the whole."""
+    """At most `limit` lines. The number of lines left out in the middle is shown."""
     if len(lines) <= limit:
         return lines
     head = limit // 4
@@ -62,14 +62,14 @@ def abridge(lines, limit, log):
 
 
 def start_script(unit, directory, command, environment, working_directory, lease):
-    """The unit's main process. A script instead of systemd-run's arguments: no second quoting, no expansion of $ and %, no value in ps."""
+    """The unit's main process. A script instead of systemd-run's arguments avoids double quoting, expansion of $ and %, and values in ps."""
     lines = ["#!/bin/sh"]
     lines.extend("export %s=%s" % (key, shlex.quote(value)) for key, value in sorted(environment.items()))
     lines.append('export HOME="${HOME:-/root}"')
     if working_directory:
         lines.append("cd %s || exit 200" % shlex.quote(working_directory))
     if lease:
-        # Uptime, not the clock: a clock that is set must not end a job. The watcher lies in the unit's cgroup and ends with it.
+        # Uptime, because a change of the clock must not end a job. The watcher is in the unit's cgroup and ends with it.
         lines.append(
             "( while sleep 1; do read -r now rest < /proc/uptime; read -r seen < %(dir)s/lease\n"
             "    [ $(( ${now%%.*} - ${seen%%.*} )) -le %(lease)d ] && continue\n"
@@ -82,20 +82,20 @@ def start_script(unit, directory, command, environment, working_directory, lease
 
 
 def stop_script(directory, environment, stop_command, stop_timeout):
-    """ExecStopPost: runs however the unit ended. The result is written last: who sees it knows that the stop command is through."""
+    """ExecStopPost, which runs after any end of the unit. The result is written last, after the stop command has finished."""
     lines = ["#!/bin/sh"]
     if stop_command:
         lines.extend("export %s=%s" % (key, shlex.quote(value)) for key, value in sorted(environment.items()))
         lines.append("timeout -k 5 %d %s" % (stop_timeout, " ".join(shlex.quote(word) for word in stop_command)))
     lines.append("read -r now rest < /proc/uptime")
     lines.append('printf "%%s %%s %%s %%s\\n" "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" "$now" > %s/result.new' % shlex.quote(directory))
-    # The scripts hold the environment, which may be secret: they go with the unit.
+    # The scripts contain the environment, which may be secret, so they are removed with the unit.
     lines.append("rm -f %(dir)s/start %(dir)s/stop; mv %(dir)s/result.new %(dir)s/result" % {"dir": shlex.quote(directory)})
     return "\n".join(lines) + "\n"
 
 
-# Uptime is taken in hundredths, and without a process. What is printed may come through a terminal, which changes line ends and bytes, so the log's bytes
-# are encoded; and after what sudo, PAM or a profile print, so the answer is marked.
+# Uptime is read in hundredths, without a process. The output may pass a terminal, which changes line ends and bytes, so the log's bytes are encoded. It may
+# follow output of sudo, PAM or a profile, so the answer is marked.
 _LOOK = """#!/bin/sh
 # Follows the unit from outside: renews the lease, waits for output or the end, tells both. $1 and $2: inode and size of the log as far as it is known.
 set -f
@@ -128,27 +128,27 @@ echo trainyard-seen
 
 
 def look_script(unit, directory, log, lease):
-    """A file of its own, as sudo and systemd's journal keep every command that a task runs."""
+    """A separate file, because sudo and systemd's journal record every command of a task."""
     return _LOOK % {"unit": unit, "dir": shlex.quote(directory), "log": shlex.quote(log), "lease": lease,
                     "silent": SILENT_SECONDS * 100, "wait": WAIT_SECONDS * 100, "most": BYTES_PER_LOOK}
 
 
 def look_command(unit, inode, offset):
-    """Run the look script; the folder it lies in goes when the host is restarted."""
+    """Run the look script. Its folder disappears when the host is restarted."""
     script = shlex.quote("%s/%s/look" % (RUN_DIRECTORY, unit))
     return "if [ -e %s ]; then sh %s %d %d; else echo trainyard-gone; fi" % (script, script, inode, offset)
 
 
 def parse_look(text):
-    """What the look script tells: {active, end, inode, offset, skipped, data}. `end` is None while the unit runs. ValueError if it isn't whole.
+    """Parse the output of the look script: {active, end, inode, offset, skipped, data}. `end` is None while the unit runs. ValueError if it is incomplete.
 
-    `data` are the log's bytes from `offset` on; before them `skipped` bytes were left out.
+    `data` are the log's bytes from `offset` on. `skipped` bytes before them were left out.
     """
     lines = [line.rstrip("\r") for line in text.split("\n")]
     if "trainyard-gone" in lines:
         return {"end": {"rc": 255, "result": "lost", "signal": None, "uptime": 0.0}, "inode": 0, "offset": 0, "skipped": 0, "data": b""}
     if "trainyard-look" not in lines or "trainyard-seen" not in lines:
-        raise ValueError("no whole answer")
+        raise ValueError("the answer is incomplete")
     begin = lines.index("trainyard-look")
     active, result, lapsed, uptime, inode, offset, skipped = lines[begin + 1:begin + 8]
     end = None
@@ -165,7 +165,7 @@ def parse_look(text):
 
 
 def secret_texts(value):
-    """The strings that a secret consists of, longest first: what is part of another one is replaced after it."""
+    """The strings of a secret, longest first, so that a part of another string is replaced after it."""
     if isinstance(value, dict):
         value = list(value.values())
     if not isinstance(value, (list, tuple)):
@@ -181,7 +181,7 @@ def without_secrets(line, secrets):
 
 
 def parse_result(text):
-    """What the stop script wrote: {rc, result, signal, uptime}. `result` is systemd's word (success, exit-code, signal, timeout, oom-kill ...)."""
+    """Parse the output of the stop script: {rc, result, signal, uptime}. `result` is systemd's result (success, exit-code, signal, timeout, oom-kill ...)."""
     result, code, status, uptime = text.split()
     name = None
     if code == "exited":
@@ -190,23 +190,23 @@ def parse_result(text):
         name = "SIG" + status
         rc = 128 + int(getattr(signal, name, 0))
         if result == "success":
-            # systemd calls a unit that was stopped on demand a success; its command was not.
+            # systemd reports success for a unit that was stopped on demand, but its command did not succeed.
             result = "stopped"
     return {"rc": rc, "result": result, "signal": name, "uptime": float(uptime)}
 
 
 def describe_end(end, timeout, lease):
-    """How the unit ended, in words for a person."""
+    """How the unit ended, as text."""
     if end["result"] == "lapsed":
-        return "was stopped because the play that started it was not heard of for %d s" % lease
+        return "was stopped because the play that started it made no contact for %d s" % lease
     if end["result"] == "timeout":
         return "was stopped after its timeout of %d s" % timeout
     if end["result"] == "oom-kill":
-        return "was ended by the kernel for lack of memory"
+        return "was killed by the kernel because memory was full"
     if end["result"] == "lost":
-        return "is gone without a result (the host was restarted?)"
+        return "disappeared without a result (was the host restarted?)"
     if end["result"] == "stopped":
-        return "was stopped by someone on the host"
+        return "was stopped on the host"
     if end["signal"]:
         return "was ended by %s" % end["signal"]
     return "ended with exit code %d" % end["rc"]

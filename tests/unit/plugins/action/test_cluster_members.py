@@ -1,4 +1,4 @@
-"""The members as ansible-playbook works them out, a second time included."""
+"""The members as computed by ansible-playbook, including a second run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule about what must fit: what it lets pass, what it refuses, when it is not asked, and what a site may change of it."""
+"""Every compatibility rule: what it accepts and rejects, when it is skipped, and what a site can change."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def fixture_no_corrections(monkeypatch):
 
 @pytest.mark.parametrize("check_id, case, found", [(check_id, case, found) for check_id, cases in FIRING.items() if check_id not in CORRECTED
                                                   for case, found in cases])
-def test_what_fires(check_id, case, found):
+def test_each_conflict_is_found_by_its_rule(check_id, case, found):
     assert found in the_one(check_id, case)
 
 

@@ -1,4 +1,4 @@
-"""Every rule of role preflight: what it lets pass, what it refuses, and what it says."""
+"""Every rule of role preflight: what it accepts and rejects, and its messages."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def test_a_value_of_daemon_json_with_which_docker_starts_only_warns():
 
 
 @pytest.mark.parametrize("changes", GOOD)
-def test_what_passes(changes):
+def test_good_hosts_pass_every_rule(changes):
     result = judge(a_host("a", "10.0.0.11", **changes), a_host("b", "10.0.0.12"))
     assert [entry for entry in result["findings"] if entry["verdict"] != "pass"] == []
     assert "failed" not in result
 
 
 @pytest.mark.parametrize("changes, check_id, found", BAD)
-def test_what_is_found(changes, check_id, found):
+def test_each_defect_is_found_by_its_rule(changes, check_id, found):
     rule = next(rule for rule in yaml.safe_load(RULES.read_text(encoding="utf-8"))["host_rules"] if rule["id"] == check_id)
     result = judge(a_host("a", "10.0.0.11", **changes), a_host("b", "10.0.0.12"))
     (entry,) = [entry for entry in result["findings"] if entry["verdict"] != "pass"]
@@ -209,7 +209,7 @@ def test_every_id_is_tried_and_published():
     assert [check_id for check_id in ids if "`%s`" % check_id not in readme] == []
 
 
-def test_the_rule_of_the_readme(tmp_path):
+def test_the_example_rule_of_the_readme_works(tmp_path):
     readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")
     own = tmp_path / "our_rules.yml"
     own.write_text(readme.partition("```yaml\n# our_rules.yml")[2].partition("```")[0].partition("\n")[2], encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every input that is refused, judged as ansible-playbook does it: real inventory, real templates, all roles of the collection."""
+"""Invalid input, checked as in ansible-playbook: real inventory, real templates, all roles of the collection."""
 
 from __future__ import annotations
 

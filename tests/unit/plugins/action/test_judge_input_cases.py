@@ -1,4 +1,4 @@
-"""A campaign: hundreds of bad inputs, each refused with its variable named, and unusual good ones, all accepted. One process, real templates."""
+"""Hundreds of invalid inputs, each rejected with the name of its variable, and unusual valid ones, all accepted. One process, real templates."""
 
 from __future__ import annotations
 

@@ -116,9 +116,9 @@ def test_much_output_is_abridged_and_what_was_left_out_is_counted(shown):
     [
         ({"end": "exit-code exited 3 12.5"}, 3, "ended with exit code 3"),
         ({"end": "timeout killed TERM 12.5"}, 143, "was stopped after its timeout of 60 s"),
-        ({"end": "success killed TERM 12.5", "lapsed": "1"}, 143, "was stopped because the play that started it was not heard of for 15 s"),
-        ({"active": "inactive"}, 255, "is gone without a result (the host was restarted?)"),
-        ({"before": "trainyard-gone"}, 255, "is gone without a result (the host was restarted?)"),
+        ({"end": "success killed TERM 12.5", "lapsed": "1"}, 143, "was stopped because the play that started it made no contact for 15 s"),
+        ({"active": "inactive"}, 255, "disappeared without a result (was the host restarted?)"),
+        ({"before": "trainyard-gone"}, 255, "disappeared without a result (was the host restarted?)"),
     ],
 )
 def test_a_failure_names_unit_host_log_and_the_last_lines(shown, ended, rc, words):
@@ -148,8 +148,8 @@ def test_a_connection_that_stays_lost_ends_the_task(shown, monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ({"rc": 1, "stdout": "", "stderr": "sudo: a password is required"}, "no whole answer: exit code 1: sudo: a password is required"),
-        ({"rc": 0, "stdout": look(b"x" * 99)["stdout"][:-40], "stderr": ""}, "no whole answer"),
+        ({"rc": 1, "stdout": "", "stderr": "sudo: a password is required"}, "the answer is incomplete: exit code 1: sudo: a password is required"),
+        ({"rc": 0, "stdout": look(b"x" * 99)["stdout"][:-40], "stderr": ""}, "the answer is incomplete"),
         (look(active="Failed to connect to bus"), "systemctl cannot tell whether it runs: Failed to connect to bus"),
     ],
 )

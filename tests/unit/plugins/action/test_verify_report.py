@@ -1,4 +1,4 @@
-"""verify_report and compare_reports as a play runs them: what they write, when they fail, and what they refuse before anything is written."""
+"""verify_report and compare_reports in a play: what they write, when they fail, and what they reject before they write anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule of role verify: on a cluster in order none fires, and for each defect the one that is about it, alone."""
+"""Every rule of role verify: a healthy cluster fails none, and each defect fails exactly its own rule."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ FIRING = {
 
 
 @pytest.mark.parametrize("check_id, kind, changes, found", [(check_id, *case) for check_id, cases in FIRING.items() for case in cases])
-def test_what_fires(check_id, kind, changes, found):
+def test_each_defect_fails_exactly_its_check(check_id, kind, changes, found):
     """On the second of two hosts, the first of which is in order."""
     other = fabric(a_port()) if "__verify_infiniband" in changes else {}
     findings = verdicts(kind("a", "10.0.0.11", **other) if kind is plain and "training_container_gpus" not in changes else gpu_host("a", "10.0.0.11"),
@@ -254,7 +254,7 @@ def test_horovod_of_which_nothing_is_required():
 
 
 @pytest.mark.parametrize("kind, changes", SILENT)
-def test_what_is_silent(kind, changes):
+def test_harmless_differences_fail_no_check(kind, changes):
     assert bad(verdicts(kind("a", "10.0.0.11", **(fabric(a_port()) if "__verify_infiniband" in changes else {})), kind("b", "10.0.0.12", **changes))) == []
 
 

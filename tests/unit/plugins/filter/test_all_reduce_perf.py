@@ -1,4 +1,4 @@
-"""Filter all_reduce_perf: the module's judgement of a log, in a template."""
+"""Filter all_reduce_perf: judges a log in a template like the module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def judged(options, log=LOG):
     return Templar(DataLoader(), variables={"log": log}).template(trust_as_template("{{ log | trainyard.gpu.all_reduce_perf(%s) }}" % options))
 
 
-def test_the_same_answer():
+def test_the_filter_judges_like_the_module():
     assert judged("") == answer(LOG) and judged("")["passed"]
 
 
@@ -30,7 +30,7 @@ def test_bounds_by_name_and_as_text():
 @pytest.mark.parametrize("options, log, said", [
     ("min_busbw_gb_s='fast'", LOG, "min_busbw_gb_s: 'fast' is not a valid bandwidth"), ("", "total 12", "'total 12' is not the beginning of output"),
     ("", 12, "give the log as text"), ("", "", "the text is empty")])
-def test_what_fails_the_template(options, log, said):
+def test_invalid_input_fails_the_template(options, log, said):
     with pytest.raises(AnsibleFilterError, match="all_reduce_perf: ") as refused:
         judged(options, log)
     assert said in str(refused.value)

@@ -1,4 +1,4 @@
-"""What was measured between hosts, as checks that say what to do."""
+"""Filter bandwidth_checks: checks of a measurement with their fixes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer(cluster=None, **changes):
     return dict(given, **changes)
 
 
-def test_good():
+def test_a_good_measurement_passes_every_check():
     checks = measured(answer(), HOSTS)
     assert [(check["id"], check["host"], check["verdict"], check["found"]) for check in checks] == [
         ("bandwidth-host", "node-a", "pass", "1 GB/s"), ("bandwidth-host", "node-b", "pass", "1 GB/s"), ("bandwidth-cluster", "node-a, node-b", "pass", "1 GB/s")]
@@ -52,7 +52,7 @@ SHORT = run("cluster", HOSTS, 0.1, passed=False, reasons=["0.1 GB/s, required: 0
     ([{"kind": "host", "names": ["node-b"], "evidence": "slow"}], "host node-b: slow", "check node-b; until then leave out: node-b"),
     ([{"kind": "link", "names": HOSTS, "evidence": "slow"}], "link node-a - node-b: slow", "check the path between node-a and node-b; until then leave out: node-b"),
 ])
-def test_who_is_to_blame(blame, found, fix):
+def test_suspects_are_named_with_the_fix(blame, found, fix):
     check = measured(answer(SHORT, blame=blame, suspect=["node-b"]), HOSTS)[-1]
     assert (check["verdict"], check["found"], check["fix"]) == ("fail", "0.1 GB/s, required: 0.5 (nic: x). " + found, fix)
 
@@ -134,7 +134,7 @@ def test_ranks_that_were_not_watched(changes, reason):
     assert found == [("fabric-counters", name, "skipped", "not read: " + reason) for name in HOSTS]
 
 
-def test_with_gpus():
+def test_a_measurement_with_gpus_passes_the_checks_of_gpus_and_fabric():
     hosts = {name: {"ranks": 2, "via": [" via NET/IB/0/GDRDMA", " via P2P/CUMEM/read"], "gpus": [99, 97], "sent_bytes": 630 << 20, "received_bytes": 630 << 20}
              for name in HOSTS}
     cards = [_bandwidth.card("mlx5_0", "200 Gb/sec (4X HDR)", True)]

@@ -1,4 +1,4 @@
-"""Filter cuda_toolkits: names, versions and what a host lacks."""
+"""Filter cuda_toolkits: names, versions and missing packages of a host."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def test_runfiles():
     assert plan["missing_runfiles"] == [] and plan["packages"] == [] and not plan["lacks_packages"] and plan["priority"] == 114
 
 
-def test_nothing_asked():
+def test_an_empty_request_plans_nothing():
     plan = cuda_toolkits([])
     assert (plan["chosen"], plan["packages"], plan["folders"], plan["wrong"], plan["lacks_packages"]) == ("", [], {}, [], False)

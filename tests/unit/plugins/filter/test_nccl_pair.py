@@ -29,5 +29,5 @@ def test_a_directory_without_it():
     assert nccl_pair("2.21.5-1+cuda12.4", directory="ubuntu2204")["known"]
 
 
-def test_nothing_asked():
+def test_an_empty_request_has_an_empty_answer():
     assert nccl_pair("") == {"version": "", "known": False, "nearest": [], "packages": [], "preferences": ""}

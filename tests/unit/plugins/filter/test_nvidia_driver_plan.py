@@ -1,4 +1,4 @@
-"""What driver a host gets, by the collection's own facts and the role's own packages, and what is refused before anything changes."""
+"""The driver of a host, from the compatibility data and the role's packages, and problems found before anything changes."""
 
 from __future__ import annotations
 

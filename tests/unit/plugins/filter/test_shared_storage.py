@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Filters nfs_mounts and shared_storage_plan: what is served, mounted and made."""
+"""Filters nfs_mounts and shared_storage_plan: exports, mounts and folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the GPU stack is wrong with a host, and the table of a fleet."""
+"""Problems of a host's GPU stack, and the table of many hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GOOD = {"packages": {"libnccl2": {"version": "2.21.5-1+cuda12.4", "held": True, 
 ASKED = {"libnccl2": "2.21.5-1+cuda12.4", "nvidia-docker2": "absent"}
 
 
-def test_nothing_is_wrong():
+def test_a_host_as_requested_has_no_problems():
     assert stack_problems(GOOD, ASKED) == []
     assert stack_problems(GOOD) == []
 

@@ -1,4 +1,4 @@
-"""Filter vendor_source: which of NVIDIA's repositories a system takes."""
+"""Filter vendor_source: NVIDIA's repository for each system."""
 
 from __future__ import annotations
 

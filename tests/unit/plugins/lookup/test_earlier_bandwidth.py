@@ -1,4 +1,4 @@
-"""What earlier runs reached, from the packs that they have left."""
+"""Bandwidths of earlier runs, from their reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""all_reduce_perf: over what people have posted (tests/fixtures/all_reduce_perf, nccl-other, nccl-transport), and over what can become of it."""
+"""all_reduce_perf: published logs (tests/fixtures/all_reduce_perf, nccl-other, nccl-transport), and damaged variants of them."""
 
 import csv
 import functools
@@ -275,7 +275,7 @@ def rank_list(old, new, count=1):
     (rank_list(r"\Z", "mpirun noticed that process rank 3 with PID 1 on node b exited on signal 9 (Killed).\n"), "out_of_memory_killed"),
     (rank_list(r"(^#\n#  +out-of-place(.*\n){3})", r"\1\1"), "several_runs"),
 ])
-def test_never_fooled(change, reason):
+def test_a_changed_log_never_passes(change, reason):
     text = change(two_nodes())
     assert text != two_nodes()
     told = answer(text)
@@ -293,7 +293,7 @@ def test_never_fooled(change, reason):
     rank_list(r" sum ", " ", 0), rank_list(r" sum +-1 ", " ", 0), rank_list(r" sum ", " none ", 0),
     rank_list(r"^( +\d+ +\d+ +float +sum +-1(?: +[\d.]+){4}).*", r"\1", 0),
 ])
-def test_words_that_cannot_be(change):
+def test_impossible_values_damage_a_row(change):
     for text in (two_nodes(), re.sub(r"(# nThread)", r"# Collective test starting: all_reduce_perf\n\1", two_nodes())):
         assert answer(text)["passed"] and change(text) != text
         told = answer(change(text))
@@ -324,7 +324,7 @@ def test_a_tag_in_the_middle(tag):
         assert answer(text.replace(mark, cut)) == answer(text)
 
 
-def test_tabs():
+def test_tabs_separate_columns_too():
     text = two_nodes()
     assert answer(re.sub(r"  +", "\t", text)) == answer(text)
     assert answer(re.sub(r"(# +size.*)", lambda found: "\t".join(found.group(0).split()), text)) == answer(text)
@@ -391,7 +391,7 @@ def test_a_later_run_counts_too():
     assert ids(told)[0] == "no_summary" and told["other_collectives"][0]["complete"]
 
 
-def test_half_of_a_word_is_no_summary():
+def test_a_truncated_word_does_not_count_as_a_summary():
     named = all_reduce_output.text()
     for text, end in ((read("all_reduce_perf/sirius-2node-pals-noise-before.txt"), "2.680"), (two_nodes(), "46.24"), (named, "concluded: all_re"),
                       (named, "Avg bus bandwidth    : 1")):
@@ -450,7 +450,7 @@ def is_that_of(told, *names):
 
 @steady
 @given(strategies.sampled_from(NAMES), strategies.floats(0, 1))
-def test_cut_anywhere(name, part):
+def test_a_truncated_log_never_passes(name, part):
     text = TEXTS[name][:int(len(TEXTS[name]) * part)]
     told = judged(text)
     assert not told["passed"] or is_that_of(told, name) and "Avg bus bandwidth" in text
@@ -505,12 +505,12 @@ def test_whatever_stands_before_the_lines(name, prefix):
 
 @steady
 @given(strategies.text())
-def test_any_text(text):
+def test_arbitrary_text_never_passes(text):
     assert not judged(text)["passed"]
 
 
 @pytest.mark.parametrize("value, size", [("8", 8), (8, 8), ("1G", 2 ** 30), ("512 m", 2 ** 29), ("1.5K", 1536)])
-def test_sizes(value, size):
+def test_sizes_with_and_without_suffix(value, size):
     assert parse_size(value, "min_bytes") == size
 
 
@@ -520,7 +520,7 @@ def test_sizes(value, size):
     ({"expected_hosts": True}, "expected_hosts: 'True'"), ({"min_busbw_gb_s": "fast"}, "min_busbw_gb_s: 'fast'"), ({"min_busbw_gb_s": "nan"}, "'nan'"),
     ({"min_busbw_gb_s": 0}, "above 0"), ({"min_busbw_gb_s": "inf"}, "'inf'"), ({"min_busbw_gb_s": [1]}, "[1]"),
 ])
-def test_bounds_that_cannot_be(bounds, said):
+def test_invalid_requirements_are_named(bounds, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         check_bounds(**bounds)
 

@@ -1,4 +1,4 @@
-"""What a cluster should reach, which bound limits it, and what counts as too little."""
+"""The expected bandwidth of a cluster, its limiting bound, and the verdict on a measurement."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_line_rate(rate, line):
 
 @pytest.mark.parametrize("speed, width, carried", [("16.0 GT/s PCIe", "16", 31.504), ("8.0 GT/s PCIe", "8", 7.88), ("2.5 GT/s", "1", 0.25), ("Unknown", "16", 0), ("", "", 0),
                                                    ("16.0 GT/s PCIe", "Unknown", 0)])
-def test_slot(speed, width, carried):
+def test_bandwidth_of_a_pcie_slot(speed, width, carried):
     assert _bandwidth.card("x", "", False, speed, width)["pcie"] == pytest.approx(carried)
 
 
-def test_rate_that_is_none():
+def test_an_invalid_rate_is_an_error():
     with pytest.raises(_bandwidth.ParseError, match="not a rate of a network card: 'fast'"):
         _bandwidth.card("x", "fast")
 
@@ -132,7 +132,7 @@ def rows(*busbw, largest=1 << 24):
     return found[:len(busbw)]
 
 
-def test_row():
+def test_bandwidths_of_a_row():
     # 8 ranks, 1 GB in 0.1 s: 10 GB/s, on the bus 2 x 7/8 of it.
     assert _bandwidth.row(1000000000, 0.1, 8, 0) == {
         "size_bytes": 1000000000, "count": 250000000, "type": "float", "redop": "sum", "root": -1, "out_of_place": None,

@@ -1,4 +1,4 @@
-"""Who is to blame, in simulated clusters whose culprits are known."""
+"""The search for suspects in simulated clusters with known culprits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_it_runs_where_python_is_3_6():
 
 
 @pytest.mark.parametrize("count", range(2, 65))
-def test_circle(count):
+def test_every_pair_is_in_exactly_one_round(count):
     """Every pair once, nobody twice in a round, and no fewer rounds would do."""
     hosts = list(range(count))
     rounds = _blame.circle(hosts)
@@ -96,7 +96,7 @@ def test_short_only_together(count):
 
 
 @pytest.mark.parametrize("count", [3, 8, 64])
-def test_all_alike(count):
+def test_equally_slow_hosts_are_not_blamed(count):
     cluster = SimulatedHosts(count, usual=0.5)
     verdict = cluster.blamed()
     assert verdict["blame"] == []

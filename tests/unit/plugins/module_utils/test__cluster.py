@@ -1,4 +1,4 @@
-"""Which networks a cluster has, and which address and interface a host gets in them."""
+"""The networks of a cluster, and address and interface of each host in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was changed in a container: layers as overlayfs keeps them, with a FIFO where it has a device 0/0, which only root can make."""
+"""Changed files of a container: layers as in overlayfs, with a FIFO instead of its device 0/0, which only root can create."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fixture_layers(tmp_path, monkeypatch):
     return write
 
 
-def test_nothing(layers):
+def test_an_unchanged_container_has_no_changed_files(layers):
     assert layers.changed() == []
 
 
@@ -56,7 +56,7 @@ def test_nothing(layers):
     ("tmp/x", "x", []),
     ("etc/ld.so.cache", "x", []),
 ])
-def test_one_change(layers, path, content, found):
+def test_a_single_change_is_found(layers, path, content, found):
     for name in ("usr/share/mime/cache", "etc/ld.so.cache", "tmp/x"):
         layers("base", name, "before")
     layers("container", path, content)

@@ -1,4 +1,4 @@
-"""What runs in a training container, as `docker top` prints it."""
+"""Processes in a training container, from the output of `docker top`."""
 
 import pytest
 
@@ -23,7 +23,7 @@ SESSION = IDLE + "106                 102                 sshd                ss
     IDLE + "103 100 python3 [python3] <defunct>\n",
     IDLE.replace("docker-init ", "tini "),
 ])
-def test_nothing_runs(table):
+def test_the_containers_own_processes_do_not_count(table):
     assert busy_processes(table) == []
 
 
@@ -40,5 +40,5 @@ def test_nothing_runs(table):
     ("107 106 entrypoint /bin/sh ./entrypoint\n", ["entrypoint"]),
     ("107 90 tmux: server tmux new -d\n", ["tmux:"]),
 ])
-def test_something_runs(rows, busy):
+def test_other_processes_are_named(rows, busy):
     assert busy_processes(SESSION + rows) == busy

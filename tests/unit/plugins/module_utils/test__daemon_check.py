@@ -1,4 +1,4 @@
-"""What the installed dockerd says about its configuration file; these are words of 20.10 and 26.1."""
+"""dockerd's errors about its configuration file, with output of 20.10 and 26.1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_verdict(said, found):
     assert verdict(said) == found
 
 
-def test_flags():
+def test_the_options_of_the_unit():
     said = ("ExecStart={ path=/usr/sbin/dockerd ; argv[]=/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS ; "
             "ignore_errors=no ; pid=52 ; code=(null) ; status=0/0 }\n")
     assert flags_of(said) == ["-H", "fd://", "--containerd=/run/containerd/containerd.sock"]
@@ -36,8 +36,8 @@ class Module:
 
 
 @pytest.mark.parametrize("content, found, warned", [
-    ('{"debug": true}', "", ""), ("", "", "the file is empty, which older versions of Docker do not accept; write {} into it, or remove it"),
-    (" \n", "", "the file is empty"), ('{"debug": true,\n}', "line 2, column 1", ""), ("[]", "no JSON object", ""),
+    ('{"debug": true}', "", ""), ("", "", "the file is empty, but older versions of Docker do not accept that; write {} into it, or remove it"),
+    (" \n", "", "the file is empty"), ('{"debug": true,\n}', "line 2, column 1", ""), ("[]", "not a JSON object", ""),
     ('{"bip": "x", "mtu": -1, "log-driver": "nope"}', "bip: 'x' is not an address with its prefix, such as 172.26.0.1/16; mtu: -1 is below 0",
      "log-driver: 'nope' is not"),
 ])
@@ -73,7 +73,7 @@ def test_dockerd_is_asked(tmp_path, monkeypatch):
     path.write_text("", encoding="utf-8")
     Host.said = "unable to configure the Docker daemon with file /tmp/y: EOF\n"
     assert daemon_config_state(Host(), str(path)) == (
-        f"{path}: the file is empty, which this version of Docker does not accept; write {{}} into it, or remove it", [])
+        f"{path}: the file is empty, but this version of Docker does not accept that; write {{}} into it, or remove it", [])
     Host.said = "dockerd needs to be started with root privileges.\n"
     assert daemon_config_state(Host(), str(path)) == ("", [])
     # What it reads without a word.

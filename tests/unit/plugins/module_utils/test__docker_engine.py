@@ -30,7 +30,7 @@ def test_what_dockerd_reads_is_parsed(text):
         ('{\n  "debug": true,\n  oops\n}', "line 3, column 3"),
         ('{"debug": true,}', "line 1, column 16"),
         ('{"debug": true', "line 1, column 15"),
-        ("[]", "no JSON object"),
+        ("[]", "not a JSON object"),
         ('{"max-concurrent-downloads": NaN}', "NaN"),
         ("# comment\n{}", "line 1, column 1"),
     ],

@@ -1,4 +1,4 @@
-"""Which packages make up a driver: apt's words, and those of the distributions' own tools, as Debian 12's print them."""
+"""The packages of a driver, from output of apt and the distributions' tools, as on Debian 12."""
 
 from __future__ import annotations
 

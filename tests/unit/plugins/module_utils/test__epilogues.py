@@ -1,4 +1,4 @@
-"""What stands below the table of a good run, by who prints it, and the same lines about a run that failed."""
+"""Lines below the table of a good run, by the program that prints them, and the same lines for a failed run."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The table of known failures: each entry knows a line as it is really printed, and tells it by the right name."""
+"""The table of known failures: each entry matches a real line and has the right id."""
 
 import re
 import time

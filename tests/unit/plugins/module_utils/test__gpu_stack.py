@@ -1,4 +1,4 @@
-"""What a host says of its driver, CUDA and NCCL, and what that means."""
+"""Driver, CUDA and NCCL of a host, and conclusions from them."""
 
 import base64
 import csv

@@ -1,4 +1,4 @@
-"""The table of horovodrun --check-build: over all that people have posted (tests/fixtures/horovod), and over what they could have."""
+"""The table of horovodrun --check-build: published outputs (tests/fixtures/horovod), and possible variants of them."""
 
 import csv
 import hashlib
@@ -183,7 +183,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES)
-def test_shape(text):
+def test_a_table_in_other_layouts(text):
     build = parse_check_build(text)
     assert (build.version, ticked(build)) == ("0.28.1", TICKED)
 
@@ -194,7 +194,7 @@ def test_version(version):
         assert parse_check_build(TABLE.replace("0.28.1:", version + colon)).version == version
 
 
-def test_each_entry_alone():
+def test_each_entry_can_be_ticked_alone():
     for section, labels in LABELS.items():
         for label in labels:
             heading = "Available " + section.replace("_", " ").title() + ":\n"
@@ -216,7 +216,7 @@ def test_a_last_table_that_is_cut_in_its_head_is_not_an_older_one(rest):
         parse_check_build(TABLE + "\nHorovod v0.28.1:" + rest)
 
 
-def test_every_cut_is_refused():
+def test_every_truncated_table_is_rejected():
     """Whatever is lost at the end: before the first heading no table has begun, from there on it must be whole."""
     begun = TABLE.index("Available Frameworks") + len("Available Frameworks")
     whole = len(TABLE.rstrip())

@@ -1,4 +1,4 @@
-"""Text of /proc, /etc and ip, and what it means."""
+"""Parsers for /proc, /etc and ip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel logs, clocks and file systems, as their tools write them."""
+"""Kernel logs, clocks and file systems, from output of their tools."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_chronyc(leap, synchronized):
     assert _host_health.parse_chronyc(CHRONYC % leap) is synchronized
 
 
-def test_stat():
+def test_free_space_from_stat():
     assert _host_health.parse_stat("4096 19787204 16777216 16310117\n") == {"free_bytes": 81048387584, "inodes": 16777216, "inodes_free": 16310117}
     assert _host_health.parse_stat("4096 5 0 0\n")["inodes"] == 0
 

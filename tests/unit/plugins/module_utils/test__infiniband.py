@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE: over what the tools have printed elsewhere (tests/fixtures/ib), and over any input. Whole trees of sysfs: test_infiniband_info.py."""
+"""InfiniBand and RoCE: real output of the tools (tests/fixtures/ib), and arbitrary input. Whole sysfs trees: test_infiniband_info.py."""
 
 import csv
 import hashlib
@@ -222,7 +222,7 @@ def test_lines_that_are_lost_doubled_or_strange(name, data):
 
 @given(tool=st.sampled_from(sorted(PARSERS)), text=st.text(max_size=300))
 @any_input
-def test_any_text(tool, text):
+def test_arbitrary_text_is_parsed_or_rejected(tool, text):
     try:
         devices, _remarks = PARSERS[tool](text)
     except ParseError:

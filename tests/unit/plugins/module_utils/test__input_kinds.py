@@ -1,4 +1,4 @@
-"""Kinds of values, each with what is good and what is not."""
+"""Kinds of values, each with valid and invalid examples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIGEST = "sha256:" + "0" * 64
     (kinds.is_command, ["a 'b c'", "a \\\n b"], ["", " ", "a 'b", True, ["a"]]),
     (kinds.is_environment, [{}, {"A": "b", "_1": 2}], [{"1": "x"}, {"A": "b\n"}, {"A": []}, [], "A=b"]),
 ])
-def test_kinds(judge, good, bad):
+def test_valid_and_invalid_values_of_each_kind(judge, good, bad):
     assert [value for value in good if not judge(value)] == [] and [value for value in bad if judge(value)] == []
 
 
@@ -102,7 +102,7 @@ def test_folders(use, good, bad):
     ({"type": "dict", "options": {"uid": {"type": "int"}}}, {"uid": "2001"}, {"uid": 2001}, None),
     ({"type": "dict", "options": {"uid": {"type": "int"}}}, {"uidd": 1}, {}, "an unknown key uidd"),
 ])
-def test_types(spec, value, result, found):
+def test_values_are_converted_to_their_types(spec, value, result, found):
     checked, wrong = kinds.check_type(spec, value)
     assert checked == result and [entry[3] for entry in wrong] == ([found] if found else [])
 
@@ -118,7 +118,7 @@ def test_types(spec, value, result, found):
     ("-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----\n", "-----BEGIN RSA PRIVATE KEY----- ***"),
     ("-----BEGIN PRIVATE KEY-----\nhunter2", "-----BEGIN PRIVATE KEY----- ***"), ("x " + "Ab1+" * 15, "x ***"), (DIGEST, DIGEST), ("0123456789abcdef" * 4,) * 2,
 ])
-def test_what_is_shown(text, shown):
+def test_secrets_are_masked_in_shown_text(text, shown):
     assert kinds.show(text) == shown
     assert kinds.show(shown) == shown
 
@@ -150,5 +150,5 @@ def test_a_long_value_is_judged_at_once():
 
 
 @pytest.mark.parametrize("one, other, apart", [("gpu", "gpus", 1), ("haed", "head", 1), ("abc", "abc", 0), ("abc", "xyz", 3), ("a", "abcd", 3)])
-def test_distance(one, other, apart):
+def test_distance_between_misspelt_words(one, other, apart):
     assert kinds.distance(one, other) == apart

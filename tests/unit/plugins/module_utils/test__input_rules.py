@@ -1,4 +1,4 @@
-"""Rules for input that are data, and the shape of an inventory."""
+"""Rules for input, and the structure of an inventory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def judge(rule, *values, truth=True):
     ({"variable": "r_v[].path", "path": "absolute"}, [[{"path": "/a"}, {}, {"path": None}], "no list"], [[{"path": "/a"}, {"path": "b"}]]),
     ({"variable": "r_v.inner[].n", "range": [1, 2]}, [{"inner": [{"n": 1}]}, {}], [{"inner": [{"n": 3}]}]),
 ])
-def test_kinds(rule, good, bad):
+def test_valid_and_invalid_values_of_each_rule(rule, good, bad):
     for value in good:
         assert judge(rule, value) == [], value
     for value in bad:
@@ -69,7 +69,7 @@ def test_the_option_that_is_meant_is_named(value, advice):
     assert (entry["id"], entry["found"], entry["fix"]) == ("input-nfs-option", value, advice)
 
 
-def test_of_what_excludes_each_other_only_that_is_told():
+def test_only_conflicting_options_are_named():
     (entry,) = judge({"exclusive": [["ro", "rw"], ["hide", "nohide"], ["fsid="]]}, ["rw", "fsid=0", "fsid=1", "ro"])
     assert entry["expected"] == "one of ro and rw, fsid once"
     # exports(5): some options may differ by the flavor of security.

@@ -1,4 +1,4 @@
-"""What is seen of a job while it runs: GPUs, counters of the fabric, NCCL's connections."""
+"""Observation of a running job: GPUs, counters of the fabric, NCCL's connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL, Gloo, MPI and Horovod are told of the cluster's networks."""
+"""Network settings of NCCL, Gloo, MPI and Horovod."""
 
 from __future__ import annotations
 

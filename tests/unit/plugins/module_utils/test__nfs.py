@@ -77,7 +77,7 @@ def test_exports_of_a_user_s_file():
         ("/srv/def", "a", ["rw", "async"]), ("/srv/def", "b", ["rw", "async", "ro"]), ("/srv/oct al", "*", ["rw"])]
     with pytest.raises(ParseError, match="no export: 'srv"):
         parse_exports("srv *(rw)")
-    with pytest.raises(ParseError, match="no client"):
+    with pytest.raises(ParseError, match="not a client"):
         parse_exports("/srv a(rw")
 
 

@@ -1,4 +1,4 @@
-"""nvidia-smi -q -x: over what people have posted (tests/fixtures/nvidia-smi-xml, -fail), and over what they could have."""
+"""nvidia-smi -q -x: published outputs (tests/fixtures/nvidia-smi-xml, -fail), and possible variants of them."""
 
 import csv
 import hashlib
@@ -136,7 +136,7 @@ def test_every_failure_has_a_cause(name):
     # The mismatch is why nothing can be initialized.
     (18, "Failed to initialize NVML: Driver/library version mismatch\nNo devices were found", "driver_library_mismatch"),
 ])
-def test_other_words_and_none(rc, text, cause):
+def test_unknown_messages_are_classified_by_exit_code(rc, text, cause):
     found, evidence = why_no_answer(rc, text, "")
     assert found == cause and evidence
 
@@ -200,7 +200,7 @@ CLOSED = "a</process_name>\n<used_memory>1 MiB</used_memory>\n</process_info></p
 def test_a_name_that_ends_the_document(command):
     """What follows may be the name, and may be nvidia-smi's, so nothing of it counts."""
     text = with_process(command)
-    with pytest.raises(ParseError, match="stands beside the document|2 documents"):
+    with pytest.raises(ParseError, match="is outside of the document|2 documents"):
         parse_query(text)
     assert lost_gpus(text) == [] and why_no_answer(1, text, "") == ("unknown", "nothing (exit code 1)")
     # What nvidia-smi said before it does count, and what it said on the other stream.
@@ -244,7 +244,7 @@ WITH_PROCESS = [dict(gpu, processes=0) for gpu in parse_query(with_process("pyth
     ("<attached_gpus>1<", "<attached_gpus>١<"),
     ("<sram_uncorrectable>0<", "<sram_uncorrectable>²<"), ("<minor_number>", "<minor_number>①"), ('<gpu id="0', '<gpu id="٠'),
 ])
-def test_odd_digits(old, new):
+def test_digits_of_other_scripts_are_rejected(old, new):
     assert A100.count(old)
     with pytest.raises(ParseError):
         parse_query(A100.replace(old, new))
@@ -274,13 +274,13 @@ def test_gpus_that_are_counted_and_not_described():
     for count in (7, 9):
         assert parse_query(two_lost.replace(">8</attached_gpus>", ">%d</attached_gpus>" % count)).gpu_count == count
     for count in (6, 8, 10):
-        with pytest.raises(ParseError, match="attached_gpus is '%d', but the document describes 7 GPUs, and 2 GPUs can't be reached" % count):
+        with pytest.raises(ParseError, match="attached_gpus is '%d', but the document describes 7 GPUs, and 2 GPUs cannot be reached" % count):
             parse_query(two_lost.replace(">8</attached_gpus>", ">%d</attached_gpus>" % count))
     assert parse_query(one_less.replace(">8</attached_gpus>", ">7</attached_gpus>")).gpu_count == 7
 
 
 @pytest.mark.parametrize("text, said", [
-    (A100[: len(A100) // 2], "was cut"),
+    (A100[: len(A100) // 2], "is truncated"),
     (A100.replace("</gpu>", ""), "not well-formed in line"),
     (A100 + A100, "2 documents"),
     (A100.replace("<attached_gpus>1<", "<attached_gpus>0<"), "attached_gpus is '0'"),
@@ -288,7 +288,7 @@ def test_gpus_that_are_counted_and_not_described():
     (re.sub("(<gpu id=.*</gpu>)", r"\1\1", A100.replace("<attached_gpus>1<", "<attached_gpus>2<"), flags=re.DOTALL), "two GPUs have the uuid"),
     (A100.replace("<nvidia_smi_log>", "<nvidia_smi_log><!ENTITY a 'b'>"), "entities"),
 ])
-def test_what_is_refused(text, said):
+def test_invalid_documents_are_rejected(text, said):
     with pytest.raises(ParseError, match=re.escape(said)):
         parse_query(text)
 

@@ -1,4 +1,4 @@
-"""A host's own name in /etc/hosts: to its address, and exactly back."""
+"""A host's own name in /etc/hosts: moved to its address, and restored exactly."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ WORDS = st.sampled_from(["127.0.0.1", "127.0.1.1", "::1", "10.0.0.12", "server-a
 
 
 @given(st.lists(st.lists(WORDS, max_size=5).map(" ".join), max_size=6).map("\n".join))
-def test_any_file(text):
+def test_arbitrary_files_are_restored_exactly(text):
     told = with_own_name(text, "server-a", "10.0.0.11")
     assert with_own_name(told, "server-a", "10.0.0.11") == told
     if BEGIN not in text.splitlines():

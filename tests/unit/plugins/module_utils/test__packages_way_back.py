@@ -1,4 +1,4 @@
-"""Lists of packages before and after a change, and what brings back the former."""
+"""Lists of packages before and after a change, and the changes that restore the former state."""
 
 from __future__ import annotations
 

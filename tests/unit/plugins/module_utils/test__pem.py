@@ -36,12 +36,12 @@ def test_the_form_of_the_text_does_not_matter():
     [
         ("", "holds no -----BEGIN CERTIFICATE-----"),
         ("/etc/ssl/ca.pem", "holds no -----BEGIN CERTIFICATE-----"),
-        (pem(FIRST) + pem(SECOND, kind="RSA PRIVATE KEY"), "line 6: holds a RSA PRIVATE KEY"),
-        (pem(FIRST) + pem(SECOND)[:90], "is cut"),
-        (pem(FIRST).replace("AAEC", "A*EC"), "line 1: the certificate is no base64 text"),
+        (pem(FIRST) + pem(SECOND, kind="RSA PRIVATE KEY"), "line 6: contains a RSA PRIVATE KEY"),
+        (pem(FIRST) + pem(SECOND)[:90], "is truncated"),
+        (pem(FIRST).replace("AAEC", "A*EC"), "line 1: the certificate is not base64 text"),
     ],
 )
-def test_what_is_no_certificate_is_refused(text, message):
+def test_invalid_certificates_are_rejected(text, message):
     with pytest.raises(ParseError, match=message):
         certificates(text)
 
@@ -53,5 +53,5 @@ def test_beside_the_certificates_of_the_system_may_stand_anything():
 
 
 def test_bytes_that_are_no_certificate_are_refused():
-    with pytest.raises(ParseError, match="OpenSSL does not read the certificate"):
+    with pytest.raises(ParseError, match="OpenSSL cannot parse the certificate"):
         check(pem(FIRST))

@@ -1,4 +1,4 @@
-"""Values for configuration files, one by one; tests/unit/roles/test_texts_of_files.py has them in the files."""
+"""Single quoted values for configuration files; tests/unit/roles/test_texts_of_files.py tests whole files."""
 
 from __future__ import annotations
 

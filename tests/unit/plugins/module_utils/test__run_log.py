@@ -1,4 +1,4 @@
-"""Logs of all_reduce_perf without an exit code: what ends a run fails it, in whatever words, and what surrounds a good one doesn't."""
+"""Logs of all_reduce_perf without an exit code: any line about an aborted run fails it, and the surroundings of a good run do not."""
 
 from pathlib import Path
 
@@ -209,7 +209,7 @@ def test_the_line_is_named():
 
 
 @pytest.mark.parametrize("glued", ["Killed", "Killed ", "[gx1:04711] *** Process received signal *** "])
-def test_glued_to_a_line(glued):
+def test_text_attached_to_a_line_fails_the_run(glued):
     for mark in ("1048576 ", "# Out of bounds", "# Avg bus"):
         line = next(line for line in PLAIN.split("\n") if line.strip().startswith(mark))
         for changed in (glued + line, line + " " + glued):

@@ -1,4 +1,4 @@
-"""Whose key is whose in the mesh, and what a login says."""
+"""Keys and logins of the ssh mesh."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_fingerprint_of_something_else(text):
         _ssh_mesh.fingerprint(text)
 
 
-def test_new_cluster():
+def test_the_keys_of_a_new_cluster():
     mesh = _ssh_mesh.mesh_members([member("a"), member("b")], {"b": answer(host_key=NEW), "a": answer()})
     assert mesh == {"hosts": [entry("a"), entry("b", host_key=NEW)], "kept": [], "unknown": [], "changed": [], "behind": []}
 

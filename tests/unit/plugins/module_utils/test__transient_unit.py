@@ -80,12 +80,12 @@ def test_stop_script_writes_the_result_after_the_stop_command(tmp_path):
         ("exit-code exited 3 12.5\n", 3, "exit-code", "ended with exit code 3"),
         ("signal killed KILL 12.5\n", 137, "signal", "was ended by SIGKILL"),
         ("timeout killed TERM 12.5\n", 143, "timeout", "was stopped after its timeout of 60 s"),
-        ("success killed TERM 12.5\n", 143, "stopped", "was stopped by someone on the host"),
+        ("success killed TERM 12.5\n", 143, "stopped", "was stopped on the host"),
         ("core-dump dumped SEGV 12.5\n", 139, "core-dump", "was ended by SIGSEGV"),
-        ("oom-kill killed KILL 12.5\n", 137, "oom-kill", "was ended by the kernel for lack of memory"),
+        ("oom-kill killed KILL 12.5\n", 137, "oom-kill", "was killed by the kernel because memory was full"),
     ],
 )
-def test_results(text, rc, result, words):
+def test_results_of_units(text, rc, result, words):
     end = unit.parse_result(text)
     assert (end["rc"], end["result"]) == (rc, result)
     assert unit.describe_end(end, 60, 15) == words

@@ -1,4 +1,4 @@
-"""What was seen of the hosts while ranks worked: for each defect its check alone fails."""
+"""Checks of observations while ranks worked: each defect fails exactly its own check."""
 
 from __future__ import annotations
 

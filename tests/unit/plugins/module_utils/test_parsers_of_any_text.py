@@ -1,4 +1,4 @@
-"""What hosts say of their GPU stack, cut, mixed up and made up: a parser says that it can't read it, or says what stands there, and never anything else.
+"""Truncated, mixed up and invented outputs of the GPU stack: a parser either rejects the text or returns exactly its content.
 
 nvidia-smi's parser has its own such test, over whole documents (test__nvidia_smi.py).
 """

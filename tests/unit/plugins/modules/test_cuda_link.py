@@ -1,4 +1,4 @@
-"""cuda_link, run as Ansible runs it, with the real update-alternatives over folders of its own."""
+"""cuda_link, run like in Ansible, with the real update-alternatives in temporary folders."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ def test_a_users_own_link_outlives_packages(host):
     assert not list((host.folder / "placed.d").iterdir())
 
 
-def test_a_run_that_was_cut_short_before_it_chose(host):
+def test_an_interrupted_run_before_the_selection_is_restored(host):
     host.link.symlink_to(host.folder / "local/cuda-11.4")
     host(state="noted")
     host.package("12.4")
     assert host()["changed"] and host.leads() == "cuda-11.4" and not list((host.folder / "placed.d").iterdir())
 
 
-def test_what_can_not_be_chosen(host):
+def test_a_missing_toolkit_and_a_folder_at_the_link_fail(host):
     assert "no toolkit is installed there" in host("12.6")["msg"]
     host.link.mkdir()
     assert "is not a symbolic link" in host("12.4")["msg"]

@@ -1,4 +1,4 @@
-"""disk_quotas, run as Ansible runs it, with tools that speak repquota's CSV and setquota's arguments of one file system that has quotas of users."""
+"""disk_quotas, run like in Ansible, with fake repquota and setquota for one file system with user quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's restart that a caller asks for, beside what the file says; the merge has its own tests."""
+"""A requested restart of the engine, independent of the file. The merge has separate tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gpu_stack_info over what hosts say: the tools' words by command, the kernel's by path."""
+"""gpu_stack_info with outputs of hosts: tools by command, kernel files by path."""
 
 from __future__ import annotations
 

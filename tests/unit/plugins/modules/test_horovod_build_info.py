@@ -1,4 +1,4 @@
-"""horovod_build_info, run as Ansible runs it; horovodrun is a script that prints a fixture, docker one that records its arguments."""
+"""horovod_build_info, run like in Ansible; horovodrun is a script that prints a fixture, docker one that records its arguments."""
 
 import re
 import sys
@@ -166,7 +166,7 @@ def test_not_installed(script):
         ("true", "no_output", "exit code 0"),
     ],
 )
-def test_cause(script, body, cause, word):
+def test_causes_of_a_missing_table(script, body, cause, word):
     script("horovodrun", body)
     assert_cause(run(), cause, word)
 

@@ -1,4 +1,4 @@
-"""host_health_info, run as Ansible runs it, on a PATH of scripts."""
+"""host_health_info, run like in Ansible, with a PATH of scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""host_info, run as Ansible runs it, against this machine."""
+"""host_info, run like in Ansible, on this machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_names_and_connections(port):
     assert told["connections"][2]["state"] in ("unreachable", "timeout") and told["connections"][2]["error"]
 
 
-def test_who_listens(port):
+def test_the_listener_of_a_port(port):
     (entry,) = run(ports=[port])["listeners"]
     assert (entry["address"], entry["port"], entry["pid"]) == ("127.0.0.1", port, os.getpid())
     assert entry["process"] and entry["container_id"] == ""

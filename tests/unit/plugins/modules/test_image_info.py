@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""image_info, run as Ansible runs it; docker is a script that says what engines say."""
+"""image_info, run like in Ansible; docker is a script that prints output of engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""infiniband_info, run as Ansible runs it, over trees as Linux lays out /sys; tools are scripts that print a fixture."""
+"""infiniband_info, run like in Ansible, with sysfs trees as in Linux; tools are scripts that print a fixture."""
 
 from __future__ import annotations
 

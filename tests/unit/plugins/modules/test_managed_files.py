@@ -1,4 +1,4 @@
-"""managed_files, run as Ansible runs it: a process that gets its arguments as JSON."""
+"""managed_files, run like in Ansible: a process with its arguments as JSON."""
 
 import os
 import stat

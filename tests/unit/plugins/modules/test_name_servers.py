@@ -1,4 +1,4 @@
-"""name_servers, run as Ansible runs it, over files of its own."""
+"""name_servers, run like in Ansible, with temporary files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nccl_all_reduce, run as Ansible runs it; all_reduce_perf is a script that replays what a real one printed, docker and mpirun record their arguments."""
+"""nccl_all_reduce, run like in Ansible; all_reduce_perf is a script that replays real output, docker and mpirun record their arguments."""
 
 import re
 import shlex

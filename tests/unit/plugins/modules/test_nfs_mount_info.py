@@ -1,4 +1,4 @@
-"""What nfs_mount_info takes for the site's own: by an /etc/fstab and units of systemd's that are not this machine's."""
+"""Mounts of the site in nfs_mount_info, with a fake /etc/fstab and fake systemd units."""
 
 from __future__ import annotations
 

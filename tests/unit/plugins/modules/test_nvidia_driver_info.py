@@ -1,4 +1,4 @@
-"""nvidia_driver_info over what apt and the distributions' tools say, by command."""
+"""nvidia_driver_info with output of apt and the distributions' tools, by command."""
 
 from __future__ import annotations
 

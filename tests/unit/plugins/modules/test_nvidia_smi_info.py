@@ -1,4 +1,4 @@
-"""nvidia_smi_info, run as Ansible runs it; nvidia-smi is a script that prints a fixture, docker one that records its arguments."""
+"""nvidia_smi_info, run like in Ansible; nvidia-smi is a script that prints a fixture, docker one that records its arguments."""
 
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def test_without_a_driver_and_one_that_hangs(script):
 
 
 @pytest.mark.parametrize("body, said", [
-    (f"head -c 4000 {A100}", "the output was cut"), ("echo '| NVIDIA-SMI 535 |'", "printed no document"), (f"cat {A100} {A100}", "2 documents"),
+    (f"head -c 4000 {A100}", "the output is truncated"), ("echo '| NVIDIA-SMI 535 |'", "printed no document"), (f"cat {A100} {A100}", "2 documents"),
     # A GPU that is counted, not described, and not said to be lost.
     (f"cat {PUBLISHED}", "attached_gpus is '4', but the document describes 1 GPU"),
     (f"sed 's#<used>50 MiB#<used>5\u00b2 MiB#' {A100}", "has digits other than 0 to 9")])

@@ -1,4 +1,4 @@
-"""own_name, run as Ansible runs it."""
+"""own_name, run like in Ansible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _run(tmp_path):
     return run
 
 
-def test_there_and_back(run, tmp_path):
+def test_the_name_is_moved_and_restored_exactly(run, tmp_path):
     hosts, own = tmp_path / "hosts", socket.gethostname()
     text = OTHERS + "127.0.1.1 %s\n" % own
     hosts.write_text(text)
@@ -36,7 +36,7 @@ def test_nothing_to_do(run, tmp_path):
     assert run(address="10.0.0.11")["changed"] is False and (tmp_path / "hosts").read_text() == OTHERS
 
 
-def test_without_an_address(run):
+def test_a_missing_address_fails(run):
     assert "address" in run()["msg"]
 
 

@@ -1,4 +1,4 @@
-"""What is asked of apt for the way back, and what it may not do for it."""
+"""The commands for apt to restore packages, and the changes that are not allowed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_check_mode_tells_and_does_nothing(host):
     assert told(host) == []
 
 
-def test_what_apt_would_touch_besides_stops_it(host):
+def test_a_change_of_other_packages_stops_it(host):
     (host / "simulated").write_text(SIMULATED + "Remv of-the-user [1]\n", encoding="utf-8")
     result = run_module("package_way_back", {"before": BEFORE})
     assert result["failed"] and "would also change of-the-user; nothing was changed" in result["msg"]

@@ -1,4 +1,4 @@
-"""placed_packages, run as Ansible runs it, with tools that speak dpkg's, apt's and tar's words over a state of their own."""
+"""placed_packages, run like in Ansible, with fake dpkg, apt and tar."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_what_apt_would_remove_is_refused_unless_it_may_go(host):
     assert json.loads(host.record.read_text())["removed"] == ["library-2"]
 
 
-def test_holds_are_ignored_for_what_may_go_alone(host):
+def test_holds_are_ignored_only_for_may_replace(host):
     host.write(installed={"library": {"version": "2", "held": True}, "library-2": {"version": "2", "held": True}}, needs={"server": ["library"]},
                known=dict(host["known"], library=["3"]), conflicts={"server": ["library-2"]})
     state = host["installed"]

@@ -1,4 +1,4 @@
-"""shared_folders, run as Ansible runs it, on folders of this machine."""
+"""shared_folders, run like in Ansible, on folders of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""shared_storage_proof, run as Ansible runs it."""
+"""shared_storage_proof, run like in Ansible."""
 
 import json
 import os

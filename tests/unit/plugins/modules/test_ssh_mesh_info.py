@@ -1,4 +1,4 @@
-"""ssh_mesh_info, run as Ansible runs it; docker runs what it is given here, and ssh runs the rest at the other end, which is here too."""
+"""ssh_mesh_info, run like in Ansible; fake docker and ssh run their commands on this machine."""
 
 from __future__ import annotations
 

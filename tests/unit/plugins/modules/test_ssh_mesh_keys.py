@@ -1,4 +1,4 @@
-"""ssh_mesh_keys, run as Ansible runs it, with the real ssh-keygen; docker is a script where one is needed."""
+"""ssh_mesh_keys, run like in Ansible, with the real ssh-keygen; docker is a script if needed."""
 
 import hashlib
 import json

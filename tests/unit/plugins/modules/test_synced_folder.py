@@ -1,4 +1,4 @@
-"""synced_folder's half on the host, run as Ansible runs it; what the action plugin fills in is given by hand."""
+"""synced_folder's part on the host, run like in Ansible; the tests set the options of the action plugin."""
 
 import hashlib
 import os

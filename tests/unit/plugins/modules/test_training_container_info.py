@@ -1,4 +1,4 @@
-"""training_container_info, run as Ansible runs it; docker, systemctl and journalctl are scripts that print what the real ones printed."""
+"""training_container_info, run like in Ansible; docker, systemctl and journalctl are scripts that print real output."""
 
 import hashlib
 import json
@@ -123,7 +123,7 @@ def test_container_of_someone_else(run):
     assert not run(prints({**CONTAINER, "Config": {"Labels": None}}, IMAGE))["container"]["managed"]
 
 
-def test_fresh_host(run):
+def test_a_host_without_docker_and_unit(run):
     told = run(unit={"LoadState": "not-found", "ActiveState": "inactive", "UnitFileState": ""})
     assert (told["available"], told["cause"]) == (False, "not_installed") and told["fix"]
     assert not told["unit"]["loaded"] and not told["unit"]["enabled"] and not told["container"]["exists"]

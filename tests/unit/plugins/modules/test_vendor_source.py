@@ -1,4 +1,4 @@
-"""vendor_source, run as Ansible runs it, over a folder like /etc/apt and keys that gpg has just made."""
+"""vendor_source, run like in Ansible, with a folder like /etc/apt and new keys from gpg."""
 
 from __future__ import annotations
 

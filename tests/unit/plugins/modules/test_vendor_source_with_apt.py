@@ -1,4 +1,4 @@
-"""vendor_source and real apt, over folders of its own: what apt refuses before is in order after."""
+"""vendor_source with real apt in temporary folders: sources that apt rejects work afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tool measures the bandwidth, and what all_reduce_perf has measured as runs of the report."""
+"""The tool that measures the bandwidth, and results of all_reduce_perf as runs of the report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PLAN = {"asked": {"fraction": 0.7, "min_busbw_gb_s": 0.0, "peer_fraction": 0.6, 
     (NONE, NGC, {"asked": "horovod"}, "horovod", "verify_bandwidth_tool"),
     (EIGHT, NGC, {"asked": "torch"}, "torch", "verify_bandwidth_tool"),
 ])
-def test_choice(gpus, image, more, tool, reason):
+def test_the_best_possible_tool_is_chosen(gpus, image, more, tool, reason):
     chosen = _bandwidth_tool.choose(more.pop("asked", "auto"), gpus, image, **more)
     assert chosen["tool"] == tool and reason in chosen["reason"] and chosen["problem"] == ""
     assert chosen["where"] == ("host" if more.get("on_host") and tool == "all_reduce_perf" else "container")

@@ -1,4 +1,4 @@
-"""What fits what: the facts themselves, and the questions to them."""
+"""The compatibility data and its queries."""
 
 from __future__ import annotations
 

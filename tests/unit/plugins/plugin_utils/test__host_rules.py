@@ -1,4 +1,4 @@
-"""The form of preflight's files, the collection's and a site's own."""
+"""Validation of preflight's files, from the collection and from a site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the names of well-known public images say."""
+"""Versions in the names of well-known public images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build does with its base: what it keeps, which NCCL it installs, and when it refuses."""
+"""What a build does with its base: the parts that it keeps, the NCCL that it installs, and its problems."""
 
 from __future__ import annotations
 

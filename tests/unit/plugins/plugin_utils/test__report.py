@@ -1,4 +1,4 @@
-"""The verdict, what changed, what is secret, and the report as JSON, JUnit and inventory."""
+"""The verdict, changes, secrets, and the report as JSON, JUnit and inventory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports as files: what is taken for one and what isn't, the site's history, and that one is there whole or not at all."""
+"""Reports as files: valid and invalid ones, the history of a site, and complete writes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_schema_is_one():
 
 
 @pytest.mark.parametrize("kind", example_reports.KINDS)
-def test_reports_are_of_it(kind):
+def test_example_reports_match_the_schema(kind):
     report = json.loads(json.dumps(_report.make(generated="2026-11-23T18:45:02Z", published=PUBLISHED, **example_reports.KINDS[kind]())))
     assert _report_files.problem_of(report, SCHEMA) == "" and not list(Draft202012Validator(SCHEMA).iter_errors(report))
 

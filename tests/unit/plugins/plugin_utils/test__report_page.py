@@ -1,4 +1,4 @@
-"""The page, as text and as Chromium shows it: at 1280 and 400 pixels, light and dark."""
+"""The page, as text and in Chromium: at 1280 and 400 pixels, light and dark."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_people_see(browser, kind, width, dark):
 
 
 @pytest.mark.parametrize("kind, verdict", [("lab", "pass"), ("eight_gpus", "warning"), ("many", "warning")])
-def test_the_other_verdicts(browser, kind, verdict):
+def test_pages_of_the_other_verdicts(browser, kind, verdict):
     for width in (1280, 400):
         seen = browser(PAGES[kind](), width)
         assert seen.console == [] and seen.measured.verdict["text"] == verdict
@@ -180,5 +180,5 @@ def test_runs_that_died_before_the_first_row():
 
 
 @pytest.mark.parametrize("count, text", [(0, "0 B"), (8, "8 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (2 ** 30, "1 GiB"), (2 ** 34, "16 GiB")])
-def test_sizes(count, text):
+def test_sizes_are_shown_with_units(count, text):
     assert _report_page.size(count) == text
