@@ -43,7 +43,7 @@ def test_what_is_no_longer_asked_for_goes_and_the_vendors_ofed_is_left_to_itself
                          "rmdir /sys/module/ib_umad")
     run = role(infiniband_memlock="")
     assert (run.code, run.changed) == (0, 1)
-    assert "MLNX_OFED_LINUX-5.8-3.0.7.0 is there" in run.text
+    assert "MLNX_OFED_LINUX-5.8-3.0.7.0 is installed and has its own tools" in run.text
     assert not host.file(MODULES).exists and not host.file("/sys/module/ib_umad").exists and not host.file(LIMITS).exists
     assert host.check_output("systemctl show --property=DefaultLimitMEMLOCK --value") == host.check_output("cat /srv/memlock")
     host.run_expect([0], "rm /usr/local/bin/ofed_info")
