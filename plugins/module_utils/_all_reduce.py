@@ -583,7 +583,7 @@ def _read(text):
     if text.lstrip().startswith("{"):
         section = _document(text)
         if not section:
-            raise ParseError("line 1: this begins like all_reduce_perf's JSON, but is another document, or is truncated; give its complete output")
+            raise ParseError("line 1: this begins like all_reduce_perf's JSON, but has a different structure or is truncated; give its complete output")
         section.end = len(section.said)
         return [section], section.said
     return _sections(text), text

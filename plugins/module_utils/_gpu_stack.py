@@ -61,7 +61,7 @@ def parse_nvrm(text):
 
 
 def parse_dkms_status(text):
-    """DKMS modules: module, version, kernel and arch (empty if it was only added), state, and whether the installed one is another build."""
+    """DKMS modules: module, version, kernel and arch (empty if it was only added), state, and whether the installed module is from a different build."""
     found = []
     for line in whole_lines(text, "dkms status"):
         if not line.strip() or line.startswith(("Error!", "Deprecated feature", "Warning")):

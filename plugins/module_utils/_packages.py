@@ -24,7 +24,7 @@ class ParseError(ValueError):
 
 
 def whole_lines(text, tool):
-    """The lines of a tool's output. Output truncated within a line is an error, because half a version is another version."""
+    """The lines of a tool's output. Output truncated within a line is an error, because half of a version reads as a different version."""
     lines = text.split("\n")
     cut = lines.pop()
     if cut:

@@ -145,7 +145,7 @@ _BELOW = [Signature(*entry) for entry in (
 # If two entries match a line, the first one counts: the messages of lower layers are the cause of a job's error.
 SIGNATURES = _BELOW + _error_signatures.SIGNATURES
 _PATTERNS = [(signature, re.compile(signature.pattern)) for signature in SIGNATURES]
-# Messages that only report a failure. They explain nothing if there is another message.
+# Messages that only report a failure. They explain nothing if the log has a more specific message.
 _CONSEQUENCES = {"process_failed", "remote_process_exited", "nccl_system_error", "nccl_cuda_error", "nccl_failure", "cuda_failure", "test_failure",
                  "no_rdma_device"}
 _LOOKS_WRONG = re.compile(r"\b(?:\w*error|failed|failure|fatal|\w*exception|refused|denied|timed out|panic|aborted)\b", re.IGNORECASE)

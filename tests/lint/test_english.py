@@ -17,7 +17,8 @@ VERBS = set("""
 # Where an operator or a user reads them.
 TASKS = ["roles/*/tasks", "playbooks"]
 TEXTS = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "lab/README.md", "tests/README.md", "roles", "playbooks", "plugins"]
-PHRASES = ["is asked for", "are asked for", "that is asked", "stands against", "stand against", "for want of", "whoever", "nobody has", "there as it is",
+# Data: what is refused, so this file is not among TEXTS.
+PHRASES = ["is another", "are another", "is asked for", "are asked for", "that is asked", "stands against", "stand against", "for want of", "whoever", "nobody has", "there as it is",
            "what there is", "one that is there", "ones that are there", "names another", "made anew"]
 
 
@@ -50,5 +51,5 @@ def test_no_guillemets():
     found = []
     for name in files(*TEXTS):
         lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-        found += ["%s:%d" % (name, number) for number, line in enumerate(lines, 1) if re.search("[«»]", line)]
+        found += ["%s:%d" % (name, number) for number, line in enumerate(lines, 1) if re.search("[\u00ab\u00bb]", line)]
     assert found == [], "quote with single quotes"
