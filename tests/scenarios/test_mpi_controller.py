@@ -13,12 +13,8 @@ IMAGE = {"training_image_requires": {"frameworks": ["pytorch"], "controllers": [
 
 @pytest.fixture(name="cluster", scope="module")
 def fixture_cluster():
-    cluster = WholeCluster("mpi", "172.30.73.0/24")
-    cluster.lab("down", "--keep")
-    cluster.lab("up", "--inventory", str(cluster.inventory))
-    assert cluster.site("--extra-vars", IMAGE).code == 0
-    yield cluster
-    cluster.lab("down", "--keep")
+    with WholeCluster("mpi", "172.30.73.0/24").made("--extra-vars", IMAGE) as cluster:
+        yield cluster
 
 
 # By auto horovodrun takes MPI before Gloo where its build has both.

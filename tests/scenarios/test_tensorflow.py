@@ -19,12 +19,8 @@ EXAMPLE = "python3 /data1/share/.trainyard/examples/digits_tensorflow.py --data 
 
 @pytest.fixture(name="cluster", scope="module")
 def fixture_cluster():
-    cluster = WholeCluster("tensorflow", "172.30.72.0/24")
-    cluster.lab("down", "--keep")
-    cluster.lab("up", "--inventory", str(cluster.inventory))
-    assert cluster.site("--extra-vars", IMAGE).code == 0
-    yield cluster
-    cluster.lab("down", "--keep")
+    with WholeCluster("tensorflow", "172.30.72.0/24").made("--extra-vars", IMAGE) as cluster:
+        yield cluster
 
 
 def test_horovod_is_built_for_tensorflow_alone(cluster):

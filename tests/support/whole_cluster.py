@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -88,6 +89,17 @@ class WholeCluster:
 
     def site(self, *arguments):
         return self.playbook("site.yml", *arguments)
+
+    @contextlib.contextmanager
+    def made(self, *arguments):
+        """New hosts, on which site.yml has run with these arguments; removed at the end."""
+        self.lab("down", "--keep")
+        self.lab("up", "--inventory", str(self.inventory))
+        try:
+            assert self.site(*arguments).code == 0
+            yield self
+        finally:
+            self.lab("down", "--keep")
 
     def moved_bytes(self):
         """Bytes that each host has sent and received on the cluster network, by (host, way)."""
