@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from molecule_runs import MoleculeRuns, Pace
+from whole_cluster import PlaybookRun
 
 SPEC = importlib.util.spec_from_file_location("scenario_judge", Path(__file__).with_name("test_scenarios.py"))
 judge = importlib.util.module_from_spec(SPEC)
@@ -55,6 +56,12 @@ def test_report_shows_where_it_broke_and_else_the_end():
     # A play that a test expects to fail is no reason.
     lines[52] = "=========== FAILURES ==========="
     assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[52:56])
+
+
+def test_failed_run_of_a_playbook_shows_its_last_errors():
+    text = "TASK [Read]\nfatal: [a]: FAILED! => {}\n[ERROR]: Task failed: not this one\nok: [b]\n[ERROR]: Task failed: bandwidth-host\nfatal: [b]: FAILED! => {}\n"
+    assert repr(PlaybookRun(code=2, text=text, seconds=61.2)) == "exit code 2 after 61 s\n[ERROR]: Task failed: bandwidth-host\nfatal: [b]: FAILED! => {}"
+    assert repr(PlaybookRun(code=0, text="ok: [a]\n", seconds=3.0)) == "exit code 0 after 3 s"
 
 
 def test_scenario_has_the_environment_of_the_run_not_of_a_unit_test_beside_it(tmp_path, monkeypatch):

@@ -23,6 +23,15 @@ MODULE_RUN_SECONDS = 0.19
 MOVED_BYTES = {"sent": 5e6, "received": 20e6}
 
 
+class PlaybookRun(SimpleNamespace):
+    """A run of ansible-playbook: code, text, wall seconds, and what the callback has counted."""
+
+    def __repr__(self):
+        """For a failed assertion: what the run failed with. Its text is too long for a report, which keeps only the ends."""
+        errors = [line for line in self.text.splitlines() if line.startswith(("fatal: ", "[ERROR]: "))]
+        return "exit code %s after %.0f s%s" % (self.code, self.seconds, "".join("\n%.1500s" % error for error in errors[-2:]))
+
+
 class WholeCluster:
     root, container, port = ROOT, CONTAINER, PORT
 
@@ -67,11 +76,11 @@ class WholeCluster:
         command = [str(BIN / "ansible-playbook"), name, "-i", str(self.inventory)]
         command += [json.dumps(argument) if isinstance(argument, dict) else argument for argument in arguments]
         print("\n$ ansible-playbook %s" % " ".join(command[1:]), flush=True)
-        return subprocess.Popen(command, cwd=cwd, env=self.environment(**(environment or {})), text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                start_new_session=True)
+        return subprocess.Popen(command, cwd=cwd, env=self.environment(**(environment or {})), text=True, errors="replace", stdin=subprocess.DEVNULL,
+                                stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 
     def playbook(self, name, *arguments, **options):
-        """Run ansible-playbook, its lines on the terminal while it runs. Returns code, text, wall seconds, and what the callback has counted."""
+        """Run ansible-playbook, its lines on the terminal while it runs."""
         record = self.state / "runs.jsonl"
         record.unlink(missing_ok=True)
         begun, text = time.monotonic(), []
@@ -85,7 +94,7 @@ class WholeCluster:
         runs = {host: len(tasks) for entry in records for host, tasks in entry["runs"].items()}
         count = sum(entry["tasks"] for entry in records)
         slowest = [pair for entry in records for pair in entry["slowest"]]
-        return SimpleNamespace(code=process.returncode, text="".join(text), seconds=seconds, changed=changed, runs=runs, tasks=count, slowest=slowest)
+        return PlaybookRun(code=process.returncode, text="".join(text), seconds=seconds, changed=changed, runs=runs, tasks=count, slowest=slowest)
 
     def site(self, *arguments):
         return self.playbook("site.yml", *arguments)
