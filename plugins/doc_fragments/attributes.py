@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check mode and diff mode of every plugin, in the wording of ansible-core's fragment of this name."""
+"""Check mode, diff mode and platform of every module, in the wording of ansible-core's fragment of this name, and who a module is for."""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    # A plugin that uses it adds support and details.
+    # A module that uses it adds support and details. It also overrides the platform if it needs apt, or runs on the controller only.
     DOCUMENTATION = r"""
 options: {}
 attributes:
@@ -16,6 +16,10 @@ attributes:
     description: Can run in C(check_mode) and return changed status prediction without modifying target.
   diff_mode:
     description: Returns details on what has changed, or would change in check mode, when run in diff mode.
+  platform:
+    description: Target operating systems and families.
+    support: full
+    platforms: linux
 """
 
     # For modules that only read: same result in check mode, never a diff.
@@ -32,4 +36,11 @@ attributes:
     support: N/A
     details:
       - This module does not change anything.
+"""
+
+    # Ansible cannot hide a module. docs/architecture.md lists the public and the internal ones.
+    INTERNAL = r"""
+options: {}
+notes:
+  - Internal to the roles of this collection. Its options may change in a minor release.
 """

@@ -16,6 +16,11 @@ options:
   timeout:
     description: Seconds after which the tool is killed, 1 or more.
     type: int
+attributes:
+  action_group:
+    description: Use C(group/trainyard.gpu.tools) in C(module_defaults) to set defaults for this module.
+    support: full
+    membership: trainyard.gpu.tools
 requirements:
   - Docker's command line client, if the tool runs in a container
 """

@@ -30,6 +30,10 @@ notes:
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.internal
+attributes:
+  platform:
+    platforms: posix
 author:
   - trainyard maintainers (@trainyard)
 """

@@ -45,6 +45,7 @@ options:
     default: update-alternatives
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.internal
 attributes:
   check_mode:
     support: full

@@ -76,6 +76,9 @@ options:
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
+attributes:
+  platform:
+    platforms: debian
 seealso:
   - module: trainyard.gpu.docker_daemon_config
   - module: community.docker.docker_host_info

@@ -44,6 +44,9 @@ options:
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
+attributes:
+  platform:
+    platforms: debian
 author:
   - trainyard maintainers (@trainyard)
 """

@@ -57,6 +57,9 @@ options:
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
+attributes:
+  platform:
+    platforms: posix
 author:
   - trainyard maintainers (@trainyard)
 """

@@ -28,6 +28,10 @@ options:
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.internal
+attributes:
+  platform:
+    platforms: posix
 author:
   - trainyard maintainers (@trainyard)
 """

@@ -31,6 +31,7 @@ options:
     default: /etc/systemd/resolved.conf.d/trainyard.conf
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.internal
 attributes:
   check_mode:
     support: full

@@ -56,6 +56,7 @@ options:
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.internal
 author:
   - trainyard maintainers (@trainyard)
 """

@@ -68,6 +68,10 @@ options:
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.internal
+attributes:
+  platform:
+    platforms: debian
 seealso:
   - module: trainyard.gpu.placed_packages
   - module: trainyard.gpu.gpu_stack_info

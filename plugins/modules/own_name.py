@@ -32,6 +32,7 @@ options:
     default: /etc/hosts
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.internal
 attributes:
   check_mode:
     support: full

@@ -18,6 +18,10 @@ options: {}
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.internal
+attributes:
+  platform:
+    platforms: debian
 seealso:
   - module: trainyard.gpu.package_way_back
 """

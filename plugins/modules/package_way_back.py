@@ -31,6 +31,7 @@ options:
     default: 600
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.internal
 attributes:
   check_mode:
     support: full
@@ -38,6 +39,8 @@ attributes:
       - Check mode does not run apt, because its lists may be missing or old.
   diff_mode:
     support: full
+  platform:
+    platforms: debian
 seealso:
   - module: trainyard.gpu.package_list_info
 """

@@ -73,6 +73,8 @@ attributes:
       - Check mode does not run apt, because its lists may be missing or old.
   diff_mode:
     support: full
+  platform:
+    platforms: debian
 seealso:
   - module: ansible.builtin.apt
 """

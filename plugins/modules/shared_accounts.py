@@ -70,6 +70,7 @@ options:
     default: present
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.internal
 attributes:
   check_mode:
     support: full

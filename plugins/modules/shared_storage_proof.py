@@ -74,6 +74,7 @@ options:
     default: 10
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.internal
 attributes:
   check_mode:
     support: partial

@@ -61,6 +61,7 @@ options:
     default: ssh-keygen
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.internal
 attributes:
   check_mode:
     support: full

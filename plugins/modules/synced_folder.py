@@ -50,6 +50,7 @@ options:
     type: dict
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.internal
 attributes:
   check_mode:
     support: full

@@ -52,11 +52,14 @@ options:
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.files
+  - trainyard.gpu.attributes.internal
 attributes:
   check_mode:
     support: full
   diff_mode:
     support: full
+  platform:
+    platforms: debian
 seealso:
   - module: trainyard.gpu.managed_files
 """

@@ -74,6 +74,7 @@ options:
     default: 30
 extends_documentation_fragment:
   - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.internal
 attributes:
   check_mode:
     support: full
@@ -81,6 +82,8 @@ attributes:
       - Check mode does not download keys.
   diff_mode:
     support: full
+  platform:
+    platforms: debian
 seealso:
   - module: ansible.builtin.deb822_repository
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -68,6 +69,16 @@ def test_contents(tarball):
         assert "roles/%s/tasks/main.yml" % role.name in names
     for file in (ROOT / "playbooks").glob("*.yml"):
         assert "playbooks/%s" % file.name in names
+
+
+def test_links_lead_to_files_of_the_artifact(tarball):
+    """Galaxy shows README, and users read the other documents where the collection is installed. What only the repository has is linked by its address."""
+    with tarfile.open(tarball) as opened:
+        members = {member.name.removeprefix("./"): member for member in opened.getmembers()}
+        documents = {name: opened.extractfile(member).read().decode("utf-8") for name, member in members.items() if name.endswith(".md")}
+    links = [(name, link) for name, text in documents.items() for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if not re.match("[a-z]+:", link)]
+    assert ("README.md", "docs/modules.md") in links
+    assert [(name, link) for name, link in links if os.path.normpath(os.path.join(os.path.dirname(name), link)) not in members] == []
 
 
 def test_site_is_found_from_an_empty_folder(installed, tmp_path):
