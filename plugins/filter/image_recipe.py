@@ -16,7 +16,7 @@ options:
     description: The recipe from the variables and files of role P(trainyard.gpu.training_image#role).
     type: dict
     required: true
-    contains:
+    suboptions:
       base:
         description: Name of the base image.
         type: str
