@@ -11,7 +11,7 @@ lab := python3 -u lab/lab.py
 venv := .venv/complete
 
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-vm lab-down lab-shell test test-fast acceptance lint bench clean
+.PHONY: help lab lab-vm lab-down lab-shell test test-fast acceptance lint docs bench clean
 
 help:
 	@echo 'make lab         two hosts on this machine, site.yml, a training run over both (HOSTS=3, LAB_IMAGE=)'
@@ -22,6 +22,7 @@ help:
 	@echo 'make test-fast   lint and unit tests'
 	@echo 'make acceptance  test, and what is too heavy for CI'
 	@echo 'make lint        style and documentation only'
+	@echo 'make docs        writes the tables of variables in the READMEs of the roles, and docs/errors.md'
 	@echo 'make bench       what site.yml and train.yml cost on the lab'
 	@echo 'make clean       takes down all labs of this checkout and removes everything else that make has made here'
 
@@ -51,6 +52,10 @@ acceptance: $(venv)
 
 lint: $(venv)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/pytest tests/lint
+
+docs: $(venv)
+	@.venv/bin/python tests/support/role_readmes.py
+	@.venv/bin/python tests/support/errors_page.py
 
 bench: $(venv)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python tests/bench.py

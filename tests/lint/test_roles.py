@@ -6,11 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
+import role_readmes
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir())
 FILES = ["README.md", "defaults/main.yml", "meta/argument_specs.yml", "meta/main.yml", "tasks/main.yml", "tasks/remove.yml"]
+
+HEADINGS = ["Example", "Variables", "Notes"]
+UNITS = re.compile(r"\b(seconds?|MiB|KiB|bytes|GB/s|percent|fraction|number|ID|UID|GID|port)\b", re.IGNORECASE)
 
 # Roles that need a whole cluster, or that others exercise in each of their runs, are proved in scenario `cluster`.
 IN_SCENARIO_CLUSTER = {"cluster", "train", "verify"}
@@ -49,12 +53,64 @@ def test_has_its_files(role):
     assert not unwanted
 
 
+def options_of(options):
+    """Yield (name, option), the options in others too."""
+    for name, option in options.items():
+        yield name, option
+        yield from options_of(option.get("options", {}))
+
+
 def test_argument_specs_equal_defaults(role):
     options = load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {})
     specified = {name: option.get("default") for name, option in options.items() if not option.get("required")}
-    assert load(role, "defaults/main.yml") == specified
-    undescribed = [name for name, option in options.items() if not option.get("description") or not option.get("type")]
-    assert not undescribed, "without description or type"
+    defaults = load(role, "defaults/main.yml")
+    assert set(defaults) == set(specified)
+    # A template is a text. As the default of another type Galaxy refuses it, so the spec has none, and the description tells it: see role_readmes.py.
+    in_words = {name for name, value in defaults.items() if isinstance(value, str) and "{{" in value and options[name]["type"] not in ("str", "path", "raw")}
+    assert [name for name in in_words if "default" in options[name]] == []
+    assert {name: value for name, value in defaults.items() if name not in in_words} == {name: value for name, value in specified.items() if name not in in_words}
+
+
+def test_options_are_described(role):
+    for entry, spec in load(role, "meta/argument_specs.yml")["argument_specs"].items():
+        assert spec.get("short_description") and spec.get("description"), entry
+        undescribed = [name for name, option in options_of(spec.get("options", {})) if not option.get("description") or not option.get("type")]
+        assert not undescribed, "without description or type"
+        numbers = [name for name, option in options_of(spec.get("options", {})) if option["type"] in ("int", "float")
+                   and not UNITS.search(" ".join(role_readmes.paragraphs(option)))]
+        assert not numbers, "the description does not say what is counted or measured"
+
+
+def test_options_of_other_roles_are_not_linked(role):
+    """O() is for options of the same entry point; C() names a variable of another role."""
+    for entry, spec in load(role, "meta/argument_specs.yml")["argument_specs"].items():
+        known = set(load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {})) | set(spec.get("options", {}))
+        texts = [text for part in (spec, *(option for _name, option in options_of(spec.get("options", {})))) for text in role_readmes.paragraphs(part)]
+        linked = {re.match(r"\w*", name).group() for text in texts for name in re.findall(r"\bO\(([^)]*)\)", text)}
+        assert linked - known == set(), entry
+
+
+def test_entry_points_have_specs(role):
+    """Those that playbooks include, and remove.yml, which teardown.yml includes by a variable."""
+    used = {"remove"} | {entry for path in (ROOT / "playbooks").glob("*.yml")
+                         for entry in re.findall(r"trainyard\.gpu\.%s\n\s+tasks_from: (\w+)" % role, path.read_text(encoding="utf-8"))}
+    assert used - set(load(role, "meta/argument_specs.yml")["argument_specs"]) == set()
+
+
+def test_variables_are_described_once(role):
+    readme = (ROOT / "roles" / role / "README.md").read_text(encoding="utf-8")
+    assert role_readmes.written(readme, load(role, "meta/argument_specs.yml")["argument_specs"]) == readme, "run make docs"
+    remarks = [line for line in (ROOT / "roles" / role / "defaults/main.yml").read_text(encoding="utf-8").splitlines()[2:] if line.lstrip().startswith("#")]
+    assert remarks == [], "describe variables in meta/argument_specs.yml"
+
+
+def test_readmes_have_the_same_headings(role):
+    """The title and some sentences about the purpose, then these sections, then what else the role needs."""
+    readme = re.sub(r"^```.*?^```", "", (ROOT / "roles" / role / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    title, *sections = re.split(r"^## ", readme, flags=re.MULTILINE)
+    assert [section.partition("\n")[0] for section in sections[:3]] == HEADINGS
+    assert re.fullmatch(r"# %s\n\n(?![|#-]).+\n\n" % role, title, re.DOTALL), "a title, and what the role is for"
+    assert not re.search("^# ", "".join(sections), re.MULTILINE)
 
 
 def test_readme_lists_the_variables(role):

@@ -1,4 +1,4 @@
-"""Generates docs/errors.md from the tables of error messages and the examples below: python tests/support/errors_page.py"""
+"""Generates docs/errors.md from the tables of error messages and the examples below: make docs"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_every_signature_has_a_message():
 
 
 def test_the_page_of_the_docs():
-    assert errors_page.PAGE.read_text(encoding="utf-8") == errors_page.page(SIGNATURES), "python tests/support/errors_page.py writes it"
+    assert errors_page.PAGE.read_text(encoding="utf-8") == errors_page.page(SIGNATURES), "run make docs"
     assert all("\n## %s\n" % signature.id in errors_page.page(SIGNATURES) for signature in SIGNATURES)
 
 

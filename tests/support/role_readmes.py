@@ -1,0 +1,102 @@
+"""Writes the tables of variables in roles/*/README.md from meta/argument_specs.yml: make docs"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+BEGIN = "<!-- Written by `make docs` from meta/argument_specs.yml, where the descriptions are. -->"
+END = "<!-- End of what `make docs` writes. -->"
+# A default that cannot be shown as a value is told by a paragraph that begins with these words.
+IN_WORDS = "The default is "
+LONGEST_DEFAULT = 100
+
+
+def plain(text):
+    """Return text with Ansible's markup as Markdown for a cell of a table."""
+    text = re.sub(r"\b[CVOM]\(((?:\\.|[^\\)])*)\)", lambda found: "`%s`" % re.sub(r"\\(.)", r"\1", found.group(1)), " ".join(text.split()))
+    text = "".join(part if part.startswith("`") else part.replace("<", "&lt;").replace("*", r"\*") for part in re.split("(`[^`]*`)", text))
+    return text.replace("|", r"\|")
+
+
+def paragraphs(option):
+    described = option["description"]
+    return [described] if isinstance(described, str) else described
+
+
+def value(default):
+    """Return a default as YAML in one line, or an empty string if it contains an expression or is too long to be read in a table."""
+    shown = yaml.safe_dump(default, default_flow_style=True, sort_keys=False, width=10000, allow_unicode=True).split("\n")[0]
+    if isinstance(default, str) and shown[:1] in "'\"":
+        shown = json.dumps(default, ensure_ascii=False)
+    return "" if "{{" in shown or len(shown) > LONGEST_DEFAULT else shown
+
+
+def default_of(name, option, nested):
+    """Return (cell, whether a paragraph of the description is that cell)."""
+    if option.get("required"):
+        return "required", False
+    if option.get("default") is not None and value(option["default"]):
+        return "`%s`" % value(option["default"]).replace("|", r"\|"), False
+    told = [text for text in paragraphs(option) if text.startswith(IN_WORDS)]
+    if len(told) == 1:
+        return plain(told[0])[len(IN_WORDS):].rstrip("."), True
+    if nested and "default" not in option:
+        return "not set", False
+    raise ValueError("%s: a paragraph of its description must begin with '%s', because the default is no value that a table can show" % (name, IN_WORDS))
+
+
+def rows(options, prefix=""):
+    for name, option in options.items():
+        name = prefix + name
+        default, in_words = default_of(name, option, bool(prefix))
+        told = [text for text in paragraphs(option) if not (in_words and text.startswith(IN_WORDS))]
+        unnamed = [choice for choice in option.get("choices", []) if "V(%s)" % choice not in " ".join(told)]
+        if unnamed:
+            told.append("Choices: %s." % ", ".join("V(%s)" % choice for choice in option["choices"]))
+        kind = "list of %s" % option["elements"] if option["type"] == "list" else option["type"]
+        yield "| `%s` | %s | %s | %s |" % (name, kind, default, plain(" ".join(told)))
+        yield from rows(option.get("options", {}), name + ("[]." if option["type"] == "list" else "."))
+
+
+def section(specs):
+    """Return what stands between BEGIN and END."""
+    lines, own = [], specs["main"].get("options", {})
+    for entry, spec in specs.items():
+        options = {name: option for name, option in spec.get("options", {}).items() if entry == "main" or name not in own}
+        if entry != "main" and spec.get("options"):
+            as_above = ", ".join("`%s`" % name for name in spec["options"] if name in own)
+            lines += ["", "`tasks_from: %s` (%s)%s:" % (entry, plain(spec["short_description"]), " takes %s" % as_above if as_above else "")]
+            if not options:
+                lines[-1] = lines[-1][:-1] + "."
+        if options:
+            lines += ["", "| Variable | Type | Default | Description |", "|---|---|---|---|", *rows(options)]
+    return "\n".join(lines[1:])
+
+
+def written(readme, specs):
+    """Return the text of a README with the tables of these specs."""
+    head, begin, rest = readme.partition(BEGIN)
+    _former, end, tail = rest.partition(END)
+    if not begin or not end or BEGIN in tail or END in tail:
+        raise ValueError("the README needs the two comments '%s' and '%s', once each" % (BEGIN, END))
+    return "%s%s\n\n%s\n\n%s%s" % (head, BEGIN, section(specs), END, tail)
+
+
+def readmes():
+    """Yield (path of a README, its text, the text that it should have)."""
+    for path in sorted((ROOT / "roles").glob("*/README.md")):
+        text = path.read_text(encoding="utf-8")
+        specs = yaml.safe_load((path.parent / "meta/argument_specs.yml").read_text(encoding="utf-8"))["argument_specs"]
+        yield path, text, written(text, specs)
+
+
+if __name__ == "__main__":
+    for readme, former, new in list(readmes()):
+        if new != former:
+            readme.write_text(new, encoding="utf-8")
+            print("written: %s" % readme.relative_to(ROOT))

@@ -1,0 +1,47 @@
+"""The tables of variables in the READMEs of roles are valid Markdown, and every default in them can be read."""
+
+from __future__ import annotations
+
+import pytest
+from role_readmes import BEGIN, END, rows, section, value, written
+
+
+@pytest.mark.parametrize("default, shown", [
+    ("", '""'), ("4", '"4"'), ("auto", "auto"), ("0.28.1", "0.28.1"), (True, "true"), (1.0, "1.0"), ([], "[]"), ({}, "{}"), (["rw", "sync"], "[rw, sync]"),
+    ({"memlock": -1, "stack": 64}, "{memlock: -1, stack: 64}"), ("{{ other }}", ""), (["/", "{{ other }}"], ""), (["a long entry"] * 20, ""),
+])
+def test_a_default_is_a_value_or_needs_words(default, shown):
+    assert value(default) == shown
+
+
+def test_markup_becomes_markdown_that_no_cell_ends():
+    (row,) = rows({"x": {"type": "str", "default": "a|b", "choices": ["a|b", "c"], "description": ["C(a | b) or O(y=1) of M(n.c.m), <this>, *.py.", "V(f(x\\)) ends."]}})
+    assert row == r"| `x` | str | `a\|b` | `a \| b` or `y=1` of `n.c.m`, &lt;this>, \*.py. `f(x)` ends. Choices: `a\|b`, `c`. |"
+
+
+def test_a_default_in_words_is_told_once():
+    option = {"type": "list", "elements": "str", "default": "{{ other }}", "description": ["What it is.", "The default is C(other)."]}
+    assert list(rows({"x": option})) == ["| `x` | list of str | `other` | What it is. |"]
+    with pytest.raises(ValueError, match="x: a paragraph of its description must begin with 'The default is '"):
+        list(rows({"x": dict(option, description="What it is.")}))
+
+
+def test_options_of_options_follow_their_option():
+    inner = {"path": {"type": "path", "required": True, "description": "Path."}, "only": {"type": "str", "description": "Only."}}
+    assert list(rows({"x": {"type": "list", "elements": "dict", "default": [], "description": "All.", "options": inner}})) == [
+        "| `x` | list of dict | `[]` | All. |", "| `x[].path` | path | required | Path. |", "| `x[].only` | str | not set | Only. |"]
+
+
+def test_other_entry_points_describe_what_main_does_not():
+    one, two = ({"type": "int", "default": 1, "description": name} for name in ("One.", "Two."))
+    told = section({"main": {"options": {"one": one}}, "remove": {"short_description": "Remove it", "options": {"one": one, "two": two}}, "asked": {"options": {}}})
+    assert told.splitlines()[4:] == ["`tasks_from: remove` (Remove it) takes `one`:", "", "| Variable | Type | Default | Description |", "|---|---|---|---|",
+                                     "| `two` | int | `1` | Two. |"]
+
+
+def test_only_what_is_between_the_comments_changes():
+    specs = {"main": {"options": {"x": {"type": "int", "default": 1, "description": "One."}}}}
+    readme = written("before\n%s\n%s\nafter\n" % (BEGIN, END), specs)
+    assert readme.startswith("before\n%s\n\n| Variable" % BEGIN) and readme.endswith("|\n\n%s\nafter\n" % END) and written(readme, specs) == readme
+    with pytest.raises(ValueError, match="once each"):
+        written("before\nafter\n", specs)
