@@ -31,7 +31,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import 
     unknown_variables,
 )
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_facts, problem_of_table
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_facts, problem_of_table, published_checks
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import RUNTIME_FACTS, Shared, load_data, load_roles, show_failure
 
 HIDDEN = "(not shown)"
@@ -182,9 +182,9 @@ class ActionModule(ActionBase):
         filled = []
         for rule in rules:
             if rule["kind"] == "ids" and rule["ids"] == "verify":
-                checks = load_data(self._loader, os.path.join(paths["verify"], "meta", "checks.yml"))["checks"]
-                # Those that need trouble report a host that does not answer: they are neither required nor overruled.
-                rule = dict(rule, ids=frozenset(check["id"] for check in checks if check.get("needs") != "trouble"))
+                checks = published_checks(load_data(self._loader, os.path.join(paths["verify"], "meta", "rules.yml")))
+                # Those that apply to trouble report a host that does not answer: they are neither required nor overruled.
+                rule = dict(rule, ids=frozenset(check["id"] for check in checks if check.get("applies_to") != "trouble"))
             elif rule["kind"] == "ids":
                 files = [os.path.join(paths[rule["ids"]], "meta", name) for name in ("host_rules.yml", "compat_rules.yml")]
                 own = {path for its in values.values() for path in its.get("preflight_rules_files", []) if kinds.is_file(path)}

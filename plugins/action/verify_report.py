@@ -14,6 +14,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _report, _report_files, _report_page
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES, load_data, show_failure
 
 # Number of earlier runs whose curves the page shows.
@@ -23,7 +24,7 @@ BANDWIDTH_KEYS = ("collective", "note", "runs", "tool", "tool_reason")
 
 def published(loader):
     """The published list of checks."""
-    return load_data(loader, os.path.join(ROLES, "verify", "meta", "checks.yml"))["checks"]
+    return published_checks(load_data(loader, os.path.join(ROLES, "verify", "meta", "rules.yml")))
 
 
 class ActionModule(ActionBase):

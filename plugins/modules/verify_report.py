@@ -81,7 +81,7 @@ options:
         other hosts.
     type: path
   required:
-    description: Ids of the required checks, instead of those in C(meta/checks.yml) of role C(trainyard.gpu.verify).
+    description: Ids of the required checks, instead of those in C(meta/rules.yml) of role C(trainyard.gpu.verify).
     type: list
     elements: str
   overrule:

@@ -14,11 +14,13 @@ from jinja2 import Environment, TemplateSyntaxError
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import nearest
 
-__all__ = ["problem_of_facts", "problem_of_rule", "problem_of_table"]
+__all__ = ["problem_of_facts", "problem_of_rule", "problem_of_table", "published_checks"]
 
 REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
 OPTIONAL = {"for_each", "hosts", "only_warn", "when", "otherwise", "needs"}
-TABLE = {"host_rules", "data", "let", "when", "otherwise"}
+# Only for the report of role verify.
+PUBLISHED = {"title", "checked", "required", "applies_to", "procedure"}
+TABLE = {"host_rules", "other_checks", "data", "let", "when", "otherwise"}
 _EXPRESSIONS = ("that", "when", "for_each", "hosts", "only_warn")
 _TEXTS = ("expected", "found", "source", "fix", "otherwise")
 _JINJA = Environment()
@@ -54,7 +56,7 @@ def problem_of_rule(rule, templates=True):
         return "%s: the id is not a text; quote it" % name
     # A rule that is always skipped must give the reason.
     if set(rule) != {"id", "otherwise"}:
-        missing, unknown = REQUIRED - set(rule), _unknown_keys(rule, REQUIRED | OPTIONAL)
+        missing, unknown = REQUIRED - set(rule), _unknown_keys(rule, REQUIRED | OPTIONAL | PUBLISHED)
         if missing or unknown:
             return "%s: %s" % (name, ", ".join((["no key %s" % _names(missing)] if missing else []) + ([unknown] if unknown else [])))
         if rule["severity"] not in ("block", "warn") or rule["stage"] not in ("host", "cluster"):
@@ -88,6 +90,17 @@ def problem_of_table(table, templates=True):
         if bad:
             return "let.%s is not a Jinja expression: %s" % (name, bad)
     return next((told for told in (problem_of_rule(rule, templates) for rule in table["host_rules"]) if told), "")
+
+
+def published_checks(table):
+    """Return the checks of a table whose rules have titles, in the order of the report: id, title, checked, stage, required, and applies_to if it has one.
+
+    First those that are reported only in trouble, then the rules, then what other parts of the collection check (C(other_checks)).
+    """
+    others = table.get("other_checks", [])
+    trouble = [check for check in others if check.get("applies_to") == "trouble"]
+    rows = trouble + table["host_rules"] + [check for check in others if check not in trouble]
+    return [{key: row[key] for key in ("id", "title", "checked", "stage", "required", "applies_to", "procedure") if key in row} for row in rows]
 
 
 def problem_of_facts(more, facts):

@@ -115,7 +115,7 @@ def applies(check, host, hosts):
         "peers": len(hosts) > 1,
         # It is not made on a healthy host.
         "trouble": False,
-    }[check.get("needs", "")]
+    }[check.get("applies_to", "")]
 
 
 def required_ids(required, published):

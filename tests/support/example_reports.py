@@ -13,8 +13,18 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLISHED = yaml.safe_load((ROOT / "roles/verify/meta/checks.yml").read_text(encoding="utf-8"))["checks"]
-GPU_CHECKS = [check["id"] for check in PUBLISHED if check.get("needs") == "gpus"]
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / ".dev"))
+
+
+def _published():
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
+
+    return published_checks(yaml.safe_load((ROOT / "roles/verify/meta/rules.yml").read_text(encoding="utf-8")))
+
+
+PUBLISHED = _published()
+GPU_CHECKS = [check["id"] for check in PUBLISHED if check.get("applies_to") == "gpus"]
 
 
 def a_finding(check_id, host, verdict="pass", **texts):
@@ -165,5 +175,4 @@ def main(folder, *kinds):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT / ".dev"))
     main(*sys.argv[1:])

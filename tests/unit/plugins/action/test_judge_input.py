@@ -18,6 +18,7 @@ from ansible.vars.manager import VariableManager
 
 from ansible_collections.trainyard.gpu.plugins.action import judge_input
 from ansible_collections.trainyard.gpu.plugins.action.judge_input import ActionModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES, load_data, load_roles
 
 
@@ -84,7 +85,7 @@ def test_checks_of_verify_by_their_ids(judge):
     assert [(entry["id"], entry["host"], entry["found"], entry["source"]) for entry in (one, two)] == [
         ("input-ids", "server-a", "typo", "verify_required[1]"), ("input-ids", "server-a", "host-unreachable", "verify_required[2]")]
     assert one["expected"] == "the ID of a check" and "README of role verify" in one["fix"]
-    published = [str(check["id"]) for check in data(os.path.join(ROLES, "verify/meta/checks.yml"))["checks"]]
+    published = [str(check["id"]) for check in published_checks(data(os.path.join(ROLES, "verify/meta/rules.yml")))]
     refused = {"host-unreachable", "python-version"}
     assert len(published) > 20 and judge(cluster({"verify_required": [name for name in published if name not in refused]}))["findings"] == []
     assert problems(judge(cluster({"verify_overrule": dict.fromkeys(published, "skip")}))) == {("input-ids", "verify_overrule")}

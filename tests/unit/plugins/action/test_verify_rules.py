@@ -12,6 +12,7 @@ from judged_hosts import a_host, judge
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import parse_query
 from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import mesh_problems
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
 
 ROOT = Path(__file__).parents[4]
 RULES = ROOT / "roles/verify/meta/rules.yml"
@@ -297,9 +298,13 @@ def test_every_rule_is_tried_and_says_what_to_do():
     assert {entry["fix"] for entry in [*TABLE["data"]["xid"].values(), TABLE["data"]["unknown"], TABLE["data"]["switch"]]} == set(TABLE["data"]["fixes"])
 
 
-def test_ids_are_the_published_ones():
-    published = [check["id"] for check in yaml.safe_load((ROOT / "roles/verify/meta/checks.yml").read_text(encoding="utf-8"))["checks"]]
-    assert [check_id for check_id in BY_ID if check_id not in published] == []
+def test_every_row_is_complete_for_the_report_and_an_id_is_there_once():
+    rows = TABLE["host_rules"] + TABLE["other_checks"]
+    assert len({row["id"] for row in rows}) == len(rows) == len(published_checks(TABLE))
+    assert [row["id"] for row in rows if not {"title", "checked", "required", "stage"} <= set(row)] == []
+    # What the hosts do not answer comes first, what the job measures last.
+    ids = [check["id"] for check in published_checks(TABLE)]
+    assert ids[:3] == ["host-unreachable", "python-version", TABLE["host_rules"][0]["id"]] and ids[-1] == "nccl-transport"
 
 
 def test_a_site_may_overrule():

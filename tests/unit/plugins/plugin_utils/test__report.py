@@ -106,7 +106,7 @@ def test_nothing_checked_is_no_pass():
 def test_what_is_required_by_default():
     report = _report.make("c", NOW, [a_finding("free-space", "a")], [a_host("a", 1)], PUBLISHED)
     missing = {entry["id"] for entry in report["checks"] if entry["verdict"] == "not_evaluated"}
-    assert missing == {check["id"] for check in PUBLISHED if check["required"] and not check.get("needs")} - {"free-space"}
+    assert missing == {check["id"] for check in PUBLISHED if check["required"] and not check.get("applies_to")} - {"free-space"}
 
 
 @pytest.mark.parametrize("changes, words", [
@@ -131,7 +131,7 @@ def test_the_published_list():
     ids = [check["id"] for check in PUBLISHED]
     assert len(ids) == len(set(ids))
     for check in PUBLISHED:
-        assert set(check) <= {"id", "title", "checked", "stage", "required", "needs", "procedure"} and check["title"] and check["checked"].endswith(".")
+        assert set(check) <= {"id", "title", "checked", "stage", "required", "applies_to", "procedure"} and check["title"] and check["checked"].endswith(".")
         assert check["stage"] in ("host", "cluster") and check["required"] in (True, False)
         assert check.get("needs", "gpus") in ("gpus", "several_gpus", "rdma", "peers", "trouble")
 

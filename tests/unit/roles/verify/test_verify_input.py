@@ -15,6 +15,8 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
+
 ROLE = Path(__file__).parents[4] / "roles/verify"
 
 
@@ -29,12 +31,12 @@ def ids_in(variable, word):
 
 
 def test_published_checks_alone_can_be_overruled_and_required():
-    """The list of them is checks.yml, and there is no other. test_judge_input.py tries each."""
+    """The list of them is rules.yml, and there is no other. test_judge_input.py tries each."""
     assert {rule["variable"] for rule in load("input_rules.yml")["input_rules"] if rule.get("ids") == "verify"} == {"verify_overrule", "verify_required[]"}
 
 
 def test_every_id_that_judge_hosts_makes_itself_is_published():
-    checks = {check["id"]: check for check in load("checks.yml")["checks"]}
+    checks = {check["id"]: check for check in published_checks(load("rules.yml"))}
     calls = [node for node in ast.walk(ast.parse((ROLE.parents[1] / "plugins/action/judge_hosts.py").read_text(encoding="utf-8")))
              if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "finding"]
     # The others pass on a rule's id.
@@ -43,7 +45,7 @@ def test_every_id_that_judge_hosts_makes_itself_is_published():
     readme = (ROLE / "README.md").read_text(encoding="utf-8")
     for name in own:
         # Nobody tells them of a host that is good, so a run without them must not fail for it.
-        assert (checks[name]["stage"], checks[name]["required"], checks[name]["needs"]) == ("host", False, "trouble") and "\n| `%s` |" % name in readme
+        assert (checks[name]["stage"], checks[name]["required"], checks[name]["applies_to"]) == ("host", False, "trouble") and "\n| `%s` |" % name in readme
 
 
 def test_what_a_job_judges_can_only_be_skipped():
@@ -125,7 +127,7 @@ def test_own_login(logins, cause):
 
 
 def test_checks_of_the_job():
-    assert decided("of_jobs") == OF_JOBS and {check["id"] for check in load("checks.yml")["checks"]} >= set(OF_JOBS)
+    assert decided("of_jobs") == OF_JOBS and {check["id"] for check in published_checks(load("rules.yml"))} >= set(OF_JOBS)
 
 
 def test_gpus_of_the_container():
@@ -156,7 +158,7 @@ def test_logs_that_matter(checks, job, host, logs):
 
 
 def test_every_check_that_a_log_belongs_to_is_published():
-    published = {check["id"] for check in load("checks.yml")["checks"]}
+    published = {check["id"] for check in published_checks(load("rules.yml"))}
     sources = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))["__verify_log_sources"]
     assert [check for source in sources for check in source["checks"] if check not in published] == []
 
