@@ -10,33 +10,53 @@ from __future__ import annotations
 import json
 import os
 
-__all__ = ["read_record", "write_record"]
+__all__ = ["Record"]
 
 
-def read_record(module, path):
-    """Return the content of a record, {} if there is none. An unreadable record fails the module."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        return module.fail_json(msg="%s is not JSON (%s), but teardown needs it: restore it, or remove it to keep the current state" % (path, error))
+class Record:
+    """The record of a module at C(path). It has the former content of a user's files, so only root reads it."""
 
+    def __init__(self, module, path):
+        self.module, self.path = module, path
 
-def write_record(module, path, record):
-    """Write a record and sync it to disk. An empty record is removed. Does nothing in check mode."""
-    if module.check_mode:
-        return
-    if not any(record.values()):
-        if os.path.exists(path):
-            os.unlink(path)
-        return
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    unfinished = path + ".unfinished"
-    with open(unfinished, "w", encoding="utf-8") as file:
-        json.dump(record, file, indent=2, sort_keys=True)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(unfinished, path)
+    def read(self):
+        """Return the content, {} if there is no record. A damaged record fails the module."""
+        try:
+            with open(self.path, "rb") as file:
+                content = file.read()
+        except FileNotFoundError:
+            return {}
+        # Older versions could leave an empty file after a power loss.
+        if not content.strip():
+            return {}
+        try:
+            record = json.loads(content.decode("utf-8"))
+        except ValueError as error:
+            self._fail(error)
+        if not isinstance(record, dict):
+            self._fail("a dictionary is expected")
+        return record
+
+    def write(self, record):
+        """Write the record as a whole and sync it to disk. An empty one is removed. Does nothing in check mode."""
+        if self.module.check_mode:
+            return
+        if not record:
+            if os.path.exists(self.path):
+                os.unlink(self.path)
+            return
+        os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
+        unfinished = self.path + ".unfinished"
+        # An interrupted run may have left one with other permissions.
+        if os.path.lexists(unfinished):
+            os.unlink(unfinished)
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=2, sort_keys=True)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(unfinished, self.path)
+
+    def _fail(self, reason):
+        self.module.fail_json(msg="%s is damaged (%s). It records what teardown restores or removes. Restore it from a backup, or remove it: teardown then "
+                                  "leaves the host as it is now" % (self.path, reason))

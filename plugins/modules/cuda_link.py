@@ -68,12 +68,11 @@ former:
   type: dict
 """
 
-import json
 import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 NAME = "cuda"
 # State recorded before the packages were installed. It moves into the record when a toolkit is selected.
@@ -108,20 +107,8 @@ class Host:
             "choices": re.findall(r"^Alternative: (.*)$", text, re.MULTILINE),
         }
 
-    def record(self, ending=""):
-        path = self.module.params["record"] + ending
-        text = read_text(path)
-        try:
-            return json.loads(text) if text else {}
-        except ValueError as error:
-            return self.module.fail_json(msg="%s is not a record of this module (%s): expected JSON; repair or remove it" % (path, error))
-
-    def note(self, record, ending=""):
-        path = self.module.params["record"] + ending
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path + ".new", "w", encoding="utf-8") as stream:
-            stream.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
-        os.rename(path + ".new", path)
+    def file(self, ending=""):
+        return Record(self.module, self.module.params["record"] + ending)
 
     def leads_to(self):
         return os.path.realpath(self.link) if os.path.exists(self.link) else ""
@@ -131,17 +118,17 @@ class Host:
         return found["status"] == "manual" and found["value"] == folder and self.leads_to() == os.path.realpath(folder)
 
     def note_former(self):
-        former = self.record().get("former") or self.record(FORMER) or former_of(self.look())
-        if not self.module.check_mode and not self.record():
-            self.note(former, FORMER)
+        former = self.file().read().get("former") or self.file(FORMER).read() or former_of(self.look())
+        if not self.module.check_mode and not self.file().read():
+            self.file(FORMER).write(former)
         # Nothing on the host changed.
         return {"changed": False, "former": former}
 
     def choose(self, folder, priority):
-        found, record = self.look(), self.record()
+        found, record = self.look(), self.file().read()
         if os.path.lexists(self.link) and not os.path.islink(self.link):
             self.module.fail_json(msg="'%s' is not a symbolic link as expected: remove or rename it" % self.link)
-        former = record.get("former") or self.record(FORMER) or former_of(found)
+        former = record.get("former") or self.file(FORMER).read() or former_of(found)
         if self.ours_leads(found, folder) and record:
             return {"changed": False, "former": former}
         result = {"changed": True, "former": former, "diff": {"before": "%s\n" % (self.leads_to() or "absent"), "after": "%s\n" % folder}}
@@ -152,8 +139,8 @@ class Host:
         registered = record.get("registered", [])
         if folder not in found["choices"] and folder not in registered:
             registered = registered + [folder]
-        self.note({"former": former, "registered": registered})
-        self.forget(FORMER)
+        self.file().write({"former": former, "registered": registered})
+        self.file(FORMER).write({})
         if folder not in found["choices"]:
             self.free()
             self.alternatives("--install", self.link, NAME, folder, str(priority))
@@ -165,10 +152,6 @@ class Host:
             self.module.fail_json(msg="update-alternatives succeeded, but %s leads to '%s'" % (self.link, self.leads_to() or "nothing"))
         return result
 
-    def forget(self, ending=""):
-        if os.path.exists(self.module.params["record"] + ending):
-            os.unlink(self.module.params["record"] + ending)
-
     def free(self):
         """Remove a link that the alternatives do not manage."""
         if os.path.islink(self.link) and os.path.basename(os.path.dirname(os.readlink(self.link))) != "alternatives":
@@ -176,7 +159,7 @@ class Host:
 
     def bring_back(self):
         # If only FORMER exists, a run was interrupted before the selection.
-        record = self.record() or {"former": self.record(FORMER), "registered": []}
+        record = self.file().read() or {"former": self.file(FORMER).read(), "registered": []}
         if not record["former"]:
             return {"changed": False, "former": {}}
         former = record["former"]
@@ -195,8 +178,8 @@ class Host:
                 if os.path.islink(self.link):
                     os.unlink(self.link)
                 os.symlink(former["link"], self.link)
-            self.forget()
-            self.forget(FORMER)
+            self.file().write({})
+            self.file(FORMER).write({})
         return {"changed": True, "former": former, "diff": {"before": "%s\n" % before, "after": "%s\n" % (former["value"] or former["link"] or "absent")}}
 
 

@@ -99,7 +99,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import mount_of, parse_mountinfo
-from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record, write_record
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 BLOCKS_PER_MIB = 1024
 
@@ -110,7 +110,8 @@ class Quotas:
     def __init__(self, module):
         self.module = module
         self.limited, self.unsupported, self.reports = [], [], {}
-        self.record = read_record(module, module.params["record"])
+        self.file = Record(module, module.params["record"])
+        self.record = self.file.read()
 
     def program(self, name):
         return self.module.get_bin_path(name, opt_dirs=["/usr/sbin"])
@@ -178,7 +179,7 @@ class Quotas:
         # Written down first: a run that is cut off leaves no limit that nobody knows of.
         kept = self.record.setdefault("limits", {}).setdefault(mount["path"], {}).setdefault(quota["kind"], {}).setdefault(str(quota["id"]), {"before": before})
         kept["hard"] = wanted
-        write_record(self.module, self.module.params["record"], self.record)
+        self.file.write(self.record)
         # A soft limit above the hard one would never be told.
         self.set(quota, mount["path"], (min(soft, wanted) if wanted else soft, wanted, soft_inodes, hard_inodes))
 
@@ -196,7 +197,7 @@ class Quotas:
         if entries:
             if not any(kept for kinds in self.record["limits"].values() for kept in kinds.values()):
                 del self.record["limits"]
-            write_record(self.module, self.module.params["record"], self.record)
+            self.file.write(self.record)
 
 
 def main():

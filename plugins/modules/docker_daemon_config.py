@@ -120,6 +120,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import (
     RELOADABLE, ParseError, changed_options, dump_daemon_config, failure_reason, merge, parse_daemon_config, tool_version, upstream_version,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 KEY = "daemon_config"
 
@@ -145,8 +146,8 @@ class Config:
         except (ParseError, UnicodeDecodeError) as error:
             module.fail_json(msg=f"{self.path}: {error}. It was left unchanged: repair it, or move it away")
         self.mode = os.stat(self.path).st_mode & 0o7777 if self.text is not None else 0o644
-        self.record_path = module.params["record"]
-        self.record = json.loads(read(self.record_path) or "{}")
+        self.file = Record(module, module.params["record"])
+        self.record = self.file.read()
         self.noted = self.record.get(KEY, {})
 
     def text_of(self, options):
@@ -175,12 +176,7 @@ class Config:
             self.record[KEY] = {"placed": placed, "former_text": former, "pending": pending}
         else:
             self.record.pop(KEY, None)
-        if self.record:
-            # On a host that already had an engine, nothing else creates the folder.
-            os.makedirs(os.path.dirname(self.record_path), mode=0o755, exist_ok=True)
-            self._write(self.record_path, json.dumps(self.record, indent=2, sort_keys=True) + "\n", 0o600)
-        elif os.path.exists(self.record_path):
-            os.unlink(self.record_path)
+        self.file.write(self.record)
 
     def _write(self, path, text, mode):
         handle, temporary = tempfile.mkstemp(dir=self.module.tmpdir)

@@ -236,6 +236,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine impor
     tool_version,
     upstream_version,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 FIXES = {
     "": "",
@@ -319,13 +320,6 @@ class Host:
         running = dict(entry.split("=", 1) for entry in (read(f"/proc/{pid}/environ") or b"").decode("utf-8", "replace").split("\0") if "=" in entry)
         return all(running.get(name, "") == str(value) for name, value in self.params["environment"].items())
 
-    def record(self):
-        content = read(self.params["record"])
-        try:
-            return json.loads(content.decode("utf-8")) if content else {}
-        except ValueError as error:
-            self.module.fail_json(msg=f"{self.params['record']} is damaged ({error}); it holds what teardown restores: repair or remove it")
-
     def apparmor_required(self):
         enabled = read("/sys/module/apparmor/parameters/enabled") or b""
         return enabled.strip() == b"Y" and self.module.get_bin_path("apparmor_parser") is None
@@ -355,7 +349,7 @@ def main():
     )
     host = Host(module)
     module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
-    service, record = host.service(), host.record()
+    service, record = host.service(), Record(module, module.params["record"]).read()
     cli = tool_version(host.output(host.params["executable"], "--version"))
     info = host.info() if cli else {}
     running = info.get("ServerVersion", "")

@@ -270,7 +270,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _gpu_stack as
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_madison
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import nvidia_devices
-from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 PACKAGES = ["*nvidia*", "cuda*", "libcuda*", "libnvcuvid*", "libnvoptix*", "libnvsdm*", "nvsdm*", "libxnvctrl*", "libcudnn*",
             "libnccl*", "linux-image-*", "linux-headers-*"]
@@ -460,7 +460,7 @@ def main():
     following = stack.next_kernel(modules, stack.grub_default(read_text("/etc/default/grub"), read_text("/boot/grub/grubenv")))
     asked = {str(name): str(version) for name, version in module.params["asked"].items()}
     locked = secure_boot()
-    record = read_record(module, module.params["record"]) if module.params["record"] else {}
+    record = Record(module, module.params["record"]).read() if module.params["record"] else {}
     preferences = {path: read_text(path) for path in files(PREFERENCES)}
     foreign = host.foreign_sources(preferences)
     theirs = host.foreign_packages(foreign, packages, record.get("packages") or {})

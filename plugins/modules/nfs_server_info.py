@@ -176,7 +176,6 @@ error:
 """
 
 import glob
-import json
 import os
 import re
 import socket
@@ -193,6 +192,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
     parse_mountinfo,
     parse_versions,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 ETAB = "/var/lib/nfs/etab"
 NFSD = "/proc/fs/nfsd/"
@@ -309,7 +309,7 @@ def main():
         mounted_by_nfs=[path for path in sorted(paths) if mount_of(path, mounts)["type"] in ("nfs", "nfs4")],
         firewall=firewall(module),
         files=checksums(module.params["files"]),
-        record=json.loads(read_text(module.params["record"] or "") or "{}"),
+        record=Record(module, module.params["record"]).read() if module.params["record"] else {},
         error=error,
     )
 

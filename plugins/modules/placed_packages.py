@@ -128,7 +128,6 @@ kept_files:
 
 import fnmatch
 import grp
-import json
 import os
 import pwd
 import re
@@ -139,6 +138,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _packages
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 # Keep the site's configuration files without an interactive question.
 QUIETLY = ["--quiet", "--assume-yes", "--option", "Dpkg::Options::=--force-confdef", "--option", "Dpkg::Options::=--force-confold"]
@@ -186,7 +186,7 @@ def settings(traces):
 class Host:
     def __init__(self, module):
         self.module = module
-        self.path = module.params["record"]
+        self.file = Record(module, module.params["record"])
         self.result = {"changed": False, "installed": [], "removed": [], "kept": [], "needed_by": [], "kept_files": []}
 
     # The tools
@@ -218,27 +218,6 @@ class Host:
                 self.module.fail_json(msg="apt-get update: %s" % last_lines(stderr))
             time.sleep(1)
 
-    # The record
-
-    def record(self):
-        text = read_text(self.path)
-        try:
-            return json.loads(text) if text else {}
-        except ValueError as error:
-            self.module.fail_json(msg="%s is not a record of this module (%s): repair or remove it; without it teardown removes no package"
-                                  % (self.path, error))
-
-    def note(self, record):
-        """Written atomically, and synced to disk before a package is installed."""
-        folder = os.path.dirname(self.path)
-        os.makedirs(folder, mode=0o755, exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(dir=folder, prefix=".placed")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(json.dumps(record, indent=2, sort_keys=True) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.rename(draft, self.path)
-
     # Present
 
     def install(self, packages, traces, hold, may_replace, hold_too):
@@ -254,7 +233,7 @@ class Host:
             name: {"version": asked[name] or before.get(name, {}).get("version", "(apt's candidate)"), "held": hold} for name in asked}), hold)}
         if self.module.check_mode:
             return
-        former = self.record()
+        former = self.file.read()
         record = {
             "packages": former.get("packages", []),
             "replaced": former.get("replaced", {}),
@@ -270,7 +249,8 @@ class Host:
             record["packages"] = unique(ours + [name for name in plan["installed"] if name not in plan["replaced"]])
             record["replaced"] = dict({name: version for name, version in plan["replaced"].items() if name not in ours}, **record["replaced"])
             record["removed"] = unique(former.get("removed", []) + [name for name in plan["removed"] if name not in ours])
-            self.note(record)
+            # Before a package is installed.
+            self.file.write(record)
             rc, stdout, stderr = self.apt(*QUIETLY, "--no-install-recommends", *self.changing(missing, may_replace), "install", *missing)
             if rc:
                 self.module.fail_json(msg="apt-get install %s: %s" % (" ".join(missing), last_lines(stderr or stdout)), stdout=stdout, stderr=stderr)
@@ -291,7 +271,7 @@ class Host:
             record["placed"] = checksums(files_below(settings(record["traces"])))
         elif "placed" in former:
             record["placed"] = former["placed"]
-        self.note(record)
+        self.file.write(record)
 
     @staticmethod
     def changing(packages, may_replace):
@@ -332,7 +312,7 @@ class Host:
     # Absent
 
     def uninstall(self):
-        record = self.record()
+        record = self.file.read()
         if not record:
             return
         there = self.installed(record["packages"])
@@ -356,7 +336,7 @@ class Host:
             self.run("apt-mark", "unhold", *held)
         if names:
             self.purge(names, record)
-        os.unlink(self.path)
+        self.file.write({})
 
     def purge(self, names, record):
         """A purge also removes files that the site had before the package was installed, or has changed or added since then."""

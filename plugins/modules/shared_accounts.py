@@ -102,14 +102,14 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes, find_group, find_user
-from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record, write_record
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 
 class Accounts:
     def __init__(self, module):
         self.module, self.made = module, []
-        self.path = module.params["record"]
-        self.record = read_record(module, self.path)
+        self.file = Record(module, module.params["record"])
+        self.record = self.file.read()
 
     def note(self, kind, value):
         """Called before the account is created, so that an interrupted run leaves nothing unrecorded."""
@@ -118,7 +118,7 @@ class Accounts:
             self.write()
 
     def write(self):
-        write_record(self.module, self.path, self.record)
+        self.file.write(self.record)
 
     def run(self, words, *command):
         self.made.append(words)

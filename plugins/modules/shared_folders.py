@@ -118,7 +118,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import is_folder, normal_path
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import full_access, mount_of, parse_mountinfo
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
-from ansible_collections.trainyard.gpu.plugins.module_utils._record import read_record, write_record
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 ACCESS = "system.posix_acl_access"
 DEFAULT = "system.posix_acl_default"
@@ -249,13 +249,13 @@ def as_user(uid, gid, work):
 class Folders:
     def __init__(self, module):
         self.module = module
-        self.path = module.params["record"]
+        self.file = Record(module, module.params["record"])
         self.changed, self.kept, self.unprotected, self.diff = [], [], [], []
         self.commands = {}
-        self.record = read_record(module, self.path)
+        self.record = self.file.read()
 
     def write_record(self):
-        write_record(self.module, self.path, self.record)
+        self.file.write(self.record)
 
     def note(self, path, before, after):
         self.changed.append(path)

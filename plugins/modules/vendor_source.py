@@ -130,7 +130,6 @@ kept:
 import base64
 import glob
 import hashlib
-import json
 import os
 import re
 import stat
@@ -140,6 +139,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
 from ansible_collections.trainyard.gpu.plugins.module_utils import _apt_sources, _openpgp
 from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import read, shown
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 
 def digest(content):
@@ -155,6 +155,7 @@ class Host:
     def __init__(self, module):
         self.module = module
         self.folder = module.params["folder"]
+        self.file = Record(module, module.params["record"])
         self.wanted = {}
         self.result = {"changed": False, "changed_paths": [], "taken_out": [], "kept": [], "diff": []}
 
@@ -163,21 +164,6 @@ class Host:
 
     def files_of(self, name):
         return os.path.join(self.folder, "sources.list.d", name + ".sources"), os.path.join(self.folder, "keyrings", name + ".gpg")
-
-    # The record
-
-    def record(self):
-        content = read(self.module.params["record"])
-        try:
-            return json.loads(content) if content else {}
-        except ValueError as error:
-            self.fail("%s is not a record of this module (%s): repair or remove it; without it teardown restores no source"
-                      % (self.module.params["record"], error))
-
-    def note(self, record):
-        path = self.module.params["record"]
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        self.write(path, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode("utf-8"), 0o600)
 
     @staticmethod
     def write(path, content, mode=0o644):
@@ -308,7 +294,7 @@ class Host:
 
     def place(self, name):
         own, ring = self.files_of(name)
-        record = self.record()
+        record = self.file.read()
         # Sources that this module has placed for other names stay, also where one's pattern takes in another.
         ours = {self.files_of(other)[0] for other in record.get("keyrings", {})} | {own}
         self.take_out_entries(own, ours)
@@ -333,7 +319,7 @@ class Host:
             else:
                 former[path]["left"] = digest(after)
         record.setdefault("keyrings", {})[name] = noted
-        self.note(record)
+        self.file.write(record)
         # The key before the source that needs it, the old entry gone before the new one comes.
         for path in sorted(self.wanted, key=[ring, *self.wanted].index):
             self.bring(path, self.wanted[path])
@@ -345,7 +331,7 @@ class Host:
             self.write(path, content, mode or (stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else 0o644))
 
     def remove(self, names):
-        record = self.record()
+        record = self.file.read()
         for name in names:
             for path in self.files_of(name):
                 self.want(path, None, shows=path.endswith(".sources"))
@@ -356,15 +342,14 @@ class Host:
                 modes[path] = int(former["mode"], 8)
             elif read(path) != content_of(former):
                 self.result["kept"].append(path)
-        if os.path.exists(self.module.params["record"]):
-            self.result["changed_paths"].append(self.module.params["record"])
+        if os.path.exists(self.file.path):
+            self.result["changed_paths"].append(self.file.path)
         self.result["changed"] = bool(self.result["changed_paths"])
         if self.module.check_mode:
             return
         for path, content in self.wanted.items():
             self.bring(path, content, modes.get(path))
-        if os.path.exists(self.module.params["record"]):
-            os.unlink(self.module.params["record"])
+        self.file.write({})
 
 
 def written(content):

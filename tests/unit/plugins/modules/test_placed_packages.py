@@ -246,7 +246,7 @@ def test_folders_that_are_left_behind_go_and_those_of_before_come_back(host, tmp
 def test_a_record_that_was_cut_is_no_reason_to_forget(host):
     host.record.parent.mkdir()
     host.record.write_text('{"packages": ["ser')
-    assert "repair or remove it" in host.absent()["msg"]
+    assert "is damaged" in host.absent()["msg"]
 
 
 def test_settings_that_the_site_has_changed_or_added_stay(tmp_path, monkeypatch):

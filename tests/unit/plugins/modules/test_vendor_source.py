@@ -186,4 +186,4 @@ def test_sources_of_our_own_stay_beside_each_other(host):
 def test_a_record_that_can_not_be_read(host):
     host()
     host.record.write_text("{", encoding="utf-8")
-    assert "is not a record of this module" in host(state="absent")["msg"]
+    assert "%s is damaged" % host.record in host(state="absent")["msg"]
