@@ -153,7 +153,8 @@ def sizes(largest):
 def row(size_bytes, seconds, ranks, wrong):
     """A row in the format of nccl_all_reduce. The collective works in place, so the out-of-place figures are null."""
     algbw = size_bytes / seconds / 1e9
-    figures = {"time_us": round(seconds * 1e6, 1), "algbw_gb_s": round(algbw, 4), "busbw_gb_s": round(algbw * 2 * (ranks - 1) / ranks, 4), "wrong": wrong}
+    # To a kilobyte per second, so that the smallest message on a slow network is not 0.
+    figures = {"time_us": round(seconds * 1e6, 1), "algbw_gb_s": round(algbw, 6), "busbw_gb_s": round(algbw * 2 * (ranks - 1) / ranks, 6), "wrong": wrong}
     return {"size_bytes": size_bytes, "count": size_bytes // 4, "type": "float", "redop": "sum", "root": -1, "out_of_place": None, "in_place": figures}
 
 

@@ -225,7 +225,7 @@ class Job(object):
                 done += block
                 spent = self.mean(time.perf_counter() - since, ranks)
             rows.append(_bandwidth.row(size, spent / done, len(ranks), wrong))
-            if self.mean(time.perf_counter() - begun, ranks) + all_reduce.ROW_SECONDS + 8 * spent / done > all_reduce.RUN_SECONDS:
+            if not all_reduce.measures_next(self.mean(time.perf_counter() - begun, ranks), spent / done):
                 break
         return rows
 

@@ -394,3 +394,16 @@ def test_counters_of_real_cards_take_a_moment(agent, monkeypatch):
     monkeypatch.setattr(agent.time, "sleep", slept.append)
     monkeypatch.setattr(agent, "counters", lambda cards: cards)
     assert agent.settled([{"line": 0.0}]) and slept == [] and agent.settled([{"line": 0.0}, {"line": 25.0}]) and slept == [agent.SETTLE_SECONDS]
+
+
+def test_a_pause_does_not_leave_only_small_messages(agent):
+    # 64 KiB in 20 ms. The ranks connected, or the machine paused, for 6 seconds before.
+    assert agent.measures_next(6, 0.02) and agent.measures_next(0.3, 0.02)
+    # The next messages alone would take longer than a run may.
+    assert not agent.measures_next(0.3, 0.7)
+    # Many pauses end a run.
+    assert not agent.measures_next(9.7, 0.02)
+
+
+def test_a_small_message_on_a_slow_network_is_not_0():
+    assert _bandwidth.row(65536, 2.6, 2, 0)["in_place"]["busbw_gb_s"] == 0.000025
