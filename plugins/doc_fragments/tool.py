@@ -20,7 +20,7 @@ attributes:
   action_group:
     description: Use C(group/trainyard.gpu.tools) in C(module_defaults) to set defaults for this module.
     support: full
-    membership: trainyard.gpu.tools
+    membership: [trainyard.gpu.tools]
 requirements:
   - Docker's command line client, if the tool runs in a container
 """
