@@ -127,11 +127,13 @@ class ActionModule(ActionBase):
         findings, connections = self._connections(shared)
         findings += check_inventory(groups, connections)
         values = {host: {} for host in shared.hosts}
+        given = set()
         # Without a cluster there is nothing else to check, because the variables of all roles belong to its hosts.
         if shared.hosts:
             names = [name for role in roles for name in role.options]
             # Defaults are valid, as a unit test verifies. Variables that no host sets need no evaluation.
             touched = set().union(*[shared.touched(host, names) for host in shared.hosts])
+            given = set(names).intersection(name for inputs in shared.hosts.values() for name in inputs.given)
             secrets = {role: secretive(of_role) for role, of_role in rules.items()}
             rules = {role: [rule for rule in of_role if rule["kind"] == "multiline" or not touched.isdisjoint(rule["words"])]
                      for role, of_role in rules.items()}
@@ -167,7 +169,8 @@ class ActionModule(ActionBase):
             result["msg"] = "The input is not valid; nothing was changed.\n" + render(findings)
             show_failure(self._display, self._templar, result["msg"])
         else:
-            result["msg"] = "The input is valid." if not findings else "The input is accepted with warnings."
+            result["msg"] = "The input is %s: %s and %s set by the inventory were checked." % (
+                "accepted with warnings" if findings else "valid", counted(len(shared.hosts), "host"), counted(len(given), "variable"))
             if findings:
                 self._display.warning("The input is accepted, but:\n" + render(findings), formatted=True)
         return result
@@ -350,6 +353,10 @@ class ActionModule(ActionBase):
                     findings.append(finding("input-unknown", host, "fail", "variables that a role has", "a name that every run sets itself", name,
                                             "remove it, or rename your own variable"))
         return findings
+
+
+def counted(number, thing):
+    return "%d %s%s" % (number, thing, "" if number == 1 else "s")
 
 
 def what_to_do(name, meant, likely):

@@ -69,6 +69,7 @@ def test_inventories_that_are_shown_to_users_are_good(tmp_path, inventory):
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, env=dict(os.environ, ANSIBLE_NOCOLOR="1"))
     assert done.returncode == 0, done.stdout
     assert "WARN" not in done.stdout
+    assert re.search(r"The input is valid: [1-9][0-9]* hosts? and [1-9][0-9]* variables? set by the inventory were checked\.", done.stdout)
 
 
 def test_it_works_once_for_a_run_of_many_playbooks(tmp_path):

@@ -77,6 +77,18 @@ def test_the_smallest_inventory_is_good(judge):
     assert result["findings"] == [] and "failed" not in result
 
 
+@pytest.mark.parametrize("inventory, said", [
+    (cluster(), "valid: 2 hosts and 0 variables"),
+    ({"cluster": {"hosts": {"server-a": {"ansible_host": "192.0.2.11"}}, "vars": {"cluster_slots": 8}}}, "valid: 1 host and 1 variable"),
+    # A variable of both hosts counts once, and one that no role has does not count.
+    (cluster(both={"cluster_slots": 8, "cluster_network": "192.0.2.0/24", "mine": 3}, first={"cluster_slots": 4, "cluster_address": "192.0.2.11"}),
+     "valid: 2 hosts and 3 variables"),
+    (cluster(both={"cluster_slots": 8, "nccl_own": 3}), "accepted with warnings: 2 hosts and 1 variable"),
+], ids=["none", "one", "several", "warnings"])
+def test_what_was_judged_is_told(judge, inventory, said):
+    assert judge(inventory)["msg"] == "The input is %s set by the inventory were checked." % said
+
+
 def test_checks_of_verify_by_their_ids(judge):
     good = {"verify_overrule": {"gpu-ecc": "warn", "ib-ports": "block", "bandwidth-host": "skip", "nccl-transport": "skip"},
             "verify_required": ["free-space", "fabric-counters"]}
