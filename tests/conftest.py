@@ -7,19 +7,23 @@ import sys
 
 import pytest
 from molecule_runs import MoleculeRuns
+from new_python import NO_NEW, new_python
 from old_python import NONE, old_python
 
 ORDER = ["tests/unit/", "tests/lint/test_artifact.py", "tests/lint/test_house_rules.py", "tests/lint/test_roles.py", "tests/lint/", "tests/scenarios/"]
-SLOWEST = ["test_scenario[cluster]", "test_bandwidth.py", "test_scenario[vm]", "test_scenario[nccl_rebuild]", "test_driver_on_virtual_machine.py",
+SLOWEST = ["test_scenario[cluster]", "test_bandwidth.py", "test_scenario[vm]", "test_scenario_with_the_newest_collections[vm]",
+           "test_scenario[nccl_rebuild]", "test_driver_on_virtual_machine.py",
            "test_on_virtual_machines", "test_killed_in_every_stage_and_run_again", "test_killed_and_taken_down", "test_hosts_of_a_user_s_own_image"]
 
 
 def pytest_collection_modifyitems(config, items):
     # Neither run nor passed: deselected, so that the closing line counts them, and named below.
-    WITHOUT_OLD_PYTHON.extend(item for item in items if item.get_closest_marker("python36") and not old_python())
-    if WITHOUT_OLD_PYTHON:
-        config.hook.pytest_deselected(items=list(WITHOUT_OLD_PYTHON))
-        items[:] = [item for item in items if item not in WITHOUT_OLD_PYTHON]
+    for marker, (find, reason) in PYTHONS.items():
+        without = [item for item in items if item.get_closest_marker(marker)]
+        if without and not find():
+            WITHOUT_PYTHON[reason] = without
+            config.hook.pytest_deselected(items=list(without))
+            items[:] = [item for item in items if item not in without]
 
     def rank(item):
         place = next((number for number, prefix in enumerate(ORDER) if item.nodeid.startswith(prefix)), 0)
@@ -55,9 +59,9 @@ def pytest_terminal_summary(terminalreporter, config):
         for line in PACE:
             terminalreporter.write_line("  " + line)
     left_out = [item.nodeid for item in DESELECTED if item.get_closest_marker("acceptance")]
-    if WITHOUT_OLD_PYTHON:
-        terminalreporter.write_line("not run here, as %s:" % NONE)
-        for item in WITHOUT_OLD_PYTHON:
+    for reason, without in WITHOUT_PYTHON.items():
+        terminalreporter.write_line("not run here, as %s:" % reason)
+        for item in without:
             terminalreporter.write_line("  " + item.nodeid)
     if left_out:
         terminalreporter.write_line("not run here (-m '%s'), make acceptance runs them:" % config.getoption("-m"))
@@ -66,5 +70,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 DESELECTED = []
-WITHOUT_OLD_PYTHON = []
+# By marker. By reason, the tests without their Python.
+PYTHONS = {"python36": (lambda: old_python(), NONE), "python312": (lambda: new_python(), NO_NEW)}
+WITHOUT_PYTHON = {}
 PACE = []

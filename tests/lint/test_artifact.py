@@ -63,7 +63,8 @@ def test_contents(tarball):
     with tarfile.open(tarball) as opened:
         names = [name.removeprefix("./") for name in opened.getnames()]
     top = {name.partition("/")[0] for name in names} - {""}
-    assert top <= {"CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "changelogs", "docs", "meta", "playbooks", "plugins", "roles"}
+    assert top <= {"CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "FILES.json", "LICENSE", "MANIFEST.json", "README.md",
+                   "changelogs", "docs", "meta", "playbooks", "plugins", "roles"}
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
     for role in (ROOT / "roles").iterdir():
         assert "roles/%s/tasks/main.yml" % role.name in names

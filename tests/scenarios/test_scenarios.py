@@ -68,14 +68,14 @@ def check_mode_differences(records, excused):
     return found, excused - happened
 
 
-@pytest.mark.parametrize("scenario", list(scenarios()))
-def test_scenario(scenario, molecule_runs):
+def judge(scenario, code, text, records, log=None):
+    """Fail for what a run of a scenario says, and for what it only warns of."""
     config = {}
     for path in (ROOT / ".config/molecule/config.yml", ROOT / "molecule" / scenario / "molecule.yml"):
         config.update((yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("scenario", {}))
-    code, text, records = molecule_runs.result(scenario)
     if code:
-        pytest.fail("molecule test -s %s: exit code %d, see %s\n%s" % (scenario, code, LOGS / ("%s.log" % scenario), where_it_broke(text)), pytrace=False)
+        pytest.fail("molecule test -s %s: exit code %d, see %s\n%s" % (scenario, code, LOGS / ("%s.log" % (log or scenario)), where_it_broke(text)),
+                    pytrace=False)
     sequence = [step for step in config["test_sequence"] if not (os.environ.get("KEEP") and step in ("cleanup", "destroy"))]
     assert complaints(text, sequence) == []
 
@@ -83,3 +83,8 @@ def test_scenario(scenario, molecule_runs):
         differences, unused = check_mode_differences(records, exceptions_of(scenario))
         assert differences == []
         assert unused == set(), "exceptions that no longer happen: delete them"
+
+
+@pytest.mark.parametrize("scenario", list(scenarios()))
+def test_scenario(scenario, molecule_runs):
+    judge(scenario, *molecule_runs.result(scenario))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +20,13 @@ class RememberingLoader(DataLoader):
 
     parsed = {}
 
-    def load_from_file(self, file_name, cache="all", unsafe=False, json_only=False, trusted_as_template=False):
+    # With the signature of this ansible-core, which the plugin asks for: trusted_as_template came with 2.19.
+    @functools.wraps(DataLoader.load_from_file)
+    def load_from_file(self, file_name, **options):
         found = os.stat(file_name)
-        key = file_name, found.st_mtime_ns, found.st_size, trusted_as_template
+        key = file_name, found.st_mtime_ns, found.st_size, options.get("trusted_as_template")
         if key not in self.parsed:
-            self.parsed[key] = super().load_from_file(file_name, cache="none", unsafe=True, json_only=json_only, trusted_as_template=trusted_as_template)
+            self.parsed[key] = super().load_from_file(file_name, **dict(options, cache="none", unsafe=True))
         return self.parsed[key]
 
 

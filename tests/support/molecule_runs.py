@@ -92,6 +92,14 @@ class MoleculeRuns:
         """Exit code, text, and what the callback has recorded of a scenario."""
         return self.run(scenario) if scenario in ALONE else self.running[scenario].result()
 
+    def again(self, scenario, name, **environment):
+        """The same of one more run, with these variables, after the scenario's own run: its hosts have the same names."""
+        if scenario in self.running:
+            self.running[scenario].result()
+        arguments = ("--virtual",) if scenario == "vm" else ()
+        code, text = self.stream("prepare", [sys.executable, "-u", "lab/lab.py", "prepare", *arguments], self.environment)
+        return (code, text, []) if code else self.judged(scenario, name, **environment)
+
     def end(self):
         self.pool.shutdown(cancel_futures=True)
 
@@ -104,20 +112,20 @@ class MoleculeRuns:
             if self.busy and not self.loud:
                 self.busy.close()
 
-    def judged(self, scenario):
-        record = self.records / ("%s.jsonl" % scenario)
-        code, text = self.molecule(scenario, record)
+    def judged(self, scenario, name=None, **environment):
+        record = self.records / ("%s.jsonl" % (name or scenario))
+        code, text = self.molecule(scenario, record, name, **environment)
         return code, text, [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
 
-    def molecule(self, scenario, record):
+    def molecule(self, scenario, record, name=None, **more):
         environment = dict(self.environment, PATH="%s:%s" % (BIN, self.environment["PATH"]), TRAINYARD_RUNS=str(record), PYTHONUNBUFFERED="1",
-                           ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160", TRAINYARD_ACCEPTANCE="1" if self.acceptance else "")
+                           ANSIBLE_NOCOLOR="1", NO_COLOR="1", COLUMNS="160", TRAINYARD_ACCEPTANCE="1" if self.acceptance else "", **more)
         command = [str(BIN / "molecule"), "test", "--scenario-name", scenario]
         if scenario in self.aside:
             command = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(ASIDE)] + command
         if os.environ.get("KEEP"):
             command += ["--destroy", "never"]
-        return self.stream(scenario, command, environment)
+        return self.stream(name or scenario, command, environment)
 
     def stream(self, name, command, environment):
         """Every line is told while it runs, and stands in a log."""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
+from ansible.template import Templar
+from trusted import trust_as_template
 
 ROLE = Path(__file__).parents[3] / "roles/infiniband"
 NAMES, MODULES = "/etc/udev/rules.d/60-rdma-persistent-naming.rules", "/etc/modules-load.d/trainyard-infiniband.conf"

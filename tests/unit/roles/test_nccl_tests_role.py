@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
+from ansible.template import Templar
+from trusted import trust_as_template
 
 ROLE = Path(__file__).parents[3] / "roles/nccl_tests"
 OFED, OWN = "/usr/mpi/gcc/openmpi-4.1.5a1", "/usr/lib/x86_64-linux-gnu/openmpi"

@@ -11,7 +11,8 @@ import pytest
 import yaml
 from ansible.errors import AnsibleError
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
+from ansible.template import Templar
+from trusted import trust_as_template
 from unit_files import read_unit
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import stanzas

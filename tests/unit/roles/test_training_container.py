@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
+from ansible.template import Templar
+from trusted import trust_as_template
 
 ROOT = Path(__file__).parents[3]
 VARIABLES = yaml.safe_load((ROOT / "roles/training_container/vars/main.yml").read_text(encoding="utf-8"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 from types import SimpleNamespace
 
-import ansible.template
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
+from trusted import trust_as_template
 
 from ansible_collections.trainyard.gpu.plugins.action import judge_input
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import load_data, load_roles
@@ -56,7 +56,7 @@ def trusted(value):
     if isinstance(value, list):
         return [trusted(inner) for inner in value]
     # Since ansible-core 2.19 there is a mark for it.
-    return ansible.template.trust_as_template(value) if isinstance(value, str) and "{{" in value and hasattr(ansible.template, "trust_as_template") else value
+    return trust_as_template(value) if isinstance(value, str) and "{{" in value else value
 
 
 @pytest.fixture(name="campaign", scope="module")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
+from ansible.template import Templar
+from trusted import trust_as_template
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import answer
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
+from ansible.template import Templar
+from trusted import trust_as_template
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
 
