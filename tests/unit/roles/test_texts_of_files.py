@@ -17,6 +17,8 @@ from unit_files import read_unit
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import stanzas
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
+from ansible_collections.trainyard.gpu.plugins.module_utils._quoting import QuoteError
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._nfs_client_plan import unit_files
 
 ROLES = Path(__file__).parents[3] / "roles"
 HOSTILE = "it's 50% \"off\" $HOME `id` \\n\\; #a"
@@ -60,15 +62,17 @@ def test_environment_of_the_docker_engine(proxy):
 
 def test_unit_of_a_mount():
     target = "/data1/" + HOSTILE
-    mount = {"source": "nas:/export/" + HOSTILE, "target": target, "options": ["_netdev", "clientaddr=fe80::1%eth0", "x=" + HOSTILE]}
-    unit = read_unit(unit_name(target, "mount"), render("nfs_client", "mount.j2", __nfs_client_mount=mount, nfs_client_unit="mount"))
+    mount = {"source": "nas:/export/" + HOSTILE, "target": target, "options": ["_netdev", "clientaddr=fe80::1%eth0", "x=" + HOSTILE],
+             "unit": unit_name(target, "mount"), "automount_unit": unit_name(target, "automount")}
+    unit = read_unit(mount["unit"], unit_files([mount], "mount")[0]["content"])
     assert (unit["What"], unit["Where"], unit["Options"]) == (mount["source"], target, ",".join(mount["options"]))
     assert unit["Description"] == "Shared folder " + target
-    unit = read_unit(unit_name(target, "automount"), render("nfs_client", "automount.j2", __nfs_client_mount=mount))
+    unit = read_unit(mount["automount_unit"], unit_files([mount], "automount")[1]["content"])
     assert unit["Where"] == target
     # systemd takes a backslash at the end of a line for a line that goes on.
-    refused("nfs_client", "mount.j2", __nfs_client_mount=dict(mount, source="nas:/export\\"), nfs_client_unit="mount")
-    refused("nfs_client", "mount.j2", __nfs_client_mount=dict(mount, options=["rw\n[Service]"]), nfs_client_unit="mount")
+    for wrong in ({"source": "nas:/export\\"}, {"options": ["rw\n[Service]"]}):
+        with pytest.raises(QuoteError):
+            unit_files([dict(mount, **wrong)], "mount")
 
 
 def test_unit_of_the_training_container():

@@ -1,0 +1,179 @@
+"""Filter nfs_client_plan: what a host mounts, what differs there, and conflicts."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.trainyard.gpu.plugins.filter.nfs_mounts import FilterModule
+
+MEMBERS = [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}]
+SHARE = {"server": "a", "path": "/data1/share"}
+TARGET, SOURCE, UNIT = "/data1/share", "10.0.0.11:/data1/share", "/etc/systemd/system/data1-share.mount"
+OPTIONS = ["_netdev", "nofail", "hard", "vers=4", "retry=10080"]
+
+
+def plan(found=None, mounts=(SHARE,), unit="mount", host="b", **more):
+    filters = FilterModule().filters()
+    return filters["nfs_client_plan"](found or {}, filters["nfs_mounts"](mounts, host, MEMBERS, ["hard"], "4", 1), unit, **more)
+
+
+def state(name="mounted", target=TARGET, **more):
+    return dict({"target": target, "state": name, "error": "", "source": SOURCE, "type": "nfs4", "options": [], "differences": [], "exists": True,
+                 "entries": [], "configured_in": "", "unit_enabled": ["mount"]}, **more)
+
+
+def placed(unit="mount", target=TARGET, source=SOURCE, options=()):
+    return {"target": target, "source": source, "unit": unit, "units": ["data1-share.mount"], "files": [UNIT], "options": list(options)}
+
+
+def host(*mounts, placed=(), unit="mount", reload_needed=False):
+    """What nfs_mount_info returns for a host that has the unit files of the share."""
+    files = {file["path"]: hashlib.sha256(file["content"].encode()).hexdigest() for file in plan(unit=unit)["files"]}
+    return {"available": True, "mounts": list(mounts), "placed": list(placed), "in_use": False, "files": files, "reload_needed": reload_needed}
+
+
+def test_before_the_host_is_read():
+    told = plan()
+    assert told["question"] == [{"target": TARGET, "source": SOURCE, "options": OPTIONS}]
+    assert [file["path"] for file in told["files"]] == [UNIT]
+    assert (told["leaving"], told["problems"], told["hanging"], told["as_requested"]) == ([], [], [], False)
+    # The server does not mount its own export.
+    assert plan(host="a")["question"] == []
+
+
+@pytest.mark.parametrize("unit, names, installed", [("mount", ["data1-share.mount"], [True]),
+                                                    ("automount", ["data1-share.mount", "data1-share.automount"], [False, True]), ("fstab", [], [])])
+def test_unit_files(unit, names, installed):
+    files = plan(unit=unit)["files"]
+    assert [file["path"] for file in files] == ["/etc/systemd/system/" + name for name in names]
+    assert [file["content"].endswith("\n\n[Install]\nWantedBy=remote-fs.target\n") for file in files] == installed
+    for file in files:
+        assert file["content"].startswith("# Placed by trainyard.gpu.nfs_client.\n[Unit]\nDescription=Shared folder /data1/share")
+        assert "\nWhere=/data1/share\n" in file["content"]
+    if files:
+        assert "\nWhat=10.0.0.11:/data1/share\n" in files[0]["content"] and "\nOptions=%s\n" % ",".join(OPTIONS) in files[0]["content"]
+        assert "\nTimeoutSec=infinity\n" in files[0]["content"]
+
+
+def test_a_value_that_a_unit_cannot_have_is_refused():
+    with pytest.raises(AnsibleFilterError, match="cannot be written as systemd_line"):
+        plan(mounts=[dict(SHARE, path="/data1/share\\")])
+
+
+def test_nothing_to_do():
+    whole = host(state(), placed=[placed()])
+    assert plan(whole)["as_requested"] and plan(whole)["points"] == [] and plan(whole)["leaving"] == []
+    for other in (host(state("absent")), host(state("differs", differences=["vers=4"])), host(state(), reload_needed=True), host(state(unit_enabled=[])),
+                  host(state(unit_enabled=["automount"])), dict(whole, files={}), dict(whole, files={UNIT: "0" * 64})):
+        assert not plan(other)["as_requested"], other
+    assert plan(host(state(unit_enabled=["automount"]), unit="automount"), unit="automount")["as_requested"]
+    assert not plan(host(state(unit_enabled=["mount"]), unit="automount"), unit="automount")["as_requested"]
+    # Only the site's own mount: neither a file nor a line of the role is compared.
+    assert plan(dict(host(state(configured_in="/etc/fstab")), files={}))["as_requested"]
+
+
+def test_a_line_in_fstab_has_these_options():
+    markers = ["x-trainyard.placed", "x-systemd.mount-timeout=infinity"]
+    right = host(state(), placed=[placed("fstab", options=OPTIONS + markers)])
+    told = plan(right, unit="fstab")
+    assert told["as_requested"] and [(line["target"], line["source"], line["options"]) for line in told["lines"]] == [(TARGET, SOURCE, OPTIONS + markers)]
+    for lines in ([], [placed("fstab", options=OPTIONS)], [placed("fstab", options=["ro"] + markers)]):
+        assert not plan(host(state(), placed=lines), unit="fstab")["as_requested"]
+    assert plan(right)["lines"] == []
+
+
+@pytest.mark.parametrize("left, mounts, unit", [
+    (placed(target="/data2"), [SHARE], "mount"),
+    (placed(), [], "mount"),
+    (placed(), [SHARE], "automount"),
+    (placed("fstab"), [SHARE], "mount"),
+    (placed(source="nas:/data1/share"), [SHARE], "mount"),
+])
+def test_mounts_that_are_no_longer_configured(left, mounts, unit):
+    assert plan(host(placed=[left]), mounts, unit)["leaving"] == [left]
+    assert plan(host(placed=[placed()]))["leaving"] == []
+
+
+@pytest.mark.parametrize("mount, problem", [
+    (state("other", source="/dev/sdb1", type="ext4"), "/dev/sdb1 (ext4) is already mounted at /data1/share: unmount it, or set another target"),
+    (state("absent", configured_in="/etc/fstab"),
+     "/etc/fstab has /data1/share, but nothing is mounted there: correct and mount it, or remove it there, so that this role mounts it"),
+    (state("stale", configured_in="/etc/fstab"), "/etc/fstab has /data1/share, but the mount is stale: "),
+    (state("differs", configured_in="/etc/fstab", differences=["hard", "vers=4"]), "/etc/fstab has /data1/share, but without hard, vers=4: "),
+    (state(configured_in="/etc/fstab", unit_enabled=[]), "/etc/fstab has /data1/share, but not at boot: "),
+    (state("absent", entries=["a", "b"]), "/data1/share is not empty (a, b), and a mount would hide these files: move them"),
+    (state("absent", error="[Errno 20] Not a directory"), "/data1/share is not a folder ([Errno 20] Not a directory): remove or rename it"),
+])
+def test_conflicts(mount, problem):
+    problems = plan(host(mount))["problems"]
+    assert len(problems) == 1 and problems[0].startswith(problem)
+
+
+@pytest.mark.parametrize("mount", [
+    state(), state("absent"), state("stale"), state("differs", differences=["hard"]), state("hangs"), state("hangs", configured_in="/etc/fstab"),
+    state(configured_in="/etc/fstab"), state("absent", error="systemd: failed"), state("absent", exists=False, error="x"),
+])
+def test_no_conflict(mount):
+    assert plan(host(mount))["problems"] == []
+
+
+def test_a_source_that_the_role_itself_replaces_is_no_conflict():
+    former = placed(source="nas:/vol")
+    mounts = host(state("other", source="nas:/vol"), placed=[former])
+    assert plan(mounts)["problems"] == [] and plan(mounts)["points"] == [{"path": TARGET, "immutable": True}]
+    # The site's line hides it: this is still a conflict.
+    assert plan(host(state("other", source="nas:/vol", configured_in="/etc/fstab"), placed=[former]))["problems"][0].startswith(
+        "/etc/fstab has /data1/share, but nas:/vol is mounted there: ")
+
+
+def test_the_sites_own_mount_is_left_alone():
+    told = plan(host(state(configured_in="/etc/fstab"), state(target="/data2")), [SHARE, dict(SHARE, target="/data2")])
+    assert [file["path"] for file in told["files"]] == [UNIT, "/etc/systemd/system/data2.mount"]
+    assert [file["path"] for file in told["our_files"]] == ["/etc/systemd/system/data2.mount"]
+    assert told["units"] == [{"target": "/data2", "name": "data2.mount", "state": "started"}]
+
+
+@pytest.mark.parametrize("unit, name", [("mount", "data1-share.mount"), ("fstab", "data1-share.mount"), ("automount", "data1-share.automount")])
+def test_units_that_are_started(unit, name):
+    assert plan(host(state("absent")), unit=unit)["units"] == [{"target": TARGET, "name": name, "state": "started"}]
+
+
+def test_a_mount_that_differs_is_mounted_again():
+    assert plan(host(state("differs", differences=["hard"])))["units"][0]["state"] == "restarted"
+    # It does not answer in time, but its options are right.
+    assert plan(host(state("differs")))["units"][0]["state"] == "started"
+
+
+def test_stale_mounts():
+    told = plan(host(state("stale")))
+    assert (told["detached"], told["units"][0]["state"], told["points"]) == ([TARGET], "started", [{"path": TARGET, "immutable": True}])
+    # The container may mount a folder of the root itself.
+    top = [dict(SHARE, target="/data1")]
+    told = plan(host(state("stale", target="/data1")), top)
+    assert (told["detached"], told["units"][0]["state"]) == ([], "restarted")
+    # Its server answered while the role waited.
+    told = plan(host(state("hangs")), waited={"mounts": [state("stale")]})
+    assert (told["hanging"], told["detached"], told["points"]) == ([{"target": TARGET, "source": SOURCE, "options": OPTIONS}], [TARGET], [])
+
+
+@pytest.mark.parametrize("mount, text", [
+    (state("absent", error="systemd: exit-code"), "'/data1/share' is not mounted as requested after 120 s: nothing is mounted (systemd: exit-code)."),
+    (state("hangs"), "'/data1/share' is not mounted as requested after 120 s: the server does not answer."),
+    (state("stale"), "'/data1/share' is not mounted as requested after 120 s: the file handle is stale."),
+    (state("differs", differences=["vers=4.2", "hard"]), "'/data1/share' is not mounted as requested after 120 s: these options are missing: vers=4.2, hard."),
+    (state("other", source="nas:/x"), "'/data1/share' is not mounted as requested after 120 s: the source is nas:/x."),
+])
+def test_what_is_reported_after_the_changes(mount, text):
+    assert plan(timeout=120, now={"mounts": [state(target="/data2"), mount]})["wrong"] == [text]
+    assert plan(timeout=120, now={"mounts": [state()]})["wrong"] == []
+    # A skipped task.
+    assert plan(timeout=120, now={"skipped": True})["wrong"] == []
+
+
+def test_a_result_of_other_mounts_is_tolerated():
+    """The role may run twice in a play, and its variables are evaluated before it reads the host again."""
+    told = plan(host(state("absent", target="/elsewhere")))
+    assert not told["as_requested"] and told["points"] == [] and told["units"][0]["state"] == "started"
