@@ -1,0 +1,101 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What an NFS server exports to which clients, what differs on the host, and conflicts. Pure functions."""
+
+from __future__ import annotations
+
+import re
+
+SETTINGS_FILE = "/etc/nfs.conf.d/trainyard.conf"
+# A firewall does not resolve names.
+_ADDRESS = re.compile(r"([0-9]+[.][0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*)(/[0-9]+)?$")
+
+
+def _unique(names):
+    """Return the names, each once. Names of hosts have no case."""
+    found = {}
+    for name in names:
+        found.setdefault(name.lower(), name)
+    return list(found.values())
+
+
+def squashes(options):
+    """Return whether an export maps root of the clients to another user."""
+    return "no_root_squash" not in options or "all_squash" in options
+
+
+def cluster_clients(members, host, inventory_addresses, own_clients):
+    """Return the addresses of the other members, sorted.
+
+    The address of a member that does not answer is unknown, unless the inventory has it: C(inventory_addresses). The clients of an earlier run,
+    C(own_clients), are then kept.
+    """
+    peers = [member for member in members if member["name"] != host]
+    addresses = [member["address"] for member in peers if member["reachable"]] + list(inventory_addresses)
+    if not all(member["reachable"] for member in peers):
+        addresses += own_clients
+    return sorted(_unique(address for address in addresses if address), key=str.lower)
+
+
+def served(exports, cluster, clients, options, anonymous):
+    """Return C(path), C(clients) and C(options) of each export that has clients."""
+    found = []
+    for export in exports:
+        chosen = list(export.get("options") or options)
+        allowed = _unique([*cluster, *clients, *(export.get("clients") or [])])
+        if squashes(chosen) and not any(re.match("anon[ug]id=", option) for option in chosen):
+            chosen += ["anonuid=%d" % anonymous["uid"], "anongid=%d" % anonymous["gid"]]
+        if allowed:
+            found.append({"path": export["path"], "clients": allowed, "options": chosen})
+    return found
+
+
+def folders(exports, options, uid):
+    """Return the exported folders for shared_folders. Where root of the clients is mapped to another user, that user gets full access."""
+    return [{"path": export["path"], "mode": "2775", "full_access_uid": uid} if squashes(export.get("options") or options)
+            else {"path": export["path"]} for export in exports]
+
+
+def settings_differ(found, settings):
+    """Return whether the running server has other settings than requested. Settings that are not requested may have any value."""
+    nfsd = found.get("nfsd") or {}
+    if not nfsd:
+        return False
+    return (any(settings[name] > 0 and nfsd[name] != settings[name] for name in ("threads", "lease_seconds", "grace_seconds"))
+            or settings["versions"] != [] and sorted(nfsd["versions"]) != sorted(settings["versions"])
+            or (SETTINGS_FILE in found["files"]) != has_settings(settings))
+
+
+def has_settings(settings):
+    return any(settings[name] > 0 for name in ("threads", "lease_seconds", "grace_seconds")) or settings["versions"] != []
+
+
+def problems(found, exports, require_mount):
+    """Return the conflicts of the exports with what is on the host, one sentence each."""
+    paths = [export["path"] for export in exports]
+    texts = ["%s: correct that file, because exportfs would reject it" % found["error"]] if found.get("error") else []
+    texts += ["%s also exports a folder of nfs_server_exports: remove it there or here" % file
+              for file in _unique(export["file"] for export in found.get("others", ()) if export["path"] in paths)]
+    texts += ["%s is itself an NFS mount: unmount it, or set its server in nfs_client_mounts" % path for path in found.get("mounted_by_nfs", ())]
+    if require_mount:
+        texts += ["%s is on the root file system: mount a disk there, or set nfs_server_require_mount to false" % path
+                  for path, mount in found.get("mounts", {}).items() if mount == "/"]
+    return texts
+
+
+def nfs_server_plan(found, exports, cluster, clients, options, anonymous, settings, firewall, require_mount):
+    """Return the plan; see the filter. C(cluster) are the clients of cluster_clients. C(found) is empty before the host is read."""
+    those = served(exports, cluster, clients, options, anonymous)
+    wanted = [{"path": export["path"], "client": client, "options": export["options"]} for export in those for client in export["clients"]]
+    return {
+        "served": those,
+        "wanted": wanted,
+        "let_in": [client for client in _unique(export["client"] for export in wanted) if _ADDRESS.match(client)] if firewall else [],
+        "folders": folders(exports, options, anonymous["uid"]),
+        "has_settings": has_settings(settings),
+        "settings_differ": settings_differ(found, settings),
+        "problems": problems(found, exports, require_mount),
+    }
