@@ -54,9 +54,9 @@ def served(exports, cluster, clients, options, anonymous):
 
 
 def folders(exports, options, uid):
-    """Return the exported folders for shared_folders. Where root of the clients is mapped to another user, that user gets full access."""
-    return [{"path": export["path"], "mode": "2775", "full_access_uid": uid} if squashes(export.get("options") or options)
-            else {"path": export["path"]} for export in exports]
+    """Return the exported folders for shared_folders. If root of the clients is mapped to another user, that user gets full access, unless disabled."""
+    return [{"path": export["path"], "mode": "2775", "full_access_uid": uid}
+            if export.get("full_access") is not False and squashes(export.get("options") or options) else {"path": export["path"]} for export in exports]
 
 
 def settings_differ(found, settings):

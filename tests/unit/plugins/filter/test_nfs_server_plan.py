@@ -83,6 +83,12 @@ def test_a_folder_is_created_before_it_has_clients():
     assert [folder["path"] for folder in plan(members=MEMBERS[:1])["folders"]] == ["/data1/share"]
 
 
+@pytest.mark.parametrize("wanted, access", [({}, True), ({"full_access": True}, True), ({"full_access": None}, True), ({"full_access": False}, False)])
+def test_full_access_to_a_folder(wanted, access):
+    """Trees of users and groups are exported without it: root of a client is not to write among the folders of users."""
+    assert ("full_access_uid" in plan(exports=[dict(SHARE, **wanted)])["folders"][0]) is access
+
+
 def test_a_firewall_is_opened_for_addresses_and_networks():
     named = {"clients": ["nas.example", "192.0.2.0/24", "fd00::/64", "*.example", "@group", "10.0.0.12"]}
     assert plan(**named)["let_in"] == ["10.0.0.12", "10.0.0.13", "192.0.2.0/24", "fd00::/64"]
