@@ -2,12 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Filters nfs_mounts and shared_storage_plan: exports, mounts and folders."""
+"""Filters nfs_mounts, shared_storage_plan and shared_storage_verdict: exports, mounts, folders, and whether the hosts share them."""
 
 from __future__ import annotations
 
+import pytest
+
 from ansible_collections.trainyard.gpu.plugins.filter.nfs_mounts import nfs_mounts
-from ansible_collections.trainyard.gpu.plugins.filter.shared_storage_plan import shared_storage_plan
+from ansible_collections.trainyard.gpu.plugins.filter.shared_storage_plan import shared_storage_plan, shared_storage_verdict
 
 MEMBERS = [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}]
 GROUPS = [{"name": "vision", "gid": 3001}, {"name": "speech", "gid": 3002, "quota_mib": 10}]
@@ -44,8 +46,9 @@ def test_a_version_in_the_options_goes_before():
 
 def test_share_is_served_and_mounted():
     plan = shared_storage_plan("/data1/share", "a")
-    assert plan == {"exports": [{"path": "/data1/share", "full_access": True}], "mounts": [{"server": "a", "path": "/data1/share"}],
-                    "folders": [], "quotas": [], "accounts": [], "homes": ""}
+    assert {name: plan[name] for name in ("exports", "mounts", "folders", "quotas", "accounts", "homes")} == {
+        "exports": [{"path": "/data1/share", "full_access": True}], "mounts": [{"server": "a", "path": "/data1/share"}],
+        "folders": [], "quotas": [], "accounts": [], "homes": ""}
 
 
 def test_what_the_site_mounts_itself_is_neither_served_nor_mounted():
@@ -71,3 +74,115 @@ def test_everyone_has_a_folder():
 def test_a_tree_in_the_share_is_shared_with_it():
     plan = shared_storage_plan("/data1/share", "a", [{"path": "/data1/share/user", "of": "users"}], USERS, GROUPS)
     assert [export["path"] for export in plan["exports"]] == ["/data1/share"]
+
+
+# --- the folder of one host -----------------------------------------------------------------------------------------------
+
+NAS = {"server": "nas", "path": "/vol", "target": "/data1"}
+NFS = {"path": "/data1/share", "source": "10.0.0.11:/data1/share", "type": "nfs4"}
+
+
+def told(host="b", written=None, **more):
+    return shared_storage_plan("/data1/share", "a", members=MEMBERS, host=host, written=written, **more)
+
+
+def written(cause="", real_path="/data1/share", **mount):
+    return {"cause": cause, "error": "[Errno 1] x" if cause else "", "mount": dict(NFS, **mount), "real_path": real_path, "proof": {}, "space": {}, "speed": {}}
+
+
+@pytest.mark.parametrize("host, more, expected", [
+    ("a", {}, (True, "nfs-kernel-server", "exportfs")),
+    ("b", {}, (False, "nfs-common", "mount.nfs4")),
+    ("a", {"backend": "existing"}, (False, "", "mount.nfs4")),
+    ("b", {"backend": "existing"}, (False, "", "mount.nfs4")),
+    # Another server has the folder.
+    ("a", {"mounts": [NAS]}, (False, "nfs-common", "mount.nfs4")),
+    ("a", {"mounts": [NAS], "exports": [{"path": "/data2"}]}, (True, "nfs-kernel-server", "exportfs")),
+])
+def test_packages_of_a_host(host, more, expected):
+    plan = told(host, **more)
+    assert (plan["serves"], plan["package"], plan["program"]) == expected
+
+
+@pytest.mark.parametrize("host, more, expected", [
+    ("b", {}, {"source": "10.0.0.11:/data1/share", "types": ["nfs4"]}),
+    # The server has its own disk there.
+    ("a", {}, {}),
+    ("b", {"backend": "existing"}, {}),
+    ("a", {"mounts": [NAS]}, {"source": "nas:/vol", "types": ["nfs4"]}),
+    ("b", {"mounts": [dict(NAS, target="/data1/sha")]}, {"source": "10.0.0.11:/data1/share", "types": ["nfs4"]}),
+    ("b", {"mounts": [dict(NAS, options=["hard", "nfsvers=3"])]}, {"source": "nas:/vol", "types": ["nfs"]}),
+    ("b", {"mounts": [dict(NAS, options=["hard", "nfsvers=4.1"])]}, {"source": "nas:/vol", "types": ["nfs4"]}),
+    ("b", {"client": {"options": ["hard"], "version": "3"}}, {"source": "10.0.0.11:/data1/share", "types": ["nfs"]}),
+    # Client and server agree on a version.
+    ("b", {"client": {"options": ["hard"], "version": ""}}, {"source": "10.0.0.11:/data1/share", "types": ["nfs", "nfs4"]}),
+])
+def test_mount_that_must_contain_the_folder(host, more, expected):
+    assert told(host, **more)["expected"] == expected
+
+
+@pytest.mark.parametrize("host, found, more, problem", [
+    ("b", written(), {}, ""),
+    ("b", written(source="10.0.0.11:/data1/share/"), {}, ""),
+    ("b", written("missing"), {}, "it does not exist ([Errno 1] x)"),
+    ("b", written("no_directory"), {}, "it is not a directory ([Errno 1] x)"),
+    ("b", written("no_space"), {}, "its storage or quota is full ([Errno 1] x)"),
+    ("b", written("not_writable"), {}, "root cannot write there ([Errno 1] x)"),
+    ("b", written("no_answer"), {}, "its server does not answer ([Errno 1] x)"),
+    ("b", written(source="nas:/vol"), {}, "it is nas:/vol (nfs4), not 10.0.0.11:/data1/share with nfs4"),
+    ("b", written(type="nfs"), {}, "it is 10.0.0.11:/data1/share (nfs), not 10.0.0.11:/data1/share with nfs4"),
+    ("b", written(type="ext4"), {"client": {"options": ["hard"], "version": ""}},
+     "it is 10.0.0.11:/data1/share (ext4), not 10.0.0.11:/data1/share with nfs or nfs4"),
+    ("b", written(path="/", source="/dev/sda1", type="ext4"), {"backend": "existing"},
+     "it is on the root file system of the host, so nothing is mounted there"),
+    ("b", written(path="/", source="/dev/sda1", type="ext4"), {"backend": "existing", "require_mount": False}, ""),
+    # The server is exempt.
+    ("a", written(path="/", source="/dev/sda1", type="ext4"), {}, ""),
+    ("a", written(real_path="/srv/disk/share"), {}, "it is a link to /srv/disk/share, which is not mounted in the training containers"),
+    ("a", written(real_path="/data1"), {}, ""),
+    # Not written yet, and a task that was skipped.
+    ("b", None, {}, ""),
+    ("b", {"skipped": True}, {}, ""),
+])
+def test_folder_of_a_host(host, found, more, problem):
+    assert told(host, found, **more)["problem"] == problem
+
+
+def test_what_to_do_about_the_folder():
+    root_disk = "; a folder of the root file system is accepted with shared_storage_require_mount: false"
+    assert told("b", written("no_space"))["fix"] == "Free space on it, or raise the quota"
+    assert told("b", written("no_answer"))["fix"] == "Start the server, or check the connection to it"
+    assert told("b", written("not_writable"))["fix"].startswith("Mount it for writing. If its server maps root to another user (root_squash), ask")
+    assert told("b", written("missing"))["fix"] == "Mount it on this host, or correct cluster_share_path"
+    assert told("b", written(source="nas:/vol"))["fix"] == "Mount it on this host, or correct cluster_share_path"
+    assert told("b", written(path="/"), backend="existing")["fix"] == "Mount it on this host, or correct cluster_share_path" + root_disk
+
+
+# --- all hosts ------------------------------------------------------------------------------------------------------------
+
+
+def seen(name, cause="", seconds=0.1):
+    return {"name": name, "cause": cause, "seconds": seconds}
+
+
+def test_every_host_reads_the_others_files():
+    verdict = shared_storage_verdict({"a": [seen("b"), seen("c")], "b": [seen("a"), seen("c", seconds=2.5)], "c": [seen("a"), seen("b")]})
+    assert (verdict["verdict"], verdict["broken"], len(verdict["pairs"])) == ("pass", [], 6)
+    assert verdict["pairs"][3] == {"writer": "c", "reader": "b", "cause": "", "seconds": 2.5}
+
+
+def test_a_host_that_does_not_see_a_file():
+    """A folder of each host's own, and a mount of another server on one of them."""
+    local = shared_storage_verdict({"a": [seen("b", "missing")], "b": [seen("a", "missing")]})
+    assert local["verdict"] == "fail" and [(pair["writer"], pair["reader"]) for pair in local["broken"]] == [("b", "a"), ("a", "b")]
+    one = shared_storage_verdict({"a": [seen("b")], "b": [seen("a", "differs")]})
+    assert one["verdict"] == "fail" and one["broken"] == [{"writer": "a", "reader": "b", "cause": "differs", "seconds": 0.1}]
+
+
+def test_one_host_alone_verifies_nothing():
+    assert shared_storage_verdict({"b": []}) == {"pairs": [], "broken": [], "verdict": "not_evaluated", "mounted": []}
+
+
+def test_mounts_that_are_compared():
+    assert shared_storage_verdict({}, mounts={"a": NFS, "b": {"path": "/", "source": "/dev/sda1", "type": "ext4"}})["mounted"] == [
+        "a has 10.0.0.11:/data1/share (nfs4) at /data1/share.", "b has /dev/sda1 (ext4) at /."]

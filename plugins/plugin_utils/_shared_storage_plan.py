@@ -1,0 +1,129 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Exports, mounts and folders of the shared storage, and whether every host reads the others' files. Pure functions."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._nfs_client_plan import nfs_mounts
+
+_CAUSES = {"missing": "it does not exist", "no_directory": "it is not a directory", "no_space": "its storage or quota is full",
+           "not_writable": "root cannot write there", "no_answer": "its server does not answer"}
+_FIXES = {
+    "no_space": "Free space on it, or raise the quota",
+    "no_answer": "Start the server, or check the connection to it",
+    "not_writable": "Mount it for writing. If its server maps root to another user (root_squash), ask its administrator to make the folder writable for "
+                    "that user, for example with chmod 1777, or to export it to these hosts with no_root_squash",
+}
+
+
+def _covers(folder, path):
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def expected_mount(share, mounts):
+    """Return C(source) and C(types) of the mount that must contain the shared folder, of the mounts of nfs_mounts; empty if there is none."""
+    found = [mount for mount in mounts if (share + "/").startswith(mount["target"] + "/")]
+    if not found:
+        return {}
+    versions = [match.group(1) for match in (re.match("(?:nfs)?vers=([34])", option) for option in found[-1]["options"]) if match]
+    # Without a version in the options, both types are possible.
+    return {"source": found[-1]["source"], "types": ["nfs4"] if "4" in versions else ["nfs"] if "3" in versions else ["nfs", "nfs4"]}
+
+
+def problem(share, written, expected, serves, require_mount):
+    """Return the reason why the folder of a host cannot be the shared folder, empty if it can. C(written) is the result of shared_storage_proof."""
+    if "cause" not in written:
+        return ""
+    mount, cause = written["mount"], written["cause"]
+    if cause:
+        return "%s (%s)" % (_CAUSES[cause], written["error"])
+    if expected and (mount["source"].rstrip("/") != expected["source"].rstrip("/") or mount["type"] not in expected["types"]):
+        return "it is %s (%s), not %s with %s" % (mount["source"], mount["type"], expected["source"], " or ".join(expected["types"]))
+    if require_mount and not serves and mount["path"] == "/":
+        return "it is on the root file system of the host, so nothing is mounted there"
+    if not (written["real_path"] + "/").startswith("/%s/" % share.split("/")[1]):
+        return "it is a link to %s, which is not mounted in the training containers" % written["real_path"]
+    return ""
+
+
+def fix(cause, expected):
+    """Return what to do about a problem."""
+    text = _FIXES.get(cause, "Mount it on this host, or correct cluster_share_path")
+    if not cause and not expected:
+        text += "; a folder of the root file system is accepted with shared_storage_require_mount: false"
+    return text
+
+
+def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
+                        require_mount=True, written=None):
+    """Return the plan; see the filter."""
+    folder = share
+    names = {member["address"]: member["name"] for member in members if member["address"]}
+    share = share.rstrip("/")
+    gids = {group["name"]: group["gid"] for group in groups}
+    paths, folders, quotas, homes = [share], [], [], ""
+    for tree in trees:
+        root, only = tree["path"].rstrip("/"), tree.get("only") or []
+        if tree["of"] == "users":
+            those = [user for user in users if not only or set(user.get("groups") or []) & set(only)]
+            homes = homes or (root if those else "")
+        else:
+            those = [group for group in groups if not only or group["name"] in only]
+        if not those:
+            continue
+        if not any(_covers(path, root) for path in paths):
+            paths.append(root)
+        folders.append({"path": root})
+        for one in those:
+            path = "%s/%s" % (root, one["name"])
+            if tree["of"] == "users":
+                primary = gids[one["groups"][0]] if one.get("groups") else one["uid"]
+                folders.append({"path": path, "owner": one["uid"], "group": primary, "mode": "0700"})
+            else:
+                folders.append({"path": path, "owner": 0, "group": one["gid"], "mode": "2770"})
+            limit = one.get("quota_mib") if one.get("quota_mib") is not None else tree.get("quota_mib") or 0
+            if limit:
+                quotas.append({"path": path, "kind": tree["of"][:-1], "id": one["uid" if tree["of"] == "users" else "gid"], "limit_mib": limit})
+    targets = {(mount.get("target") or mount["path"]).rstrip("/"): names.get(mount["server"], mount["server"]) for mount in mounts}
+    # A mount that names the storage host itself only sets the options.
+    served = [path for path in paths if not any(_covers(target, path) and server != storage for target, server in targets.items())]
+    named = [export["path"].rstrip("/") for export in exports]
+    planned = {
+        "exports": list(exports) + [{"path": path, "full_access": path == share} for path in served if path not in named],
+        "mounts": list(mounts) + [{"server": storage, "path": path} for path in served if path not in targets],
+    }
+    serves = backend == "nfs" and host == storage and planned["exports"] != []
+    defaults = client or {}
+    own = nfs_mounts(planned["mounts"], host, members, defaults.get("options", ["hard"]), defaults.get("version", "4")) if backend == "nfs" else []
+    expected = expected_mount(folder, own)
+    return {
+        **planned,
+        "folders": folders,
+        "quotas": quotas,
+        "accounts": [{"name": user["name"], "uid": user["uid"], "groups": user.get("groups") or []} for user in users],
+        "homes": homes,
+        "serves": serves,
+        "package": "nfs-kernel-server" if serves else "nfs-common" if own else "",
+        "program": "exportfs" if serves else "mount.nfs4",
+        "expected": expected,
+        "problem": problem(folder, written or {}, expected, serves, require_mount),
+        "fix": fix((written or {}).get("cause", ""), expected),
+    }
+
+
+def shared_storage_verdict(readings, mounts=None):
+    """Return the verdict on what the hosts have read of each other; see the filter."""
+    pairs = [{"writer": seen["name"], "reader": reader, "cause": seen["cause"], "seconds": seen["seconds"]}
+             for reader, those in readings.items() for seen in those]
+    broken = [pair for pair in pairs if pair["cause"] != ""]
+    return {
+        "pairs": pairs,
+        "broken": broken,
+        "verdict": "fail" if broken else "pass" if pairs else "not_evaluated",
+        "mounted": ["%s has %s (%s) at %s." % (host, mount["source"], mount["type"], mount["path"]) for host, mount in (mounts or {}).items()],
+    }
