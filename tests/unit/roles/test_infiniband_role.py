@@ -17,6 +17,7 @@ LIMITS = ["/etc/security/limits.d/trainyard-infiniband.conf", "/etc/systemd/syst
 TOOLS = ["rdma-core", "ibverbs-providers", "ibverbs-utils", "infiniband-diags"]
 INFINIBAND = {"driver": "mlx5_core", "infiniband": True}
 ROCE = {"driver": "mlx5_core", "infiniband": False}
+PORT = {"port": 1, "transport": "roce", "state": "active", "rate_gb_s": 100.0, "netdev": "eth0", "nccl_gid_index": 3, "gids": []}
 
 
 def read(name):
@@ -33,7 +34,7 @@ def decided(*names, adapters=(INFINIBAND,), missing=(), loaded=(), **given):
     variables["__infiniband_placed_paths"] = [trust_as_template(path) for path in variables["__infiniband_placed_paths"]]
     variables.update(dict(read("defaults/main.yml"), **asked), __infiniband_found=found, ansible_search_path=[str(ROLE)])
     templar = Templar(DataLoader(), variables)
-    values = [templar.template(variables["__infiniband_" + name]) for name in names]
+    values = [templar.template(variables.get("__infiniband_" + name) or trust_as_template("{{ __infiniband_plan.%s }}" % name)) for name in names]
     return values[0] if len(values) == 1 else values
 
 
@@ -61,7 +62,7 @@ def test_modules(adapters, expected):
 
 
 def test_modules_by_what_is_there():
-    kinds = [{"ports": [{"transport": "roce"}]}, {"ports": [{"transport": "infiniband"}]}]
+    kinds = [{"name": "mlx5_0", "ports": [dict(PORT, transport=kind)]} for kind in ("roce", "infiniband")]
     # A card that calls itself a network card on the bus may be set to InfiniBand.
     assert decided("modules", adapters=[ROCE], devices=kinds)[-1] == "ib_ipoib" and decided("modules", adapters=[ROCE], devices=kinds[:1])[-1] == "ib_umad"
     modules, unloaded, lacking = decided("modules", "unloaded", "lacking", missing=["ib_ipoib", "mlx4_ib"], loaded=["mlx5_ib", "ib_uverbs"])
@@ -120,11 +121,9 @@ def test_nothing_to_do():
 
 
 def test_ports_that_are_reported():
-    port = {"port": 1, "transport": "roce", "state": "active", "rate_gb_s": 100.0, "netdev": "eth0", "nccl_gid_index": 3, "gids": []}
-    devices = [{"name": "mlx5_0", "ports": [port, dict(port, port=2, transport=None, state=None, rate_gb_s=None, netdev=None, nccl_gid_index=None)]}]
-    ports = decided("ports", devices=devices)
+    devices = [{"name": "mlx5_0", "ports": [PORT, dict(PORT, port=2, transport=None, state=None, rate_gb_s=None, netdev=None, nccl_gid_index=None)]}]
+    ports, summary = decided("ports", "summary", devices=devices, missing=["ib_ipoib"], ofed="")
     assert ports[0] == {"device": "mlx5_0", "port": 1, "transport": "roce", "state": "active", "rate_gb_s": 100.0, "netdev": "eth0", "gid_index": 3}
-    summary = decided("summary", missing=["ib_ipoib"], ofed="", **{"infiniband_ports": ports})
-    assert " ".join(summary.split()) == (
+    assert summary == (
         "mlx5_0 port 1: roce, active, 100.0 Gb/s, eth0. mlx5_0 port 2: unknown transport, unknown state, ? Gb/s, no interface. "
         "The running kernel has no module ib_ipoib; on Ubuntu, linux-modules-extra may have it.")
