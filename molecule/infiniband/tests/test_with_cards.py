@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._infiniband import describe_device, parse_ibstatus
 
 HOST = "infiniband-a"
@@ -57,9 +59,13 @@ def test_limits_and_modules_come_back_and_the_ports_are_told_apart(host, role):
     assert "The running kernel has no module ib_ipoib" in run.text
 
 
-def test_names_stay_as_the_kernel_gives_them_unless_asked_otherwise(host, role):
+def test_names_stay_as_the_kernel_gives_them(host):
     assert host.file("/lib/udev/rules.d/60-rdma-persistent-naming.rules").contains("rdma_rename")
     assert [line for line in host.file(NAMES).content_string.splitlines() if not line.startswith("#")] == []
+
+
+@pytest.mark.acceptance
+def test_names_change_if_requested(host, role):
     assert role(infiniband_memlock=2048, infiniband_persistent_names=True).changed == 1
     assert not host.file(NAMES).exists
 
