@@ -72,6 +72,7 @@ def test_new_driver_gets_a_new_specification_and_the_engine_runs_on(host, role):
     assert role().changed == 0
 
 
+@pytest.mark.acceptance
 def test_specification_of_somebody_elses_is_the_only_one_and_is_kept_fresh(host, role):
     """From 1.18 on the toolkit writes its own specification at boot."""
     host.run_expect([0], f"mkdir -p /var/run/cdi && cp {SPECIFICATION} /var/run/cdi/nvidia.yaml")
@@ -86,12 +87,25 @@ def test_specification_of_somebody_elses_is_the_only_one_and_is_kept_fresh(host,
     assert host.file(SPECIFICATION).exists
 
 
+@pytest.mark.acceptance
 def test_driver_that_waits_for_a_reboot_gets_no_proof(host, role):
     host.run_expect([0], "sed -i s/550.54.15/535.183.01/ /proc/driver/nvidia/version")
     run = role(container_toolkit_version="1.17.6")
     assert (run.code, states(host)) == (0, {"1.17.6-1 hi "})
     assert "the GPUs are not checked in a container: the loaded kernel module is 535.183.01, the libraries are 550.54.15" in run.text
     host.run_expect([0], "sed -i s/535.183.01/550.54.15/ /proc/driver/nvidia/version")
+
+
+def test_specification_of_another_tool_replaces_the_role_s_and_is_regenerated(host, role):
+    """Both in one run. It requests the installed version, which an earlier test of make acceptance has changed."""
+    host.run_expect([0], f"mkdir -p /var/run/cdi && cp {SPECIFICATION} /var/run/cdi/nvidia.yaml")
+    new_driver(host, "535.183.01")
+    assert role(container_toolkit_version=host.package("nvidia-container-toolkit").version).changed == 2
+    assert not host.file(SPECIFICATION).exists
+    assert "libnvidia-ml.so.535.183.01" in host.file("/var/run/cdi/nvidia.yaml").content_string
+    host.run_expect([0], "rm /var/run/cdi/nvidia.yaml")
+    # The next run writes the role's own specification again. Later tests switch to the other two drivers.
+    new_driver(host, "570.124.06")
 
 
 @pytest.fixture
@@ -117,6 +131,7 @@ def test_restart_that_would_stop_a_container_is_refused_before_anything_changes(
     assert (states(host), container(), host.file(CONFIG).content_string) == ({"1.17.8-1 hi "}, since, text)
 
 
+@pytest.mark.acceptance
 def test_users_own_cgroup_driver_stays_and_the_user_is_told(host, role):
     assert role(container_toolkit_version="1.17.8", container_toolkit_keep_gpus=False).code == 0
     there = json.loads(host.file(CONFIG).content_string)
@@ -132,6 +147,7 @@ def test_users_own_cgroup_driver_stays_and_the_user_is_told(host, role):
     assert "exec-opts" in json.loads(host.file(CONFIG).content_string)
 
 
+@pytest.mark.acceptance
 def test_version_that_nobody_has_is_refused_with_the_nearest(host, role):
     run = role(container_toolkit_version="1.17.99")
     assert run.code != 0
@@ -139,6 +155,7 @@ def test_version_that_nobody_has_is_refused_with_the_nearest(host, role):
     assert states(host) == {"1.17.8-1 hi "}
 
 
+@pytest.mark.acceptance
 def test_image_that_is_not_on_the_host_is_no_proof(host, role):
     new_driver(host, "535.183.01")
     run = role(container_toolkit_version="1.17.8", container_toolkit_proof_image="somebody/elses:latest")
@@ -170,6 +187,7 @@ def test_teardown_leaves_what_the_user_had(host, role):
         "/etc/apt/sources.list.d/trainyard-nvidia-container.sources", "").replace("/etc/apt/keyrings/trainyard-nvidia-container.gpg", "").split() == []
 
 
+@pytest.mark.acceptance
 def test_recommended_version_is_for_a_host_without_a_toolkit(host, role):
     run = role(container_toolkit_version="recommended")
     assert (run.code, states(host)) == (0, {"1.17.8-1 hi "}) and "a container sees 2 GPUs" in run.text

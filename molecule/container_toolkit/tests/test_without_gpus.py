@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 HOST = "container-toolkit-b"
 testinfra_hosts = ["ansible://" + HOST]
 
@@ -12,12 +14,14 @@ def test_nothing_of_nvidias_is_there(host):
     assert host.check_output("find /etc/apt /var/lib/trainyard -name '*nvidia*' 2>/dev/null || true") == ""
 
 
+@pytest.mark.acceptance
 def test_the_role_says_why(host, role):
     run = role()
     assert (run.code, run.changed) == (0, 0)
     assert "no NVIDIA GPU on this host" in run.text
 
 
+@pytest.mark.acceptance
 def test_nothing_is_requested(role):
     run = role(container_toolkit_version="")
     assert (run.code, run.changed) == (0, 0)
