@@ -40,6 +40,7 @@ def test_users_options_stay_beside_ours(host):
     assert host.check_output("docker info --format '{{.LiveRestoreEnabled}}'") == "true"
 
 
+@pytest.mark.acceptance
 def test_engine_that_is_new_enough_is_left_alone(host, role):
     before = started(host)
     run = role(docker_engine_source="docker_repository", docker_engine_daemon_options=OURS)
@@ -58,6 +59,7 @@ def test_compose_of_debian_12_is_its_program_and_works(host):
     host.run_expect([0], "rm /srv/compose.yml")
 
 
+@pytest.mark.acceptance
 def test_engine_that_is_too_old_is_not_replaced_unasked(host, role):
     run = role(docker_engine_source="docker_repository", docker_engine_minimum_version="99", docker_engine_repository_url="file:///nowhere")
     assert run.code != 0
@@ -65,6 +67,7 @@ def test_engine_that_is_too_old_is_not_replaced_unasked(host, role):
     assert host.package("docker.io").is_installed
 
 
+@pytest.mark.acceptance
 def test_command_line_that_can_not_build_is_refused(host, role):
     """From 23 on BuildKit needs the plugin. A command line that reports version 28.5.1 precedes the distribution's on the PATH."""
     newer = "/usr/local/bin/docker"
