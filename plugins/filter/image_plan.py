@@ -103,4 +103,4 @@ def image_plan(probe, base, horovod, requested, vendor=None, facts_file=""):
 
 class FilterModule:
     def filters(self):
-        return {"image_plan": image_plan}
+        return {"image_plan": image_plan, "hosts_behind": _image_plan.hosts_behind}

@@ -111,6 +111,11 @@ def nccl_plan(base, probe, requested, wants_nccl, compat, source):
     return plan
 
 
+def hosts_behind(images, head, image):
+    """The hosts whose image differs from the head's. C(images) are pairs of a host and what image_info returned of its image, C(image) is that of the head."""
+    return [host for host, found in images if host != head and (found["layers"], found["recipe"]) != (image["layers"], image["recipe"])]
+
+
 def image_plan(base, horovod, probe, requested, compat, source):
     """The plan of a build on a base.
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
+import ansible.template
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 
-from ansible_collections.trainyard.gpu.plugins.filter.image_plan import image_plan
+from ansible_collections.trainyard.gpu.plugins.filter.image_plan import FilterModule, image_plan
 
 SECTIONS = {"frameworks": ("tensorflow", "pytorch", "mxnet"), "controllers": ("mpi", "gloo"), "tensor_operations": ("nccl", "ddl", "ccl", "mpi", "gloo")}
 REQUIRES = {"frameworks": ["tensorflow"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
@@ -179,3 +184,34 @@ def test_a_system_that_nvidia_has_nothing_for():
     assert "no build for CUDA 11.0" in text and "alpine 3.20" in text and "set training_image_nccl_version" in text
     text = " ".join(plan(probe(os={"id": "alpine", "version_id": "3.20"}), nccl_version="2.8.4-1+cuda11.0")["problems"])
     assert "NVIDIA has no apt repository for alpine 3.20" in text
+
+
+def image(layers=("sha256:1", "sha256:2"), recipe="ab12"):
+    return {"name": "trainyard/training:ab12", "present": layers != (), "layers": list(layers), "recipe": recipe, "intact": True}
+
+
+BEHIND = [
+    ({}, []),
+    # Not on the host; the layers of another build; the same layers by another recipe.
+    ({"server-b": image((), "")}, ["server-b"]),
+    ({"server-c": image(("sha256:1", "sha256:3"))}, ["server-c"]),
+    ({"server-b": image(recipe="cd34")}, ["server-b"]),
+    ({"server-b": image((), ""), "server-c": image(("sha256:2", "sha256:1"))}, ["server-b", "server-c"]),
+]
+
+
+@pytest.mark.parametrize("changed, behind", BEHIND)
+def test_hosts_whose_image_differs_from_the_heads(changed, behind):
+    images = dict(dict.fromkeys(("server-a", "server-b", "server-c"), image()), **changed)
+    assert FilterModule().filters()["hosts_behind"](images.items(), "server-a", image()) == behind
+    # The head is never behind itself, even if its own image is the one that differs.
+    assert FilterModule().filters()["hosts_behind"](dict(images, **{"server-a": image(())}).items(), "server-a", image()) == behind
+
+
+@pytest.mark.parametrize("changed, behind", BEHIND)
+def test_the_role_compares_the_images_of_its_hosts(changed, behind):
+    images = dict(dict.fromkeys(("server-a", "server-b", "server-c"), image()), **changed)
+    text = yaml.safe_load((Path(__file__).parents[4] / "roles/training_image/vars/main.yml").read_text(encoding="utf-8"))["__training_image_behind"]
+    variables = {"ansible_play_hosts": list(images), "cluster_head": "server-a", "__training_image_head": image(),
+                 "hostvars": {host: {"__training_image_asked": {"images": [found]}} for host, found in images.items()}}
+    assert Templar(DataLoader(), variables).template(getattr(ansible.template, "trust_as_template", str)(text)) == behind
