@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 HOST = "cuda-toolkit-a"
 testinfra_hosts = ["ansible://" + HOST]
 PROFILE = "/etc/profile.d/trainyard-cuda.sh"
@@ -45,6 +47,7 @@ def test_a_newer_toolkit_by_hand_does_not_move_it(host):
     host.check_output("apt-get purge --yes --auto-remove cuda-toolkit-12-6 'cuda-*-12-6' 'libcublas-12-6'")
 
 
+@pytest.mark.acceptance
 def test_versions_that_do_not_exist(role, host):
     done = role(cuda_toolkit_versions=["12.4.9", "11.8"])
     assert done.code == 2 and "available versions of cuda-toolkit-12-4: 12.4.1-1" in done.text
