@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 HOST = "nccl-b"
 testinfra_hosts = ["ansible://" + HOST]
 RECORD = "/var/lib/trainyard/placed.d/nccl_tests.json"
@@ -43,6 +45,7 @@ def test_another_archive_is_refused_and_the_build_stays(role, host):
     assert host.check_output("all_reduce_perf") == "headers=22105 library=22105 ranks=2"
 
 
+@pytest.mark.acceptance
 def test_another_toolkit_is_another_build(role, host):
     host.check_output("sed --in-place s/12.4/12.5/g /srv/cuda/bin/nvcc")
     done = role(of="nccl_tests")
