@@ -89,6 +89,7 @@ def fixture_base(host):
     return answers(host, "site/pytorch:with_mpi", "table", "python")
 
 
+@pytest.mark.acceptance
 def test_mpi_that_cannot_be_kept_is_refused_before_anything_is_built(host, role):
     before = images(host)
     run = role(training_image_base="site/pytorch:without_mpi", **ROLE)
