@@ -170,7 +170,89 @@ def plan(found, facts, generation_of, asked, data, recommended=None):
         "asked": wishes, "recommended_by": tool, "families": wanted, "headers": headers, "kernels_without_package": strange, "key": key, "installed": done,
         "stays": stays, "keep_out": keep_out(found["foreign_sources"]), "driver_packages": sorted(installed),
         "former": sorted({upstream(package["version"]) for package in installed.values()}),
+        "foreign_uris": list(dict.fromkeys(source["uri"] for source in found["foreign_sources"])),
+        "foreign_files": list(dict.fromkeys(source["path"] for source in found["foreign_sources"])),
+        "without": ["%s %s" % (source["uri"], source["suite"]) for source in found["foreign_sources"]],
     }
+
+
+def state(found, planned, asked, offered, recommended=""):
+    """What is left to do on a host as it was last read, which may be after P(plan) was made.
+
+    C(asked) is source, version, persistence, allow_reboot, C(wants), the folder of links that enable units, and C(log), the installer's log. C(offered) is the
+    result of nvidia_driver_info, {} before it was asked, C(recommended) the driver that the distribution's tool names.
+    """
+    services = (["nvidia-persistenced.service"] if asked["persistence"] else []) + (["nvidia-fabricmanager.service"] if planned["fabric_manager"] else [])
+    units = "/etc/systemd/system/" if asked["source"] == "runfile" else "/lib/systemd/system/"
+    record, noted = found["record"], offered.get("packages") or {}
+    enabled = [name for name, service in found["services"].items() if service["enabled"]]
+    theirs = [found["services"][name] for name in services]
+    links = list(dict.fromkeys(list(record.get("links", [])) + ["%s/%s" % (asked["wants"], name) for name in services if name not in enabled]))
+    former = list(dict.fromkeys(list(record.get("packages", {})) + list(record.get("former", []))))
+    reason = reboot_reason(found) if planned["own_kernel"] else ""
+    return {
+        "services": services,
+        "links": [{"path": "%s/%s" % (asked["wants"], name), "src": units + name, "state": "link"} for name in services],
+        "placed_links": links,
+        # A service whose unit comes with the packages is enabled in the same step.
+        "enables": any(not service["enabled"] and (service["loaded"] or not planned["installed"]) for service in theirs),
+        # Without a loaded module they fail.
+        "starts": bool(found["loaded"]) and any(service["loaded"] and not service["active"] for service in theirs),
+        # The module exists for the running kernel, and nothing prevents loading it.
+        "loads": bool(found["loaded"] == "" and planned["own_kernel"] and not found["nouveau_loaded"] and found["modules"].get(found["running_kernel"], "")),
+        "reboot_reason": reason,
+        "next_boot": next_boot(reason, found["will_break_on_next_boot"], asked["allow_reboot"]),
+        "packages": packages_to_install(planned, offered),
+        "record": {"asked": planned["key"], "version": offered.get("version", ""), "recommended": recommended, "packages": noted, "links": links,
+                   "former": [name for name in former if name not in noted]},
+        "left_over": [name for name in record.get("former", []) if name in found["packages"]],
+        "flags": installer_flags(found, planned, asked["version"], asked["log"]),
+    }
+
+
+def reboot_reason(found):
+    """Why a host with its own kernel needs a reboot; empty if it needs none."""
+    if found["reboot_required_reason"]:
+        return found["reboot_required_reason"]
+    return "the kernel module nouveau is loaded, and blocks NVIDIA's module" if found["nouveau_loaded"] and not found["loaded"] else ""
+
+
+def next_boot(reason, breaks, allowed):
+    """What the next boot does to the driver, and what the operator does about it, as one text."""
+    texts = []
+    if reason:
+        texts.append("a reboot is needed: %s." % reason)
+    if breaks:
+        texts.append("the next boot will break the driver: %s." % breaks)
+    if reason and not allowed and not breaks:
+        texts.append("Reboot the host when its jobs allow it, or set nvidia_driver_allow_reboot to true.")
+    return " ".join(texts)
+
+
+def packages_to_install(planned, offered):
+    """Packages with their versions. In check mode a fresh host has no apt lists, so the versions are unknown."""
+    if offered.get("version"):
+        return ["%s=%s" % pair for pair in sorted(offered["packages"].items())]
+    branch = str(planned["asked"][0]).partition(".")[0] if planned["asked"] else ""
+    return [name.replace("<BR>", branch or "recommended") for name in (planned["families"] or [[]])[0]]
+
+
+def installer_flags(found, planned, version, log):
+    """Flags of NVIDIA's installer, by the branches that have them: github NVIDIA/nvidia-installer, option_table.h."""
+    branch = str(version).partition(".")[0]
+    branch = int(branch) if branch.isdigit() else 0
+    flags = ["--silent", "--log-file-name=%s" % log]
+    if planned["own_kernel"]:
+        flags.append("--dkms")
+    else:
+        flags.append("--no-kernel-modules" if branch >= 515 else "--no-kernel-module")
+    if found["loaded"] and branch >= 545:
+        flags.append("--allow-installation-with-running-driver")
+    if planned["own_kernel"] and branch >= 555:
+        flags.append("--kernel-module-type=%s" % planned["kernel_module"])
+    elif planned["own_kernel"] and planned["kernel_module"] == "open":
+        flags.append("--kernel-module-build-directory=kernel-open")
+    return flags
 
 
 def driver_packages(packages):

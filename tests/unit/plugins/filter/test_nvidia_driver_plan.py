@@ -11,6 +11,7 @@ from ansible_collections.trainyard.gpu.plugins.filter.nvidia_driver_plan import 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import recommended_branches
 
+PPA = "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu"
 KERNEL, NEXT = "6.1.0-18-amd64", "6.1.0-25-amd64"
 DATA = dict(yaml.safe_load((Path(__file__).parents[4] / "roles/nvidia_driver/vars/main.yml").read_text(encoding="utf-8"))["__nvidia_driver_data"],
             system="debian")
@@ -114,14 +115,15 @@ def test_a_driver_from_elsewhere_is_refused(source, there, ways):
 
 def test_a_driver_of_another_apt_source_is_refused_or_stays_and_the_source_is_kept_out():
     there = host("Hopper", packages={"nvidia-utils-570": package("570.172.08-0ubuntu0~gpu1")}, driver_sources=["other_repository"], library="570.172.08",
-                 foreign_sources=[{"uri": "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu", "origin": "LP-PPA-graphics-drivers",
-                                  "own_origin": True}])
+                 foreign_sources=[{"uri": PPA, "origin": "LP-PPA-graphics-drivers", "own_origin": True, "path": "/etc/apt/sources.list.d/ppa.list",
+                                   "suite": "noble"}])
     told = plan(there, source="distribution", version="535")
     assert "from packages of another apt source, such as a PPA is installed, but nvidia_driver_source is 'distribution'" in told["problems"][0]
     assert "apt-get purge nvidia-utils-570" in told["problems"][0]
     assert "Pin: release o=LP-PPA-graphics-drivers\nPin-Priority: -1\n" in told["keep_out"]
     assert plan(there, source="distribution", version="recommended")["stays"] == "570.172.08 from packages of another apt source, such as a PPA"
     assert plan(host("Hopper"))["keep_out"] == ""
+    assert (told["foreign_uris"], told["foreign_files"], told["without"]) == ([PPA], ["/etc/apt/sources.list.d/ppa.list"], [PPA + " noble"])
 
 
 def test_a_driver_that_is_there_stays_unless_one_is_asked_for():
@@ -171,3 +173,116 @@ def test_what_is_recommended():
     told = plan(host("Hopper"), source="distribution", version="recommended")
     assert (told["asked"], told["recommended_by"]) == ([""], "nvidia-detect")
     assert plan(host("Kepler"), source="distribution", version="recommended", recommended="470")["asked"] == ["470"]
+
+
+DAEMON, MANAGER = "nvidia-persistenced.service", "nvidia-fabricmanager.service"
+WANTS = "/etc/systemd/system/multi-user.target.wants"
+IDLE = {"loaded": False, "active": False, "enabled": False}
+
+
+def state(more=None, changes=None, source="nvidia_repository", version="570", daemon=None, manager=None, **asked):
+    """C(more) is of the host as it was read, C(changes) of the plan."""
+    found = host("Hopper", **dict({"services": {DAEMON: dict(IDLE, **(daemon or {})), MANAGER: dict(IDLE, **(manager or {}))}, "nouveau_loaded": False,
+                                   "reboot_required_reason": "", "will_break_on_next_boot": ""}, **(more or {})))
+    planned = dict(plan(host("Hopper"), version="570"), **(changes or {}))
+    return FilterModule().filters()["nvidia_driver_state"](found, planned, source, version, wants=WANTS, log="/var/log/driver.log", **asked)
+
+
+def test_services_are_enabled_by_links_where_their_units_are():
+    told = state()
+    assert (told["services"], told["placed_links"]) == ([DAEMON], [WANTS + "/" + DAEMON])
+    assert told["links"] == [{"path": WANTS + "/" + DAEMON, "src": "/lib/systemd/system/" + DAEMON, "state": "link"}]
+    assert state(source="runfile", version="570.172.08")["links"][0]["src"] == "/etc/systemd/system/" + DAEMON
+    assert state(changes={"fabric_manager": True}, persistence=False)["services"] == [MANAGER]
+    assert state(persistence=False)["services"] == state(persistence=False)["links"] == []
+
+
+def test_link_that_the_site_made_is_not_removed():
+    assert state(daemon={"enabled": True})["placed_links"] == []
+    assert state({"record": {"links": [WANTS + "/" + DAEMON]}}, daemon={"enabled": True})["placed_links"] == [WANTS + "/" + DAEMON]
+    # Each once.
+    assert state({"record": {"links": [WANTS + "/" + DAEMON]}})["placed_links"] == [WANTS + "/" + DAEMON]
+
+
+@pytest.mark.parametrize("daemon, installed, enables", [
+    # The unit comes with the packages that are installed in the same run.
+    ({}, False, True), ({"loaded": True}, False, True), ({"loaded": True}, True, True), ({}, True, False), ({"loaded": True, "enabled": True}, False, False),
+])
+def test_service_is_enabled_if_its_unit_exists_or_comes(daemon, installed, enables):
+    assert state(changes={"installed": installed}, daemon=daemon)["enables"] is enables
+
+
+@pytest.mark.parametrize("loaded, daemon, starts", [
+    ("570.172.08", {"loaded": True}, True), ("570.172.08", {"loaded": True, "active": True}, False), ("570.172.08", {}, False), ("", {"loaded": True}, False),
+])
+def test_services_are_started_where_a_module_is_loaded(loaded, daemon, starts):
+    assert state({"loaded": loaded}, daemon=daemon)["starts"] is starts
+
+
+@pytest.mark.parametrize("more, changes, loads", [
+    ({"modules": {KERNEL: "570.172.08"}}, {}, True), ({"modules": {KERNEL: ""}}, {}, False), ({"modules": {}}, {}, False),
+    ({"modules": {KERNEL: "570.172.08"}, "loaded": "535.1"}, {}, False), ({"modules": {KERNEL: "570.172.08"}, "nouveau_loaded": True}, {}, False),
+    # A container has its host's kernel.
+    ({"modules": {KERNEL: "570.172.08"}}, {"own_kernel": False}, False),
+])
+def test_module_is_loaded_if_nothing_prevents_it(more, changes, loads):
+    assert state(more, changes)["loads"] is loads
+
+
+WAY = "Reboot the host when its jobs allow it, or set nvidia_driver_allow_reboot to true."
+
+
+@pytest.mark.parametrize("more, allow, reason, message", [
+    ({}, False, "", ""),
+    ({"reboot_required_reason": "the module is older"}, False, "the module is older", "a reboot is needed: the module is older. " + WAY),
+    ({"reboot_required_reason": "the module is older"}, True, "the module is older", "a reboot is needed: the module is older."),
+    # It would come back without its driver.
+    ({"reboot_required_reason": "the module is older", "will_break_on_next_boot": "kernel 6.2 has no module"}, False, "the module is older",
+     "a reboot is needed: the module is older. the next boot will break the driver: kernel 6.2 has no module."),
+    ({"will_break_on_next_boot": "kernel 6.2 has no module"}, False, "", "the next boot will break the driver: kernel 6.2 has no module."),
+    ({"nouveau_loaded": True}, True, "the kernel module nouveau is loaded, and blocks NVIDIA's module",
+     "a reboot is needed: the kernel module nouveau is loaded, and blocks NVIDIA's module."),
+    ({"nouveau_loaded": True, "loaded": "570.172.08"}, True, "", ""),
+])
+def test_reboot_and_what_it_does(more, allow, reason, message):
+    told = state(more, allow_reboot=allow)
+    assert (told["reboot_reason"], told["next_boot"]) == (reason, message)
+    assert state(more, {"own_kernel": False})["reboot_reason"] == ""
+
+
+def test_packages_have_the_version_that_is_offered():
+    offered = {"version": "570.172.08", "packages": {"nvidia-smi": "570.172.08-1", "libcuda1": "570.172.08-1"}}
+    told = state(offered=offered, recommended={"recommended": "nvidia-driver", "branch": "570"})
+    assert told["packages"] == ["libcuda1=570.172.08-1", "nvidia-smi=570.172.08-1"]
+    assert told["record"] == {"asked": plan(host("Hopper"))["key"], "version": "570.172.08", "recommended": "nvidia-driver", "packages": offered["packages"],
+                              "links": [WANTS + "/" + DAEMON], "former": []}
+
+
+@pytest.mark.parametrize("changes, first", [({}, "nvidia-open-570"), ({"asked": [""]}, "nvidia-open-recommended"), ({"asked": []}, "nvidia-open-recommended")])
+def test_packages_before_apt_has_lists(changes, first):
+    assert state(changes=changes, offered={"version": "", "packages": {}})["packages"][-1] == first
+    assert state(changes=dict(changes, families=[]), offered={"version": "", "packages": {}})["packages"] == []
+
+
+def test_packages_of_the_former_driver():
+    record = {"packages": {"cuda-drivers-550": "550.54.15-1", "nvidia-smi": "550.54.15-1"}, "former": ["cuda-drivers-535", "nvidia-smi"]}
+    told = state({"record": record}, offered={"version": "570.172.08", "packages": {"nvidia-smi": "570.172.08-1"}})
+    assert told["record"]["former"] == ["cuda-drivers-550", "cuda-drivers-535"]
+    # Of them, those that are still installed.
+    there = {"record": {"former": ["cuda-drivers-550", "cuda-drivers-535"]}, "packages": {"cuda-drivers-535": package("535.1")}}
+    assert state(there)["left_over"] == ["cuda-drivers-535"]
+
+
+@pytest.mark.parametrize("version, changes, more, flags", [
+    ("570.172.08", {}, {}, ["--dkms", "--kernel-module-type=open"]),
+    ("550.54.15", {}, {}, ["--dkms", "--kernel-module-build-directory=kernel-open"]),
+    ("550.54.15", {"kernel_module": "proprietary"}, {}, ["--dkms"]),
+    ("570.172.08", {"kernel_module": "proprietary"}, {"loaded": "550.54.15"},
+     ["--dkms", "--allow-installation-with-running-driver", "--kernel-module-type=proprietary"]),
+    ("535.261.03", {"kernel_module": "proprietary"}, {"loaded": "525.60.13"}, ["--dkms"]),
+    # A container has its host's kernel.
+    ("550.54.15", {"own_kernel": False}, {}, ["--no-kernel-modules"]),
+    ("470.256.02", {"own_kernel": False}, {}, ["--no-kernel-module"]),
+])
+def test_flags_of_the_installer(version, changes, more, flags):
+    assert state(more, changes, source="runfile", version=version)["flags"] == ["--silent", "--log-file-name=/var/log/driver.log"] + flags
