@@ -39,6 +39,7 @@ def test_mpi_is_built_in_when_asked(role, host):
     assert host.check_output("env --ignore-environment /usr/local/bin/all_reduce_perf") == "headers=22105 library=22105 ranks=2"
 
 
+@pytest.mark.acceptance
 def test_another_archive_is_refused_and_the_build_stays(role, host):
     done = role(of="nccl_tests", nccl_tests_checksum="sha256:" + "0" * 64)
     assert done.code == 2 and "has the SHA-256 checksum" in done.text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 HOST = "nccl-b"
 testinfra_hosts = ["ansible://" + HOST]
 RECORD = "/var/lib/trainyard/placed.d/nccl.json"
@@ -21,12 +23,14 @@ def test_it_is_installed(host):
     assert host.check_output("ls /var/tmp | grep nccl || true") == ""
 
 
+@pytest.mark.acceptance
 def test_another_archive_is_refused_and_the_build_stays(role, host):
     done = role(nccl_checksum="sha256:" + "0" * 64)
     assert done.code == 2 and "has the SHA-256 checksum" in done.text
     assert host.file("/usr/local/lib/libnccl.so.2").exists
 
 
+@pytest.mark.acceptance
 def test_packages_would_be_those_of_the_release(role, host):
     """Debian 13 uses the packages of the Ubuntu whose C library is not newer, which differs from Debian 12's."""
     assert host.system_info.codename == "trixie"

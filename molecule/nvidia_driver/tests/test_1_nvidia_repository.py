@@ -73,11 +73,11 @@ def test_what_is_loose_is_held_again(host, role):
     assert role().changed == 0
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("variables, said", [
     ({"nvidia_driver_version": "550.54.99"}, "no driver 550.54.99: available versions of nvidia-smi: 550.54.15-1"),
-    pytest.param({"nvidia_driver_source": "distribution"}, "a driver from packages of NVIDIA's repository is installed", marks=pytest.mark.acceptance),
-    pytest.param({"nvidia_driver_source": "runfile", "nvidia_driver_runfile_url": "file:///nowhere.run"},
-                 "a driver from packages of NVIDIA's repository is installed", marks=pytest.mark.acceptance),
+    ({"nvidia_driver_source": "distribution"}, "a driver from packages of NVIDIA's repository is installed"),
+    ({"nvidia_driver_source": "runfile", "nvidia_driver_runfile_url": "file:///nowhere.run"}, "a driver from packages of NVIDIA's repository is installed"),
 ])
 def test_what_can_not_be_is_refused_and_changes_nothing(host, role, variables, said):
     before = driver(host)
@@ -115,6 +115,7 @@ def test_way_back_leaves_nothing_of_the_newer_driver(host, role):
     assert set(driver(host)) == {"550.54.15-1"} and "nvidia-kernel-dkms" in driver(host)["550.54.15-1"]
 
 
+@pytest.mark.acceptance
 def test_reboot_that_was_skipped_is_told_by_a_run_that_changes_nothing(host, role):
     host.run_expect([0], "mount -t tmpfs driver /proc/driver && mkdir /proc/driver/nvidia")
     try:

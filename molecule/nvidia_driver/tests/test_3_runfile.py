@@ -29,6 +29,7 @@ def test_daemon_runs_where_the_module_is_loaded(host):
         host.run("systemctl stop nvidia-persistenced; umount /proc/driver")
 
 
+@pytest.mark.acceptance
 def test_installer_is_not_run_again(host, role):
     host.run_expect([0], "rm /var/log/trainyard/nvidia_driver.log")
     assert role().changed == 0

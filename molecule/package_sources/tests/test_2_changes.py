@@ -28,6 +28,7 @@ def test_wheels_are_on_the_head_alone(host, scenario):
     assert not peer.file(WHEELS).exists
 
 
+@pytest.mark.acceptance
 def test_differences_of_wheels_are_healed_and_nothing_else_is_touched(host, role, scenario, tmp_path):
     host.run_expect([0], f"truncate --size=3 {WHEELS}/horovod-0.28.1.tar.gz")
     shutil.copy(scenario / "wheels/horovod-0.28.1.tar.gz", tmp_path)

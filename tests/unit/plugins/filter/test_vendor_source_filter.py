@@ -20,6 +20,7 @@ def host(system="debian", version="12", machine="x86_64"):
 @pytest.mark.parametrize("kind, system, version, machine, name, uri", [
     ("cuda", "debian", "12", "x86_64", "trainyard-nvidia-cuda", "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/"),
     ("cuda_ubuntu", "debian", "12", "x86_64", "trainyard-nvidia-cuda-ubuntu", "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/x86_64/"),
+    ("cuda_ubuntu", "debian", "13", "x86_64", "trainyard-nvidia-cuda-ubuntu", "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/"),
     ("cuda_ubuntu", "debian", "13", "aarch64", "trainyard-nvidia-cuda-ubuntu", "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/sbsa/"),
     # One repository, one source: two that name different keys would stop apt.
     ("cuda_ubuntu", "ubuntu", "22.04", "x86_64", "trainyard-nvidia-cuda", "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/x86_64/"),
