@@ -65,6 +65,7 @@ def test_nothing_has_drifted_and_nothing_is_to_be_done(before):
     assert "upgrade-c: already at the requested versions" in run.text
 
 
+@pytest.mark.acceptance
 def test_drift_names_what_differs_and_changes_nothing(before):
     hosts()[1].run_expect([0], "apt-mark unhold libnvidia-container1")
     run = play("drift")
@@ -90,6 +91,7 @@ def test_upgrade_stops_at_the_first_host_that_does_not_work(before):
     assert "upgrade_back=true" in run.text
 
 
+@pytest.mark.acceptance
 def test_another_try_stops_there_too(before):
     run = play("upgrade", **NEWER)
     assert run.code == 2
