@@ -60,6 +60,13 @@ def _recorded(answer, name):
     return {}
 
 
+def changed_key(name, kind, found, recorded, holder):
+    """Return the entry of a key that differs from the one on record, which C(holder) has."""
+    return {"name": name, "kind": kind, "found": found, "recorded": recorded, "recorded_on": holder,
+            "problem": "%s: its %s is %s, but the recorded key is %s (%s:/etc/trainyard/cluster.json)." % (
+                name, "host key" if kind == "host_key" else "client key", found, recorded, holder)}
+
+
 def mesh_members(members, answers):
     """Merge the members' keys.
 
@@ -67,7 +74,7 @@ def mesh_members(members, answers):
 
     - C(hosts): every member with C(host_key) and C(public_key), None where no host knows them;
     - C(kept): members that weren't asked and keep the keys that are on record; C(unknown): members without any;
-    - C(changed): keys that aren't those on record although nobody asked to rotate them;
+    - C(changed): keys that aren't those on record although nobody asked to rotate them, with C(problem), which says so;
     - C(behind): hosts that are set up, have answered, don't run in this play, and whose record lacks something that C(hosts) has.
 
     What a host has on its own record counts; where it has none (it is new, or was replaced), what the others have.
@@ -82,13 +89,7 @@ def mesh_members(members, answers):
             on_record = [(holder, entry[kind]) for holder, entry in records if entry.get(kind)]
             known[kind] = answer.get(kind) or (on_record[0][1] if on_record else None)
             if answer.get(kind) and on_record and on_record[0][1] != answer[kind] and not answer.get("rotated"):
-                changed.append({
-                    "name": name,
-                    "kind": kind,
-                    "found": fingerprint(answer[kind]),
-                    "recorded": fingerprint(on_record[0][1]),
-                    "recorded_on": on_record[0][0],
-                })
+                changed.append(changed_key(name, kind, fingerprint(answer[kind]), fingerprint(on_record[0][1]), on_record[0][0]))
         if not known["host_key"]:
             unknown.append(name)
         elif not answer.get("host_key"):

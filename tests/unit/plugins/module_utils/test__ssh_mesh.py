@@ -51,7 +51,8 @@ def test_check_mode_before_there_are_keys():
 def test_key_that_changed_by_itself_is_named_with_both_fingerprints():
     mesh = _ssh_mesh.mesh_members([member("a"), member("b")], {"a": answer(entry("a"), entry("b")), "b": answer(entry("a"), entry("b"), host_key=NEW)})
     assert mesh["changed"] == [
-        {"name": "b", "kind": "host_key", "found": KEYS[NEW], "recorded": _ssh_mesh.fingerprint(OLD), "recorded_on": "b"},
+        {"name": "b", "kind": "host_key", "found": KEYS[NEW], "recorded": _ssh_mesh.fingerprint(OLD), "recorded_on": "b",
+         "problem": "b: its host key is %s, but the recorded key is %s (b:/etc/trainyard/cluster.json)." % (KEYS[NEW], _ssh_mesh.fingerprint(OLD))},
     ]
 
 
@@ -63,6 +64,7 @@ def test_machine_that_was_replaced_is_named_by_what_the_others_have_on_record():
 def test_client_key_counts_too():
     mesh = _ssh_mesh.mesh_members([member("a")], {"a": answer(entry("a"), public_key=NEW)})
     assert [(key["kind"], key["found"]) for key in mesh["changed"]] == [("public_key", KEYS[NEW])]
+    assert mesh["changed"][0]["problem"].startswith("a: its client key is %s, but the recorded key is " % KEYS[NEW])
 
 
 def test_asked_rotation_is_no_change_by_itself():
