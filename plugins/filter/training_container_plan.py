@@ -1,0 +1,22 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_plan
+
+
+def training_container_plan(found, asked, host, files):
+    return _container_plan.plan(found, asked, host, files)
+
+
+def training_container_faults(found, name, image):
+    return _container_plan.faults(found, name, image)
+
+
+class FilterModule:
+    """Filters for the plan of role training_container."""
+
+    def filters(self):
+        return {"training_container_plan": training_container_plan, "training_container_faults": training_container_faults}

@@ -1,0 +1,155 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The training container of a host, from training_container_info's result, the request, and the facts of role cluster. Pure functions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+LOOPBACK = re.compile(r"127[.]|::1$")
+
+
+def plain(value):
+    """The same value without Ansible's types: json and str.join take the items of a lazy list as they are."""
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def faults(found, name, image):
+    """Faults of a container that should run."""
+    found = plain(found)
+    container, unit, said = found["container"], found["unit"], []
+    if not container["running"]:
+        said.append("container %s does not run" % name)
+    if container["paused"]:
+        said.append("container %s is paused" % name)
+    if container["changed_files"]:
+        said.append("files of the image were changed in the running container: %s" % ", ".join(container["changed_files"]))
+    if not unit["active"]:
+        said.append("%s.service is %s" % (name, unit["state"]))
+    if not unit["enabled"]:
+        said.append("%s.service is not enabled, so it will not start at boot" % name)
+    if container["image_id"] != found["image"]["id"]:
+        said.append("the container was created from another image than %s" % image)
+    return said
+
+
+def problems(found, asked, host):
+    """Missing prerequisites. A container with changed files is not recreated while a job runs in it, because the job would end."""
+    container, said = found["container"], []
+    there = existing(found)
+    name, image, runtime = asked["name"], asked["image"], asked["runtime"]
+    if not found["available"]:
+        said.append("the Docker engine is missing (%s): %s" % (found["cause"], found["fix"]))
+    if not image:
+        said.append("no image is set: run role training_image before, or set training_container_image")
+    elif found["available"] and not found["image"]["exists"]:
+        said.append("image %s is not on this host: run role training_image, or correct training_container_image" % image)
+    if container["exists"] and not container["managed"]:
+        said.append("a container %s exists that this collection did not create: rename it, or set training_container_name" % name)
+    if found["unit"]["foreign"]:
+        said.append("the role would replace the unit %s, which this collection did not install: set training_container_name" % found["unit"]["foreign"])
+    if found["available"] and runtime and runtime not in found["runtimes"]:
+        said.append("Docker on this host has no runtime %s (it has %s): run role container_toolkit for nvidia, or correct training_container_runtime" % (
+            runtime, ", ".join(found["runtimes"])))
+    if container["busy"]:
+        said.append("files of the image were changed in the running container (%s). It must be recreated, but this would end its processes (%s): end the job, "
+                    "or stop it together with the container (systemctl stop %s.service), then run training_environment.yml again" % (
+                        ", ".join(container["changed_files"]), ", ".join(container["busy"]), name))
+    if asked["gpus"] != "none" and host["gpus"] == 0:
+        said.append("training_container_gpus is %s, but the driver of this host reports no GPU: set it to none" % json.dumps(asked["gpus"]))
+    if asked["share_root"] not in there:
+        said.append("%s does not exist on this host, but it must contain the shared folder %s: run role shared_storage" % (asked["share_root"], asked["share"]))
+    said += ["%s does not exist on this host: correct training_container_mounts or training_container_devices" % path
+             for path in [mount["source"] for mount in asked["mounts"]] + asked["devices"] if path not in there]
+    return said
+
+
+def existing(found):
+    """The paths that exist on the host."""
+    return [path for path, mode in found["paths"].items() if mode]
+
+
+def settings(found, asked, host):
+    """All settings of the container. Their hash is a label of the container, so that the next run does not compare each setting."""
+    there, site, gpus = existing(found), asked["site_dir"], asked["gpus"]
+    bundle, pip = site + "/ca-bundle.crt", site + "/pip.conf"
+    # Certificates and pip settings of the site, if it has any. The proxies come from the file, so that no password appears in a variable.
+    environment = dict({"SSL_CERT_FILE": bundle, "REQUESTS_CA_BUNDLE": bundle} if bundle in there else {}, **({"PIP_CONFIG_FILE": pip} if pip in there else {}))
+    # Docker accepts strings only.
+    environment.update((name, str(value)) for name, value in asked["environment"].items())
+    binds = [{"source": asked["share_root"], "target": asked["share_root"], "propagation": "rslave"},
+             {"source": asked["ssh_dir"], "target": asked["ssh_dir"], "read_only": True}]
+    binds += [{"source": site, "target": site, "read_only": True}] if site in there else []
+    if gpus == "none":
+        requests = []
+    elif gpus == "all":
+        requests = [{"driver": "nvidia", "count": -1, "capabilities": [["gpu"]]}]
+    else:
+        requests = [{"driver": "nvidia", "device_ids": [str(gpu) for gpu in gpus], "capabilities": [["gpu"]]}]
+    return {
+        "image": asked["image"],
+        "init": True,
+        "network_mode": "host",
+        "working_dir": asked["workdir"],
+        "env": environment,
+        "env_file": {path: digest for path, digest in found["files"].items() if path == asked["env_file"]},
+        "mounts": [dict(bind, type="bind") for bind in binds] + [dict({"type": "bind"}, **mount) for mount in asked["mounts"]],
+        # Half of the host's memory in GiB.
+        "shm_size": "%dg" % max(host["memory_mib"] // 2048, 1) if asked["shm_size"] == "auto" else asked["shm_size"],
+        # Name, soft and hard.
+        "ulimits": ["%s:%s:%s" % (name, limit, limit) for name, limit in asked["ulimits"].items()],
+        "capabilities": asked["capabilities"],
+        "devices": asked["devices"] + ([asked["infiniband"]] if asked["infiniband"] in there else []),
+        "device_requests": requests,
+        # The journal has the complete log. This copy is for `docker logs`.
+        "log_driver": "json-file",
+        "log_options": {"max-size": "10m", "max-file": "3"},
+    }
+
+
+def options(asked):
+    """Options that are not set are not part of the hash, so that a container of an earlier release is left alone."""
+    found = {}
+    if asked["ipc"]:
+        found["ipc_mode"] = asked["ipc"]
+    if asked["runtime"]:
+        found["runtime"] = asked["runtime"]
+    if asked["tty"]:
+        found.update(tty=True, interactive=True)
+    if asked["user"]:
+        found["user"] = asked["user"]
+    return found
+
+
+def own_name(asked, host):
+    """Whether the hostname in the host's /etc/hosts is as requested, and the address that it is pointed at, empty if it is not. The container uses the file."""
+    in_hosts, repaired = plain(host["own_name_in_hosts"]), host["own_name_repaired"]
+    loopback = any(LOOPBACK.match(address) for address in in_hosts)
+    if not asked["repair_own_name"]:
+        return not repaired, ""
+    return not loopback and (not repaired or asked["address"] in in_hosts), asked["address"] if repaired or loopback else ""
+
+
+def plan(found, asked, host, files):
+    """C(asked) is the request, C(host) has the facts of role cluster, C(files) are the unit's files, the unit itself last; see the filter."""
+    found, asked = plain(found), plain(asked)
+    wanted, also, failing = settings(found, asked, host), options(asked), faults(found, asked["name"], asked["image"])
+    missing = problems(found, asked, host)
+    name_is_as_asked, address = own_name(asked, host)
+    # A change of the address recreates the container.
+    hashed = dict(wanted, **dict(also, **({"own_name": address} if address else {})))
+    digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+    unit = files[-1]
+    files_are_as_asked = found["files"].get(unit["path"], "") == hashlib.sha256(unit["content"].encode()).hexdigest() and all(
+        found["paths"].get(entry["path"]) == entry["mode"] for entry in files)
+    as_asked = (found["container"]["settings"] == digest and found["container"]["restart_policy"] == "no" and not failing
+                and not found["unit"]["reload_needed"])
+    return {"problems": missing, "settings": wanted, "options": also, "hash": digest, "own_name_as_asked": name_is_as_asked,
+            "as_asked": bool(not missing and files_are_as_asked and as_asked)}

@@ -1,0 +1,203 @@
+"""Filters training_container_plan and training_container_faults: what is missing, what Docker is asked for, and when nothing is to be done."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+
+from ansible_collections.trainyard.gpu.plugins.filter.training_container_plan import FilterModule
+
+ROLE = Path(__file__).parents[4] / "roles/training_container"
+UNIT = {"path": "/etc/systemd/system/job.service", "content": "[Unit]\n", "mode": "0644"}
+FILES = [{"path": "/etc/trainyard", "state": "directory", "mode": "0755"}, {"path": "/etc/trainyard/ssh", "state": "directory", "mode": "0700"}, UNIT]
+PATHS = {"/data1": "0755", "/dev/infiniband": "", "/etc/trainyard/site": "", "/etc/trainyard/site/ca-bundle.crt": "", "/etc/trainyard/site/pip.conf": "",
+         "/etc/trainyard": "0755", "/etc/trainyard/ssh": "0700", UNIT["path"]: "0644"}
+CONTAINER = {"exists": True, "running": True, "id": "c", "image_id": "i", "managed": True, "settings": "", "restart_policy": "no", "paused": False,
+             "changed_files": [], "busy": []}
+SERVICE = {"loaded": True, "foreign": "", "active": True, "state": "active", "enabled": True, "reload_needed": False}
+ASKED = {"name": "job", "image": "site/image:1", "runtime": "", "gpus": "none", "shm_size": "auto", "ulimits": {"memlock": -1, "stack": "67108864"},
+         "environment": {}, "mounts": [], "devices": [], "capabilities": ["IPC_LOCK"], "workdir": "/data1/share", "ipc": "", "tty": False, "user": "",
+         "repair_own_name": False, "address": "10.0.0.11", "share": "/data1/share", "share_root": "/data1", "ssh_dir": "/etc/trainyard/ssh",
+         "site_dir": "/etc/trainyard/site", "env_file": "/etc/trainyard/site/environment", "infiniband": "/dev/infiniband"}
+HOST = {"gpus": 2, "memory_mib": 257000, "own_name_in_hosts": [], "own_name_repaired": False}
+PLAN, FAULTS = [FilterModule().filters()["training_container_" + name] for name in ("plan", "faults")]
+
+
+def found(container=None, unit=None, image=None, **more):
+    return dict({
+        "available": True, "cause": "", "fix": "", "runtimes": ["runc"], "image": dict({"exists": True, "id": "i"}, **(image or {})),
+        "container": dict(CONTAINER, **(container or {})), "unit": dict(SERVICE, **(unit or {})), "paths": PATHS,
+        "files": {UNIT["path"]: hashlib.sha256(UNIT["content"].encode()).hexdigest()}}, **more)
+
+
+def plan(state=None, host=None, **asked):
+    return PLAN(state or found(), dict(ASKED, **asked), dict(HOST, **(host or {})), FILES)
+
+
+def settings(state=None, **asked):
+    return plan(state, **asked)["settings"]
+
+
+@pytest.mark.parametrize("state, host, asked, problem", [
+    (found(available=False, cause="not_installed", fix="run gpu_stack.yml"), {}, {}, "the Docker engine is missing (not_installed): run gpu_stack.yml"),
+    (found(), {}, {"image": ""}, "no image is set: run role training_image before, or set training_container_image"),
+    (found(image={"exists": False}), {}, {}, "image site/image:1 is not on this host: run role training_image, or correct training_container_image"),
+    (found({"managed": False}), {}, {}, "a container job exists that this collection did not create: rename it, or set training_container_name"),
+    (found(unit={"foreign": "/etc/systemd/system/job.service"}), {}, {},
+     "the role would replace the unit /etc/systemd/system/job.service, which this collection did not install: set training_container_name"),
+    (found(runtimes=["io.containerd.runc.v2", "runc"]), {}, {"runtime": "absent"},
+     "Docker on this host has no runtime absent (it has io.containerd.runc.v2, runc): run role container_toolkit for nvidia, or correct "
+     "training_container_runtime"),
+    (found({"changed_files": ["/usr/bin/ldd (modified)", "/bin/a (deleted)"], "busy": ["python3", "sh"]}), {}, {},
+     "files of the image were changed in the running container (/usr/bin/ldd (modified), /bin/a (deleted)). It must be recreated, but this would end its "
+     "processes (python3, sh): end the job, or stop it together with the container (systemctl stop job.service), then run training_environment.yml again"),
+    (found(), {"gpus": 0}, {"gpus": "all"}, 'training_container_gpus is "all", but the driver of this host reports no GPU: set it to none'),
+    (found(), {"gpus": 0}, {"gpus": [0, 1]}, "training_container_gpus is [0, 1], but the driver of this host reports no GPU: set it to none"),
+    (found(paths=dict(PATHS, **{"/data1": ""})), {}, {},
+     "/data1 does not exist on this host, but it must contain the shared folder /data1/share: run role shared_storage"),
+    (found(), {}, {"mounts": [{"source": "/opt/data", "target": "/x"}]},
+     "/opt/data does not exist on this host: correct training_container_mounts or training_container_devices"),
+    (found(), {}, {"devices": ["/dev/fuse"]}, "/dev/fuse does not exist on this host: correct training_container_mounts or training_container_devices"),
+])
+def test_what_is_missing(state, host, asked, problem):
+    told = plan(state, host, **asked)
+    assert told["problems"] == [problem] and told["as_asked"] is False
+
+
+def test_what_is_no_problem():
+    assert plan()["problems"] == []
+    # Without an engine, neither its images nor its runtimes are known.
+    assert len(plan(found(available=False, image={"exists": False}, runtimes=[]), runtime="nvidia")["problems"]) == 1
+    # Changed files of a container without a job: it is recreated.
+    assert plan(found({"changed_files": ["/usr/bin/ldd (modified)"]}))["problems"] == []
+    assert plan(host={"gpus": 0})["problems"] == [] and plan(found(runtimes=["nvidia"]), runtime="nvidia", gpus="all")["problems"] == []
+    assert plan(found(paths=dict(PATHS, **{"/opt": "0755"})), mounts=[{"source": "/opt", "target": "/x"}])["problems"] == []
+
+
+@pytest.mark.parametrize("container, unit, image, fault", [
+    ({"running": False}, {}, {}, "container job does not run"), ({"paused": True}, {}, {}, "container job is paused"),
+    ({"changed_files": ["/usr/bin/ldd (modified)"]}, {}, {}, "files of the image were changed in the running container: /usr/bin/ldd (modified)"),
+    ({}, {"active": False, "state": "failed"}, {}, "job.service is failed"),
+    ({}, {"enabled": False}, {}, "job.service is not enabled, so it will not start at boot"),
+    ({}, {}, {"id": "j"}, "the container was created from another image than site/image:1"),
+])
+def test_faults_of_a_container_that_should_run(container, unit, image, fault):
+    state = found(container, unit, image)
+    assert FAULTS(state, "job", "site/image:1") == [fault] and plan(state)["as_asked"] is False
+    assert FAULTS(found(), "job", "site/image:1") == []
+
+
+def test_mounts_and_environment():
+    assert [mount["target"] for mount in settings()["mounts"]] == ["/data1", "/etc/trainyard/ssh"] and settings()["env"] == {}
+    site = "/etc/trainyard/site"
+    paths = dict(PATHS, **{site: "0755", site + "/ca-bundle.crt": "0644", site + "/pip.conf": "0644", "/opt": "0755"})
+    state = found(paths=paths, files={site + "/environment": "abc", UNIT["path"]: "def"})
+    told = settings(state, mounts=[{"source": "/opt", "target": "/x", "read_only": True}],
+                    environment={"THREADS": 1, "DEBUG": True, "PIP_CONFIG_FILE": "/mine"})
+    assert told["mounts"] == [
+        {"type": "bind", "source": "/data1", "target": "/data1", "propagation": "rslave"},
+        {"type": "bind", "source": "/etc/trainyard/ssh", "target": "/etc/trainyard/ssh", "read_only": True},
+        {"type": "bind", "source": site, "target": site, "read_only": True}, {"type": "bind", "source": "/opt", "target": "/x", "read_only": True}]
+    # Docker accepts strings only, and the user's own variables win.
+    assert told["env"] == {"SSL_CERT_FILE": site + "/ca-bundle.crt", "REQUESTS_CA_BUNDLE": site + "/ca-bundle.crt", "PIP_CONFIG_FILE": "/mine",
+                           "THREADS": "1", "DEBUG": "True"}
+    assert told["env_file"] == {site + "/environment": "abc"}
+
+
+@pytest.mark.parametrize("memory, asked, size", [(257000, "auto", "125g"), (1000, "auto", "1g"), (257000, "128m", "128m")])
+def test_shared_memory(memory, asked, size):
+    assert plan(host={"memory_mib": memory}, shm_size=asked)["settings"]["shm_size"] == size
+
+
+def test_limits_and_devices():
+    assert settings()["ulimits"] == ["memlock:-1:-1", "stack:67108864:67108864"]
+    assert settings(devices=["/dev/fuse"])["devices"] == ["/dev/fuse"]
+    there = found(paths=dict(PATHS, **{"/dev/infiniband": "0755"}))
+    assert settings(there, devices=["/dev/fuse"])["devices"] == ["/dev/fuse", "/dev/infiniband"]
+
+
+@pytest.mark.parametrize("gpus, requests", [
+    ("none", []),
+    ("all", [{"driver": "nvidia", "count": -1, "capabilities": [["gpu"]]}]),
+    ([0, 1], [{"driver": "nvidia", "device_ids": ["0", "1"], "capabilities": [["gpu"]]}]),
+    (["GPU-3a23c669-1f69-c64e-cf85-44e9b07e7a2a"],
+     [{"driver": "nvidia", "device_ids": ["GPU-3a23c669-1f69-c64e-cf85-44e9b07e7a2a"], "capabilities": [["gpu"]]}]),
+])
+def test_gpus(gpus, requests):
+    assert settings(gpus=gpus)["device_requests"] == requests
+
+
+@pytest.mark.parametrize("asked, options", [
+    ({}, {}), ({"ipc": "host"}, {"ipc_mode": "host"}), ({"runtime": "runc"}, {"runtime": "runc"}), ({"tty": True}, {"tty": True, "interactive": True}),
+    ({"user": "root"}, {"user": "root"}),
+])
+def test_options_are_part_of_the_hash_if_they_are_set(asked, options):
+    told = plan(**asked)
+    assert told["options"] == options and (told["hash"] == plan()["hash"]) is (not asked)
+
+
+def test_hash_is_that_of_former_releases():
+    """Made by the former expression: settings | combine(options) | to_json(sort_keys=true) | hash('sha256'). Another hash recreates every container."""
+    assert plan()["hash"] == "d3e1bb59a8a7438a57dd98a14703e6327fe978c37b893f6b2983558d76b9c740"
+    told = plan(gpus="all", environment={"GREETING": "h\u00e4llo", "N": 1}, ipc="host", tty=True, repair_own_name=True, host={"own_name_repaired": True})
+    assert told["hash"] == "bc83637665a51740cdfa737bffe9972f676688c80e94e49c0633231e65075f1b"
+
+
+@pytest.mark.parametrize("asked, in_hosts, repaired, as_asked, anew", [
+    (False, ["127.0.1.1"], False, True, False),
+    (False, ["10.0.0.11"], False, True, False),
+    # No longer asked for.
+    (False, ["10.0.0.11"], True, False, False),
+    (True, ["127.0.1.1"], False, False, True),
+    (True, ["::1"], False, False, True),
+    (True, ["10.0.0.11"], True, True, True),
+    # The container is left alone where nothing was to be repaired.
+    (True, ["10.0.0.11"], False, True, False),
+    (True, [], False, True, False),
+    # The host has another address by now; somebody has added a line again.
+    (True, ["10.0.0.99"], True, False, True),
+    (True, ["127.0.1.1", "10.0.0.11"], True, False, True),
+])
+def test_own_name(asked, in_hosts, repaired, as_asked, anew):
+    told = plan(host={"own_name_in_hosts": in_hosts, "own_name_repaired": repaired}, repair_own_name=asked)
+    assert (told["own_name_as_asked"], told["hash"] != plan()["hash"]) == (as_asked, anew)
+
+
+@pytest.mark.parametrize("state", [
+    {"container": {"settings": "of other settings"}}, {"container": {"restart_policy": "always"}}, {"unit": {"reload_needed": True}},
+    {"files": {}}, {"files": {UNIT["path"]: "another"}}, {"paths": dict(PATHS, **{"/etc/trainyard/ssh": "0755"})},
+    {"paths": dict(PATHS, **{UNIT["path"]: "0600"})}, {"unit": {"active": False}},
+])
+def test_what_is_as_asked_is_left_alone(state):
+    good = {"settings": plan()["hash"]}
+    assert plan(found(good))["as_asked"] is True
+    assert plan(found(**dict(state, container=dict(good, **state.get("container", {})))))["as_asked"] is False
+
+
+@pytest.mark.parametrize("tty, repair", [(False, False), ("true", "true"), ("no", "no")])
+def test_the_role_s_variables_are_the_request(tty, repair):
+    """Of the defaults, and of numbers and truth values as text."""
+    variables = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))
+    assert set(variables["__training_container_request"]) == set(ASKED)
+    variables.update(yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8")), training_container_name="job",
+                     training_container_image="site/image:1", training_container_gpus="none", training_container_tty=tty,
+                     training_container_repair_own_name=repair)
+    variables["__training_container_files"] = FILES
+
+    def trusted(value):
+        if isinstance(value, dict):
+            return {key: trusted(inner) for key, inner in value.items()}
+        return [trusted(inner) for inner in value] if isinstance(value, list) else trust_as_template(value) if isinstance(value, str) else value
+
+    state = found()
+    templar = Templar(DataLoader(), dict(trusted(variables), cluster_share_path="/data1/share", cluster_address="10.0.0.11", cluster_host=HOST,
+                                         __training_container_asked=state))
+    told = templar.template(trust_as_template("{{ __training_container_plan }}"))
+    wanted = plan(state, ulimits={"memlock": -1, "stack": 67108864}, tty=tty == "true", repair_own_name=repair == "true")
+    assert told == wanted and told["problems"] == []
+    assert templar.template(trust_as_template("{{ __training_container_faults }}")) == []
