@@ -10,8 +10,10 @@ The templates escape all text from hosts. Curves need matplotlib. Without it the
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
+import math
 import os
 import re
 
@@ -27,12 +29,20 @@ WORDS = {"pass": "pass", "warn": "warning", "fail": "fail", "skipped": "skipped"
 SIGNS = {"pass": "✓", "warn": "!", "fail": "✕", "skipped": "–", "not_evaluated": "?", "": "·"}
 # The slow runs matter; 64 hosts have 2016 pairs.
 SLOWEST = 12
-# Up to this number every host has a distinguishable curve and its own column.
+# Up to this number every host has a distinguishable curve, its own column, and its name in a list of hosts.
 HOSTS_NAMED = 8
-LABEL = 28
-# Placeholder colours for matplotlib, which the page replaces by the colours of its two themes.
-INK, GRID, NOW, OLD, BAD, NEED = ("#%02d%02d%02d" % (number, number, number) for number in range(1, 7))
-_COLOURS = {INK: "var(--ink)", GRID: "var(--grid)", NOW: "var(--now)", OLD: "var(--old)", BAD: "var(--fail)", NEED: "var(--warn)"}
+# Longer names are shortened beside a curve, and may be broken in a line.
+LABEL, LINE = 18, 28
+# Placeholder colours for matplotlib, which the page replaces by the colours of its themes.
+INK, GRID, NOW, OLD, BAD, NEED, *HOSTS = ("#%02d%02d%02d" % (number, number, number) for number in range(1, 7 + HOSTS_NAMED))
+_COLOURS = {INK: "var(--ink)", GRID: "var(--grid)", NOW: "var(--now)", OLD: "var(--old)", BAD: "var(--fail)", NEED: "var(--warn)",
+            **{colour: "var(--host-%d)" % number for number, colour in enumerate(HOSTS, 1)}}
+# A marker for each of them, for those who cannot tell the colours apart.
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+# A height of text in a chart, as a part of the chart's. Labels are as far apart at least.
+LINE_HEIGHT = 0.075
+# Width and height of a small chart, and the room for the strokes at its edges.
+PANEL, EDGE = (160, 70), 3
 
 
 def has_matplotlib():
@@ -42,7 +52,7 @@ def has_matplotlib():
 def render(report, published, suspect_file, earlier=()):
     """The page of one report. C(earlier) are earlier reports of this cluster, newest first."""
     titles = {check["id"]: check["title"] for check in published}
-    return _environment().get_template("report.html.j2").render(
+    return _environment(report["hosts"]).get_template("report.html.j2").render(
         report=report,
         title="%s: %s" % (report["cluster"], report["verdict"]),
         headline=headline(report, titles),
@@ -50,7 +60,7 @@ def render(report, published, suspect_file, earlier=()):
         suspect_file=suspect_file,
         groups=groups(report, published),
         matrix=matrix(report, published),
-        changes=changes_by_host(report["changes"], titles),
+        changes=grouped_changes(report["changes"], titles, report["hosts"]),
         counts={word: sum(entry["verdict"] == verdict for entry in report["checks"]) for verdict, word in WORDS.items() if verdict},
         meanings=merged(report["explanations"]),
         versions=versions([report]),
@@ -67,11 +77,11 @@ def render(report, published, suspect_file, earlier=()):
 def render_comparison(before, now, published, changes):
     """The page that compares two reports."""
     both, titles = [before, now], {check["id"]: check["title"] for check in published}
-    return _environment().get_template("compare.html.j2").render(
+    return _environment(now["hosts"]).get_template("compare.html.j2").render(
         both=both,
         title="%s: %s and %s" % (now["cluster"], before["generated"], now["generated"]),
         headlines=[headline(report, titles) for report in both],
-        changes=changes_by_host(changes, titles),
+        changes=grouped_changes(changes, titles, now["hosts"]),
         matrices=[matrix(report, published) for report in both],
         versions=[versions([report]) for report in both],
         charts=comparison_charts(before, now, changes),
@@ -81,10 +91,12 @@ def render_comparison(before, now, published, changes):
     )
 
 
-def _environment():
+def _environment(hosts):
     environment = Environment(loader=FileSystemLoader(os.path.dirname(__file__)), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
                               lstrip_blocks=True)
-    environment.filters.update(when=when, words=WORDS.get, sign=SIGNS.get, busbw=busbw, size=size, among=among)
+    names = _pattern(hosts)
+    environment.filters.update(when=when, words=WORDS.get, sign=SIGNS.get, busbw=busbw, size=size, among=among, crew=functools.partial(crew, hosts=hosts),
+                               unbroken=functools.partial(unbroken, names=names))
     return environment
 
 
@@ -122,10 +134,34 @@ def headline(report, titles):
 
 
 def among(names, report):
-    """Hosts as text. If there are many, all of them are given as a number."""
+    """The hosts of findings, as P(crew) has them."""
     known = [host["name"] for host in report["hosts"]]
-    told = [name for name in known if any(name in names_in(text, report["hosts"]) for text in names)]
-    return "all %d hosts" % len(known) if len(told) == len(known) > 3 else ", ".join(told)
+    return crew([name for name in known if any(name in names_in(text, report["hosts"]) for text in names)], report["hosts"])
+
+
+def crew(names, hosts):
+    """Hosts as C(text), and their C(names) where the text has only the number of them."""
+    known = [host["name"] for host in hosts]
+    absent = [name for name in known if name not in names]
+    if len(names) > NAMED and not absent:
+        return {"text": "all %d hosts" % len(known), "names": ""}
+    if len(names) <= HOSTS_NAMED:
+        return {"text": ", ".join(names), "names": ""}
+    if len(absent) <= NAMED:
+        return {"text": "all hosts except %s" % ", ".join(absent), "names": ""}
+    return {"text": quantity(len(names), "host"), "names": ", ".join(names)}
+
+
+def _pattern(hosts):
+    """The names of hosts as words of a text, the longest first: one may begin with another. None if there is none to find."""
+    names = sorted((re.escape(host["name"]) for host in hosts if len(host["name"]) <= LINE), key=len, reverse=True)
+    return re.compile(r"(?<![\w.-])(%s)(?![\w-]|\.\w)" % "|".join(names)) if names else None
+
+
+def unbroken(text, names):
+    """The text as HTML, in which no host's name is broken at the end of a line."""
+    parts = names.split(text) if names else [text]
+    return Markup("").join(Markup('<span class="name">%s</span>') % part if number % 2 else part for number, part in enumerate(parts))
 
 
 def groups(report, published):
@@ -187,13 +223,43 @@ def matrix(report, published):
             "rows": rows, "others": others}
 
 
-def changes_by_host(changes, titles):
-    """Equal changes on one host, such as one that is down, are merged into one line."""
-    found = {}
+def grouped_changes(changes, titles, hosts):
+    """Rows of changes: one for all hosts on which a fact changed alike, and one for all facts that changed alike on the same hosts, such as one that is down.
+
+    If a fact changed in more ways than can be read, such as the addresses of many hosts, it has one row too, with the hosts in C(each).
+    """
+    alike = {}
     for change in changes:
-        entry = found.setdefault((change["host"], change["before"], change["now"]), dict(change, whats=[]))
-        entry["whats"].append(titles.get(change["what"], change["what"]))
-    return [dict(entry, what=", ".join(entry["whats"])) for entry in found.values()]
+        rows = alike.setdefault(_fact(change, titles), {})
+        rows.setdefault((change["before"], change["now"]), []).extend(change["host"].split(", ") if change["host"] else [])
+    merged_rows = {}
+    for fact, rows in alike.items():
+        if len(rows) > HOSTS_NAMED:
+            merged_rows[fact] = {"what": fact, "hosts": crew([name for names in rows.values() for name in names], hosts),
+                                 "before": _span([before for before, now in rows]), "now": _span([now for before, now in rows]),
+                                 "each": [(", ".join(names), before, now) for (before, now), names in rows.items()]}
+            continue
+        for (before, now), names in rows.items():
+            row = merged_rows.setdefault((tuple(names), before, now), {"whats": [], "hosts": crew(names, hosts), "before": before, "now": now, "each": []})
+            row["whats"].append(fact)
+            row["what"] = ", ".join(row["whats"])
+    return list(merged_rows.values())
+
+
+def _fact(change, titles):
+    """What has changed, without the host."""
+    return PEAK + "host alone" if change["what"] == "%shost %s" % (PEAK, change["host"]) else titles.get(change["what"], change["what"])
+
+
+def _span(texts):
+    """Several values as one: bandwidths from the lowest to the highest."""
+    texts = list(dict.fromkeys(texts))
+    found = [re.fullmatch(r"([\d.]+) GB/s(?: \(([+-]\d+) %\))?", text) for text in texts]
+    if len(texts) == 1 or not all(found):
+        return texts[0] if len(texts) == 1 else "%d values" % len(texts)
+    values, percents = sorted(float(match.group(1)) for match in found), sorted(int(match.group(2)) for match in found if match.group(2))
+    text = "%.3g to %.3g GB/s" % (values[0], values[-1])
+    return text + (" (%+d to %+d %%)" % (percents[0], percents[-1]) if percents else "")
 
 
 def versions(reports):
@@ -203,9 +269,10 @@ def versions(reports):
         for name, components in report["versions"].items():
             for component, version in components.items():
                 found.setdefault(component, {}).setdefault(version or "none", []).append(name)
-    hosts = {name for report in reports for name in report["versions"]}
+    hosts = [{"name": name} for name in dict.fromkeys(name for report in reports for name in report["versions"])]
     return [{"component": component, "differs": len(by_version) > 1,
-             "entries": [{"version": version, "hosts": "all hosts" if len(names) == len(hosts) else ", ".join(names)} for version, names in by_version.items()]}
+             "entries": [{"version": version, "hosts": {"text": "all hosts", "names": ""} if len(names) == len(hosts) else crew(names, hosts)}
+                         for version, names in by_version.items()]}
             for component, by_version in found.items()]
 
 
@@ -236,7 +303,7 @@ def _run(report, run_id):
 
 
 class Line(NamedTuple):
-    """One curve. A curve without a label is not in the legend."""
+    """One curve. A curve without a label is one of a group, of which another has the label."""
 
     points: list
     colour: str
@@ -255,17 +322,18 @@ def charts(report, earlier):
         before = [(other, _run(other, "cluster")) for other in earlier if other["bandwidth"]["collective"] == report["bandwidth"]["collective"]]
         lines = [Line(points(run), OLD, "", 1.2, 1.0 if number == 0 else 0.5) for number, (other, run) in enumerate(before) if run]
         if lines:
-            lines[0] = lines[0]._replace(label="the previous run" if len(lines) == 1 else "%d previous runs" % len(lines))
+            lines[0] = lines[0]._replace(label="previous run" if len(lines) == 1 else "%d previous runs" % len(lines))
         # The last curve is on top.
         lines = lines[::-1] + [Line(points(whole), NOW if whole["passed"] else BAD, "this run", 2.2)]
-        found.append(_chart("Across hosts", lines, _needed(whole)))
+        found.append(_chart("Across hosts", lines, _needed([("required", whole)])))
     alone = [run for run in report["bandwidth"]["runs"] if run["id"].startswith("host:")]
-    if alone:
-        good = [run for run in alone if run["passed"]]
-        few = len(alone) <= HOSTS_NAMED
-        lines = [Line(points(run), NOW, run["hosts"][0] if few else "" if number else "%d hosts that pass" % len(good)) for number, run in enumerate(good)]
-        lines += [Line(points(run), BAD, run["hosts"][0], 2.2) for run in alone if not run["passed"]]
-        found.append(_chart("On each host alone", lines, _needed(alone[0]), tell_apart=few))
+    if len(alone) > HOSTS_NAMED:
+        found.append(_small_multiples("On each host alone", [
+            (run["hosts"][0], run, [Line(points(run), NOW if run["passed"] else BAD)], _needed([("required", run)])) for run in alone], band=True))
+    elif alone:
+        lines = [Line(points(run), colour, ("" if run["passed"] else SIGNS["fail"] + " ") + _short(run["hosts"][0]), 1.4 if run["passed"] else 2.2)
+                 for run, colour in zip(alone, HOSTS)]
+        found.append(_chart("On each host alone", lines, _needed([("required", alone[0])]), MARKS))
     return [chart for chart in found if chart]
 
 
@@ -274,22 +342,57 @@ def comparison_charts(before, now, changes):
     if not has_matplotlib():
         return []
     told = {change["host"] for change in changes if change["what"].startswith(PEAK)}
-    found = []
+    found, alone = [], []
     for run_id in dict.fromkeys(run["id"] for report in (before, now) for run in report["bandwidth"]["runs"] if not between(run["id"])):
         name = run_id.partition(":")[2]
         if run_id == "cluster" or name in told:
-            runs = [(report, _run(report, run_id)) for report in (before, now)]
-            lines = [Line(points(run), colour, when(report["generated"]), width) for (report, run), colour, width in zip(runs, (OLD, NOW), (1.4, 2.2)) if run]
-            found.append(_chart(name or "Across hosts", lines))
-    return [chart for chart in found if chart][:HOSTS_NAMED]
+            runs = [(word, run, colour, width) for word, report, colour, width in (("before", before, OLD, 1.4), ("after", now, NOW, 2.2))
+                    for run in [_run(report, run_id)] if run]
+            lines = [Line(points(run), colour, word, width) for word, run, colour, width in runs]
+            (alone if name else found).append((name or "Across hosts", runs[-1][1], lines, _needed([(word, run) for word, run, colour, width in runs])))
+    found = [_chart(title, lines, needed) for title, run, lines, needed in found + (alone if len(alone) <= HOSTS_NAMED else [])]
+    if len(alone) > HOSTS_NAMED:
+        found.append(_small_multiples("Hosts alone whose peak differs", alone))
+    return [chart for chart in found if chart]
 
 
-def _needed(run):
-    return run["expected"]["required_gb_s"]
+def _needed(runs):
+    """What runs have to reach, with a label. Those of two runs are one if they do not differ."""
+    values = {}
+    for word, run in runs:
+        value = run["expected"]["required_gb_s"]
+        if value:
+            values.setdefault(busbw(value), []).append((word, value))
+    return [(entries[0][1], "required" if len(entries) == len(runs) else "required " + entries[0][0]) for entries in values.values()]
 
 
-def _chart(title, lines, needed=None, tell_apart=False):
-    """None if there is nothing to draw. With C(tell_apart) each line gets another marker, because colours mean pass and fail here."""
+def _short(name):
+    """Names of hosts differ at the end as often as at the beginning."""
+    return name if len(name) <= LABEL else name[:LABEL // 2 - 1] + "…" + name[-LABEL // 2:]
+
+
+def _apart(heights):
+    """The same heights from 0 to 1, moved as far as their labels need, in the given order."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    moved, least = list(heights), 0.0
+    for place in order:
+        moved[place] = least = max(moved[place], least)
+        least += LINE_HEIGHT
+    most = 1.0
+    for place in reversed(order):
+        moved[place] = most = min(moved[place], most)
+        most -= LINE_HEIGHT
+    return moved
+
+
+def _ticks(sizes):
+    """At most five of the measured sizes, with the last."""
+    step = max(1, math.ceil(len(sizes) / 5.0))
+    return sizes[::-1][::step][::-1]
+
+
+def _chart(title, lines, needed=(), marks=("o",)):
+    """None if there is nothing to draw. Each line has its label beside its last point, and C(marks) in turn."""
     lines = [line for line in lines if line.points]
     if not lines:
         return None
@@ -297,23 +400,23 @@ def _chart(title, lines, needed=None, tell_apart=False):
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    marks = ("o", "s", "^", "D", "v", "P", "X", "*") if tell_apart else ("o",)
+    sizes = sorted({count for line in lines for count, value in line.points})
+    top = 1.08 * max([value for line in lines for count, value in line.points] + [value for value, label in needed]) or 1.0
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9}):
         figure = Figure(figsize=(4.4, 2.9), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         for number, line in enumerate(lines):
-            # A dollar sign would begin a formula, and a long name would take the space of the curves.
-            label = line.label if len(line.label) <= LABEL else line.label[:LABEL - 1] + "…"
             axes.plot(*zip(*line.points), color=line.colour, linewidth=line.width, marker=marks[number % len(marks)], markersize=3 + line.width / 2,
-                      alpha=line.alpha, label=label.replace("$", r"\$") or "_unnamed")
-        if needed:
-            axes.axhline(needed, color=NEED, linewidth=1.2, linestyle=(0, (5, 3)), label="required")
+                      alpha=line.alpha)
+        for value, label in needed:
+            axes.axhline(value, color=NEED, linewidth=1.2, linestyle=(0, (5, 3)))
         axes.set_xscale("log", base=2)
-        axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_formatter(lambda value, dummy: size(value))
+        axes.set_ylim(0, top)
+        if len(sizes) == 1:
+            axes.set_xlim(sizes[0] / 4.0, sizes[0] * 4.0)
         axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-        axes.xaxis.set_major_locator(matplotlib.ticker.LogLocator(base=2, numticks=7))
+        axes.set_xticks(_ticks(sizes), [size(count) for count in _ticks(sizes)])
         axes.set_ylabel("bus bandwidth, GB/s", color=INK)
         axes.grid(color=GRID, linewidth=0.7)
         axes.set_axisbelow(True)
@@ -323,7 +426,15 @@ def _chart(title, lines, needed=None, tell_apart=False):
             spine.set_color(GRID)
         axes.patch.set_alpha(0)
         figure.patch.set_alpha(0)
-        axes.legend(loc="best", frameon=False, labelcolor=INK)
+        labels = [(line.label, line.colour, line.points[-1], axes.transData) for line in lines if line.label]
+        labels += [(label, NEED, (1.0, value / top), axes.transAxes) for value, label in needed]
+        # From high to low, and in their order where several end at the same height.
+        labels.sort(key=lambda entry: -entry[2][1] / (top if entry[3] is axes.transData else 1.0))
+        heights = _apart([entry[2][1] / (top if entry[3] is axes.transData else 1.0) - number * 1e-9 for number, entry in enumerate(labels)])
+        for (label, colour, end, transform), height in zip(labels, heights):
+            # A dollar sign would begin a formula.
+            axes.annotate(label.replace("$", r"\$"), end, (1.06, height), transform, axes.transAxes, color=colour, va="center", annotation_clip=False,
+                          arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 3})
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = drawn.getvalue()
@@ -336,4 +447,53 @@ def _chart(title, lines, needed=None, tell_apart=False):
     text = re.sub(r"(\bid=\"|href=\"#|url\(#)", lambda match: match.group(1) + prefix + "-", text)
     box = re.search(r"viewBox=\"[^\"]*\"", text).group(0)
     text = "<svg %s role=\"img\" aria-label=\"%s\" xmlns:xlink=\"http://www.w3.org/1999/xlink\">%s" % (box, escape(title), text[text.index(">") + 1:])
-    return {"title": title, "svg": Markup(text)}
+    return {"title": title, "svg": Markup(text), "panels": []}
+
+
+# --- small charts for many hosts -------------------------------------------------------------------------------------------------------
+
+
+def _small_multiples(title, entries, band=False):
+    """A small chart for each host, all with the same axes. C(entries) have its name, its run, its lines, and what is required.
+
+    Failed and slow hosts come first. With C(band) each chart shows the range of all hosts behind the host's own curve.
+    """
+    entries = [entry for entry in entries if any(line.points for line in entry[2])]
+    if not entries:
+        return None
+    entries.sort(key=lambda entry: (entry[1]["passed"], entry[1]["max_busbw_gb_s"] or 0))
+    drawn = [point for entry in entries for line in entry[2] for point in line.points]
+    sizes = sorted({count for count, value in drawn})
+    top = max([value for count, value in drawn] + [value for entry in entries for value, label in entry[3]])
+    place = functools.partial(_place, sizes=sizes, top=top)
+    everyone = {count: [value for other, value in drawn if other == count] for count in sizes} if band else {}
+    behind = "" if not band else '<path d="%sZ" style="fill: var(--grid)"/>' % _path(
+        [place(count, max(values)) for count, values in everyone.items()] + [place(count, min(values)) for count, values in reversed(everyone.items())])
+    note = "From %s to %s, and from 0 to %s GB/s. Dashed: required." % (size(sizes[0]), size(sizes[-1]), busbw(top))
+    return {"title": title, "svg": "", "note": note + (" Grey: the range of all %d hosts." % len(entries) if band else " Grey: before."),
+            "first": SLOWEST, "panels": [_panel(entry, place, behind) for entry in entries]}
+
+
+def _place(count, value, sizes, top):
+    width, height = (length - 2 * EDGE for length in PANEL)
+    across = (math.log2(count) - math.log2(sizes[0])) / (math.log2(sizes[-1]) - math.log2(sizes[0])) if len(sizes) > 1 else 0.5
+    return EDGE + width * across, EDGE + height * (1 - value / top if top else 1)
+
+
+def _path(places):
+    return "M" + "L".join("%.1f %.1f" % place for place in places)
+
+
+def _panel(entry, place, behind):
+    name, run, lines, needed = entry
+    text = behind
+    for value, dummy in needed:
+        text += '<path d="M%d %.1fH%d" style="stroke: var(--warn); stroke-dasharray: 4 3"/>' % (EDGE, place(1, value)[1], PANEL[0] - EDGE)
+    for line in lines:
+        if line.points:
+            places = [place(*point) for point in line.points]
+            text += '<path d="%s" style="fill: none; stroke: %s; stroke-width: 2"/>' % (_path(places), _COLOURS[line.colour])
+            text += '<circle cx="%.1f" cy="%.1f" r="2.5" style="fill: %s"/>' % (*places[-1], _COLOURS[line.colour])
+    said = "%s GB/s" % busbw(run["max_busbw_gb_s"])
+    return {"name": name, "said": said, "passed": run["passed"], "svg": Markup('<svg viewBox="0 0 %d %d" role="img" aria-label="%s: %s">%s</svg>') % (
+        *PANEL, name, said, Markup(text))}

@@ -43,6 +43,23 @@ addEventListener("load", () => {
   const scale = node => node.ownerSVGElement ? box(node.ownerSVGElement).reduce((drawn, meant) => drawn / meant) : 1;
   const texts = all.filter(node => words(node) && !node.matches(".said"));
   const scaled = node => parseFloat(getComputedStyle(node).fontSize) * scale(node);
+  // Names of hosts, wherever they stand, and the lines that each occupies.
+  const hosts = [...new Set([...document.querySelectorAll(".name")].map(node => node.textContent))];
+  const range = document.createRange();
+  const torn = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    for (const host of hosts) {
+      for (let at = walker.currentNode.data.indexOf(host); at >= 0; at = walker.currentNode.data.indexOf(host, at + 1)) {
+        range.setStart(walker.currentNode, at);
+        range.setEnd(walker.currentNode, at + host.length);
+        if (new Set([...range.getClientRects()].map(part => Math.round(part.top))).size > 1) torn.push(host);
+      }
+    }
+  }
+  const boxes = [...document.querySelectorAll(".scroll")].filter(node => node.getClientRects().length)
+    .map(node => ({name: node.getAttribute("aria-label"), wide: node.scrollWidth - node.clientWidth > 2,
+                   said: node.querySelector(".hint").getBoundingClientRect().height > 15}));
   const told = {
     title: document.title,
     width: innerWidth,
@@ -51,6 +68,10 @@ addEventListener("load", () => {
     sticksOut: all.filter(node => !inBox(node) && node.getBoundingClientRect().right > innerWidth + 1).map(name),
     faint: texts.filter(node => contrast(node) < 4.5).map(node => name(node) + " " + contrast(node).toFixed(2)),
     small: texts.filter(node => scaled(node) < 8.5).map(node => name(node) + " " + scaled(node).toFixed(1)),
+    torn: torn,
+    wide: boxes.filter(box => box.wide).map(box => box.name),
+    unsaid: boxes.filter(box => box.wide !== box.said).map(box => box.name),
+    figures: [...document.querySelectorAll(".charts figure")].map(node => node.getBoundingClientRect().width),
     headings: [...document.querySelectorAll("h1, h2")].map(node => node.textContent.trim()),
     background: behind(document.body),
     verdict: {text: document.querySelector(".verdict strong").textContent, bottom: document.querySelector(".verdict").getBoundingClientRect().bottom},

@@ -141,8 +141,8 @@ def test_the_published_list():
 
 def test_the_summary_says_who_what_and_what_to_do():
     text = _report.summary(make("slow_link"), PUBLISHED)
-    assert text.startswith("Verdict: fail. 1 check failed.\nAt fault: link gpu-02, gpu-04: 40.8 GB/s")
-    assert "FAIL bandwidth-cluster: gpu-01, gpu-02, gpu-03, gpu-04\n" in text and "fix: Look at cable" in text
+    assert text.startswith("Verdict: fail. 1 check failed.\nAt fault: link gpu-02, gpu-03: this pair reaches 41.2 GB/s")
+    assert "FAIL bandwidth-cluster: gpu-01, gpu-02, gpu-03, gpu-04\n" in text and "fix: check the path between gpu-02 and gpu-03" in text
 
 
 def test_a_host_that_is_down_is_one_line_not_twenty():
