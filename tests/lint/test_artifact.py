@@ -78,8 +78,14 @@ def test_links_lead_to_files_of_the_artifact(tarball):
         members = {member.name.removeprefix("./"): member for member in opened.getmembers()}
         documents = {name: opened.extractfile(member).read().decode("utf-8") for name, member in members.items() if name.endswith(".md")}
     links = [(name, link) for name, text in documents.items() for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if not re.match("[a-z]+:", link)]
-    assert ("README.md", "docs/modules.md") in links
+    assert ("README.md", "docs/modules.md") in links and ("README.md", "docs/images/report.png") in links
     assert [(name, link) for name, link in links if os.path.normpath(os.path.join(os.path.dirname(name), link)) not in members] == []
+
+
+def test_the_picture_of_a_report_is_small(tarball):
+    with tarfile.open(tarball) as opened:
+        picture = opened.extractfile("docs/images/report.png").read()
+    assert picture.startswith(b"\x89PNG") and 20_000 < len(picture) <= 200_000
 
 
 def test_site_is_found_from_an_empty_folder(installed, tmp_path):
