@@ -1,0 +1,23 @@
+"""What role train reads of other hosts and of the site."""
+
+from __future__ import annotations
+
+import pytest
+from role_variables import role_variable
+
+HOSTS = {"a": {"cluster_host": {"gpus": 8}}, "b": {"cluster_host": {}}, "c": {"cluster_host": {"gpus": 3}}, "d": {}}
+
+
+@pytest.mark.parametrize("names, gpus", [("abcd", {"a": 8, "b": 0, "d": 0}), ("c", {}), ("", {})])
+def test_gpus_of_the_hosts_in_the_play(names, gpus):
+    """A host without facts has none that a job could use."""
+    members = [{"name": name, "in_play": name != "c"} for name in names]
+    assert role_variable("train", "__train_gpus", cluster_members=members, hostvars=HOSTS) == gpus
+
+
+@pytest.mark.parametrize("site, proxies", [
+    ({}, {}), ({"http_proxy": "http://p:1"}, {"http_proxy": "http://p:1"}), ({"no_proxy": ["a", "b"]}, {"no_proxy": "a,b"}),
+    ({"http_proxy": "", "https_proxy": "https://p:1", "no_proxy": []}, {"https_proxy": "https://p:1"}),
+])
+def test_proxies_for_the_download(site, proxies):
+    assert role_variable("train", "__train_proxies", **{"package_sources_" + name: value for name, value in site.items()}) == proxies
