@@ -42,13 +42,14 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("answers", "head", "network", "fabric_network"))
+    _VALID_ARGS = frozenset(("answers", "registered", "head", "network", "fabric_network"))
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
         dummy, args = self.validate_argument_spec(
             {
-                "answers": {"type": "list", "elements": "dict", "required": True},
+                "answers": {"type": "list", "elements": "dict", "default": []},
+                "registered": {"type": "str", "default": ""},
                 "head": {"type": "str", "required": True},
                 "network": {"type": "str", "default": ""},
                 "fabric_network": {"type": "str", "default": ""},
@@ -57,15 +58,18 @@ class ActionModule(ActionBase):
         hostvars = task_vars["hostvars"]
         cluster = list(task_vars["groups"]["cluster"])
         in_play = set(task_vars["ansible_play_hosts"])
+        answers = list(args["answers"])
+        if args["registered"]:
+            answers += [dict(hostvars[name].get(args["registered"]) or {}, item=name) for name in task_vars["ansible_play_hosts_all"]]
         # The hosts that train: all of them without a group gpu.
         training = task_vars["groups"].get("gpu") or cluster
         hosts = {
             answer["item"]: {key: value for key, value in answer.items() if key not in NOT_THE_ANSWER and not key.startswith("_ansible")}
-            for answer in args["answers"]
+            for answer in answers
             if "interfaces" in answer
         }
 
-        errors = {answer["item"]: " ".join(str(answer.get("msg", "")).split()) for answer in args["answers"]}
+        errors = {answer["item"]: " ".join(str(answer.get("msg", "")).split()) for answer in answers}
 
         def inventory_address(name):
             return str(hostvars[name].get("ansible_host", name))

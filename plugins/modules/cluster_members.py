@@ -21,7 +21,12 @@ options:
     description: Results of M(trainyard.gpu.host_info), each with the host's inventory name in C(item). A host without a result counts as not reachable.
     type: list
     elements: dict
-    required: true
+    default: []
+  registered:
+    description: Name of the variable in which each host of the play has registered its result of M(trainyard.gpu.host_info). They are added to O(answers).
+    type: str
+    default: ''
+    version_added: "0.3.0"
   head:
     description: Inventory name of the head. Its network is the cluster network if O(network) is empty.
     type: str
@@ -61,6 +66,17 @@ EXAMPLES = r"""
   trainyard.gpu.cluster_members:
     head: "{{ groups['cluster'] | first }}"
     answers: "{{ gathered.results }}"
+  run_once: true
+  register: computed
+
+- name: Gather the facts of the hosts in the play
+  trainyard.gpu.host_info:
+  register: asked
+
+- name: Compute the cluster from the results of the hosts in the play
+  trainyard.gpu.cluster_members:
+    head: "{{ groups['cluster'] | first }}"
+    registered: asked
   run_once: true
   register: computed
 """

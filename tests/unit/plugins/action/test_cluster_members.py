@@ -20,7 +20,8 @@ def an_answer(name, *interfaces, gpus=0):
 
 
 def work_out(answers, hostvars, head="a", groups=(), **arguments):
-    task_vars = {"hostvars": hostvars, "groups": dict({"cluster": list(hostvars)}, **dict(groups)), "ansible_play_hosts": list(hostvars)}
+    task_vars = {"hostvars": hostvars, "groups": dict({"cluster": list(hostvars)}, **dict(groups)), "ansible_play_hosts": list(hostvars),
+                 "ansible_play_hosts_all": list(hostvars)}
     task = SimpleNamespace(args=dict({"head": head, "answers": answers}, **arguments), async_val=False, check_mode=True, diff=False,
                            action="trainyard.gpu.cluster_members", collections=[], environment=[])
     connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
@@ -105,3 +106,16 @@ def test_the_only_network_that_all_share_where_the_head_s_is_not():
     told = work_out(answers, hostvars)
     assert (told["network"], [member["address"] for member in told["members"]]) == ("10.1.0.0/24", ["10.1.0.10", "10.1.0.11"])
     assert work_out(answers, hostvars, network="203.0.113.0/24")["network"] == "203.0.113.0/24"
+
+
+def test_results_that_the_hosts_of_the_play_have_registered():
+    """Beside the answers of hosts outside the play. A host that has dropped out has registered nothing, or why."""
+    first, second = (an_answer(name, an_interface("eth0", "10.0.0.1%d" % number)) for number, name in enumerate("ab"))
+    hostvars = {"a": {"ansible_host": "10.0.0.10"}, "b": {"ansible_host": "10.0.0.11", "asked": {key: second[key] for key in second if key != "item"}},
+                "c": {"ansible_host": "10.0.0.12"}, "d": {"ansible_host": "10.0.0.13", "asked": {"unreachable": True, "msg": "Failed to\nconnect"}}}
+    told = work_out([first], hostvars, registered="asked")
+    assert [(member["name"], member["address"], member["reachable"], member["error"]) for member in told["members"]] == [
+        ("a", "10.0.0.10", True, ""), ("b", "10.0.0.11", True, ""), ("c", "10.0.0.12", False, "no answer"),
+        ("d", "10.0.0.13", False, "Failed to connect")]
+    assert told["hosts"]["b"] == {key: second[key] for key in second if key != "item"}
+    assert [member["reachable"] for member in work_out([first], hostvars)["members"]] == [True, False, False, False]
