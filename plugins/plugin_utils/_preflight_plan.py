@@ -1,0 +1,75 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a host is asked before anything changes: names to resolve, connections to try, accounts to look up. Pure functions."""
+
+from __future__ import annotations
+
+import re
+
+NFS_PORT = 2049
+_PORT_OPTION = re.compile(r"port=[0-9]+$")
+# An address or a network. The server resolves every other client.
+_ADDRESS = re.compile(r"([0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*)(/[0-9]+)?$")
+
+
+def to_peers(members, host, port):
+    """Connections to the cluster's other reachable hosts, on the cluster network and, from the host's own address, on the fabric network.
+
+    An unreachable member is a finding already, and no other host needs to wait for it. The source is given because routes could use another network.
+    """
+    own = next((member["fabric_address"] for member in members if member["name"] == host), "")
+    targets = []
+    for peer in members:
+        if peer["name"] == host or not peer["address"] or not peer["reachable"]:
+            continue
+        targets.append({"name": peer["name"], "address": peer["address"], "port": int(port)})
+        if peer["fabric_address"] not in ("", peer["address"]) and own:
+            targets.append({"name": peer["name"], "address": peer["fabric_address"], "port": int(port), "source": own})
+    return targets
+
+
+def to_nfs_servers(mounts, options, members, host, storage):
+    """Connections to the NFS servers, except to the storage host, which may not be a server yet, and to the host itself."""
+    targets = []
+    for mount in mounts:
+        server = mount["server"]
+        # An inventory name has priority over an address.
+        member = next((each for key in ("name", "address") for each in members if each[key] == server), {})
+        if member.get("name", "") in (storage, host):
+            continue
+        ports = [str(option).replace("port=", "") for option in mount.get("options") or options if _PORT_OPTION.match(str(option))]
+        targets.append({"name": "NFS server %s" % server, "address": member.get("address", server), "port": int(ports[0]) if ports else NFS_PORT})
+    return targets
+
+
+def nfs_client_names(clients, exports):
+    """Clients given by name: exportfs ignores names that the server cannot resolve."""
+    those = list(clients)
+    for export in exports:
+        of_export = export.get("clients") or []
+        those += [of_export] if isinstance(of_export, str) else of_export
+    # Case does not matter in a host name.
+    names = {}
+    for client in those:
+        if not _ADDRESS.match(str(client)):
+            names.setdefault(str(client).lower(), client)
+    return list(names.values())
+
+
+def gids(users, groups):
+    """Number of each group. Users without groups get a group of the same name and number."""
+    numbers = {user["name"]: user["uid"] for user in users if not user.get("groups")}
+    return dict(numbers, **{group["name"]: group["gid"] for group in groups})
+
+
+def preflight_plan(members, host, port, storage, mounts=(), options=(), clients=(), exports=(), users=(), groups=()):
+    """Return C(names) to resolve, C(connect), connections to try, and C(groups), the number of each group to look up."""
+    connect = []
+    for target in to_peers(members, host, port) + to_nfs_servers(mounts, options, members, host, storage):
+        if target not in connect:
+            connect.append(target)
+    names = [member["name"] for member in members if member["name"] != host and member["address"]]
+    return {"names": names + (nfs_client_names(clients, exports) if host == storage else []), "connect": connect, "groups": gids(users, groups)}
