@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 A, B = HOSTS = ("preflight-a", "preflight-b")
 FINDING = re.compile(r"^\s*(BLOCK|WARN) ([\w-]+): (.+)$", re.MULTILINE)
@@ -66,19 +68,33 @@ def test_all_problems_of_all_hosts_come_in_one_message():
     })
 
 
+# The finding is a rule of its own: address-missing in tests/unit/plugins/action/test_judge_hosts.py.
+@pytest.mark.acceptance
 def test_a_network_that_no_host_is_in():
     run = preflight(cluster_network="10.9.8.0/24")
     assert (run.code, run.findings) == (2, {("BLOCK", "address-missing", A), ("BLOCK", "address-missing", B)})
 
 
-def test_a_fabric_network():
-    """A second network of both hosts on the same wire: it is not known to be faster, so it must be configured."""
+@contextmanager
+def second_network():
+    """Of both hosts on the same wire: it is not known to be faster, so it must be configured."""
     addresses = [broken(host, "ip address add 10.77.0.%d/24 dev eth0" % number, "ip address delete 10.77.0.%d/24 dev eth0" % number)
                  for number, host in ((101, A), (102, B))]
     with addresses[0], addresses[1]:
+        yield
+
+
+# Which network is chosen is a pure function: tests/unit/plugins/module_utils/test__cluster.py.
+@pytest.mark.acceptance
+def test_a_second_network_that_may_be_slower():
+    with second_network():
         run = preflight()
-        assert (run.code, run.findings) == (0, set())
-        assert re.search(r"Fabric network: 172\.30\.90\.0/24: the fastest network is unknown \(.*10\.77\.0\.0/24", run.text)
+    assert (run.code, run.findings) == (0, set())
+    assert re.search(r"Fabric network: 172\.30\.90\.0/24: the fastest network is unknown \(.*10\.77\.0\.0/24", run.text)
+
+
+def test_a_fabric_network():
+    with second_network():
         run = preflight(cluster_fabric_network="10.77.0.0/24")
         assert (run.code, run.findings) == (0, set()) and "Fabric network" not in run.text
         # A firewall that allows the cluster network.
@@ -106,22 +122,35 @@ def test_port_that_someone_else_holds():
         on(B, "systemctl stop taken")
 
 
-def test_daemon_json_that_docker_can_not_read():
+DAEMON_JSON = "/etc/docker/daemon.json"
+
+
+# The others of these are refused by the same function: tests/unit/plugins/module_utils/test__daemon_check.py.
+@pytest.mark.parametrize("content, found", [
+    ('{"log-leve": "warn"}', "don't match any configuration option: log-leve"),
+    pytest.param('{"debug": "yes"}', "cannot unmarshal string into Go struct field Config.debug of type bool", marks=pytest.mark.acceptance),
+    pytest.param('{"log-level": "loud"}', "unable to parse logging level: loud", marks=pytest.mark.acceptance),
+    pytest.param('{"bip": "x"}', "bip: 'x' is not an address", marks=pytest.mark.acceptance),
+    pytest.param('{"debug": true,\n}', "line 2, column 1", marks=pytest.mark.acceptance),
+    pytest.param("", "the file is empty", marks=pytest.mark.acceptance),
+    ('{"hosts": ["fd://"]}', "both as a flag and in the configuration file: hosts"),
+], ids=["unknown option", "kind of value", "value", "address", "syntax", "empty", "option of the unit"])
+def test_daemon_json_that_docker_can_not_read(content, found):
     """No option is requested, and the engine keeps running. The installed dockerd reports the error."""
-    config = "/etc/docker/daemon.json"
     pid = on(B, "pidof dockerd")
-    for content, found in (('{"log-leve": "warn"}', "don't match any configuration option: log-leve"),
-                           ('{"debug": "yes"}', "cannot unmarshal string into Go struct field Config.debug of type bool"),
-                           ('{"log-level": "loud"}', "unable to parse logging level: loud"), ('{"bip": "x"}', "bip: 'x' is not an address"),
-                           ('{"debug": true,\n}', "line 2, column 1"), ("", "the file is empty"), ('{"hosts": ["fd://"]}', "both as a flag and in the configuration file: hosts")):
-        with broken(B, "mkdir -p /etc/docker; cat > %s <<'EOF'\n%s\nEOF" % (config, content), "rm " + config):
-            run = preflight()
-        assert (run.code, run.findings) == (2, {("BLOCK", "docker-config", B)})
-        assert found in run.text
-    with broken(B, "echo '{\"debug\": true, \"log-driver\": \"nope\"}' > " + config, "rm " + config):
+    with broken(B, "mkdir -p /etc/docker; cat > %s <<'EOF'\n%s\nEOF" % (DAEMON_JSON, content), "rm " + DAEMON_JSON):
+        run = preflight()
+    assert (run.code, run.findings) == (2, {("BLOCK", "docker-config", B)})
+    assert found in run.text
+    assert on(B, "pidof dockerd") == pid
+
+
+def test_daemon_json_that_docker_reads():
+    pid = on(B, "pidof dockerd")
+    with broken(B, "mkdir -p /etc/docker; echo '{\"debug\": true, \"log-driver\": \"nope\"}' > " + DAEMON_JSON, "rm " + DAEMON_JSON):
         run = preflight()
         assert (run.code, run.findings) == (0, {("WARN", "docker-config", B)}) and "'nope' is not a log driver of Docker" in run.text
-    with broken(B, "echo '{\"debug\": true}' > " + config, "rm " + config):
+    with broken(B, "echo '{\"debug\": true}' > " + DAEMON_JSON, "rm " + DAEMON_JSON):
         assert preflight().code == 0
     assert on(B, "pidof dockerd") == pid
 
