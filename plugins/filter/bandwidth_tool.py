@@ -14,8 +14,9 @@ def bandwidth_tool(image, asked, gpus, on_host=False, frameworks=None, problems=
     return _bandwidth_tool.choose(asked, gpus, image, on_host, frameworks, problems)
 
 
-def bandwidth_of_nccl_tests(together, alone, facts, after, gpus, plan, image=()):
-    return _bandwidth_tool.of_nccl_tests(alone, together, facts, after, gpus, plan, image)
+def bandwidth_of_nccl_tests(together, alone, before, after, gpus, plan, image=()):
+    told = _bandwidth_tool.told_by_tasks(alone, before, after)
+    return _bandwidth_tool.of_nccl_tests(told["alone"], together, told["facts"], told["after"], gpus, plan, image)
 
 
 def bandwidth_with_search(found, job, tail=()):

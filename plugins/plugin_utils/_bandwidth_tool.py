@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import json
+
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 
-__all__ = ["TOOLS", "choose", "of_nccl_tests", "reason", "reduced_bytes", "with_search"]
+__all__ = ["TOOLS", "choose", "of_nccl_tests", "reason", "reduced_bytes", "told_by_tasks", "with_search"]
 
 #: Best first. The first measures only NCCL, the second finds suspects, the third is in every image for horovodrun.
 TOOLS = ("all_reduce_perf", "torch", "horovod")
@@ -129,6 +131,16 @@ def _watched(told, seen, gpus):
             watched["errors"][host] = error if told.get("complete") else NO_END
     watched["reduced_bytes"] = list(reduced_bytes(told["rows"], told["command"])) if told.get("complete") else [0, 0]
     return watched
+
+
+def told_by_tasks(alone, before, after):
+    """Results of tasks by host as P(of_nccl_tests) takes them: of module nccl_all_reduce, and of files/host_watch.py before and after the run of all hosts."""
+    return {
+        # A skipped task has no result.
+        "alone": {host: result for host, result in alone.items() if "passed" in result},
+        "facts": {host: json.loads(result["stdout"]) for host, result in before.items()},
+        "after": {host: json.loads(result["stdout"]) for host, result in after.items() if result.get("rc", 1) == 0},
+    }
 
 
 def of_nccl_tests(alone, together, facts, after, gpus, plan, image=()):

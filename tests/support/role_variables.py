@@ -6,7 +6,8 @@ from pathlib import Path
 
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
+from ansible.template import Templar
+from trusted import trust_as_template
 
 ROLES = Path(__file__).resolve().parents[2] / "roles"
 

@@ -269,3 +269,15 @@ def test_connections_of_a_run_that_did_not_come_to_its_end(log):
     text = "a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n" + log[:log.index("# Out of bounds values")]
     checks = verdicts(answer({}, told(text)))
     assert checks["nccl-transport", "a, b"]["verdict"] == "fail" and checks["fabric-counters", "a"]["verdict"] == "skipped"
+
+
+def test_results_of_the_tasks_of_each_host():
+    """As Ansible registers them."""
+    alone = {"a": {"passed": True, "rows": []}, "b": {"skipped": True}}
+    before = {host: {"rc": 0, "stdout": '{"counters": [1, 2]}'} for host in "ab"}
+    after = {"a": {"rc": 0, "stdout": '{"peaks": []}'}, "b": {"rc": 1, "stdout": ""}, "c": {}}
+    assert _bandwidth_tool.told_by_tasks(alone, before, after) == {
+        "alone": {"a": alone["a"]}, "facts": {"a": {"counters": [1, 2]}, "b": {"counters": [1, 2]}}, "after": {"a": {"peaks": []}}}
+    # Without the facts of a host nothing can be judged.
+    with pytest.raises(ValueError):
+        _bandwidth_tool.told_by_tasks({}, {"a": {"rc": 1, "stdout": ""}}, {})

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar
-from trusted import trust_as_template
+from role_variables import role_variable
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
 
@@ -58,21 +56,10 @@ def test_every_rule_is_in_the_readme():
     assert [rule["id"] for rule in load("rules.yml")["host_rules"] if "`%s`" % rule["id"] not in readme] == []
 
 
-def trusted(value):
-    """Templates wherever in it they are."""
-    if isinstance(value, str):
-        return trust_as_template(value)
-    if isinstance(value, dict):
-        return {key: trusted(inner) for key, inner in value.items()}
-    return [trusted(inner) for inner in value] if isinstance(value, list) else value
-
-
 def decided(name, **given):
-    variables = trusted(yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8")))
-    variables.update({"inventory_hostname": "a", "ansible_play_hosts": ["a", "b"], "ansible_play_hosts_all": ["a", "b"], "hostvars": {"a": {}, "b": {}},
-                      "cluster_head": "a", "cluster_share_path": "/data1/share", "training_container_name": "trainyard-training", "verify_checks": []})
-    variables.update(given)
-    return Templar(DataLoader(), variables).template(variables["__verify_" + name])
+    variables = {"inventory_hostname": "a", "ansible_play_hosts": ["a", "b"], "ansible_play_hosts_all": ["a", "b"], "hostvars": {"a": {}, "b": {}},
+                 "cluster_head": "a", "cluster_share_path": "/data1/share", "training_container_name": "trainyard-training", "verify_checks": []}
+    return role_variable("verify", "__verify_" + name, **dict(variables, **given))
 
 
 OF_JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters", "nccl-transport"]
@@ -133,7 +120,8 @@ def test_checks_of_the_job():
 
 def test_gpus_of_the_container():
     hosts = {"a": {"__verify_container_gpus": {"gpu_count": 8}}, "b": {"__verify_container_gpus": {"skipped": True}}, "c": {}}
-    assert decided("bandwidth_gpus", hostvars=hosts, __verify_bandwidth_names=["a", "b", "c"]) == {"a": 8, "b": 0, "c": 0}
+    members = [{"name": name, "in_play": True, "slots": 1} for name in "abc"]
+    assert decided("bandwidth_gpus", hostvars=hosts, cluster_members=members) == {"a": 8, "b": 0, "c": 0}
 
 
 def a_check(check_id, host="a", verdict="fail"):
@@ -167,7 +155,9 @@ def test_every_check_that_a_log_belongs_to_is_published():
 def test_tails_of_the_logs_that_could_be_read():
     read = {"rc": 0, "stdout": "bind: Address already in use", "item": {"host": "a", "name": "kernel", "argv": []}}
     hosts = {"a": {"__verify_log": {"results": [read, dict(read, rc=1), dict(read, stdout="  "), {"failed": True, "item": read["item"]}]}}, "b": {}}
-    assert decided("log_tails", hostvars=hosts) == [{"host": "a", "name": "kernel", "tail": "bind: Address already in use"}]
+    for its in hosts.values():
+        its["cluster_host"] = {"kernel": "6.1.0"}
+    assert decided("evidence", hostvars=hosts, cluster_members=[])["logs"] == [{"host": "a", "name": "kernel", "tail": "bind: Address already in use"}]
 
 
 @pytest.mark.parametrize("given, said", [

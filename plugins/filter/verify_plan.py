@@ -1,0 +1,31 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _verify_plan
+
+
+def verify_plan(variables, members):
+    return _verify_plan.measured(members, variables)
+
+
+def verify_evidence(variables, members, checked, answering):
+    return {"hosts": _verify_plan.checked(members, checked, variables), "versions": _verify_plan.versions(answering, variables),
+            "logs": _verify_plan.tails(answering, variables)}
+
+
+def verify_logs(checks, host, sources, job_log, job_checks=()):
+    return _verify_plan.logs(checks, host, sources, job_checks, job_log)
+
+
+def verify_unmeasured(required, of_jobs, hosts, can_start=True, is_asked=True, has_tool=True, has_process_sets=True, needs_horovod=True):
+    return _verify_plan.unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_process_sets, needs_horovod)
+
+
+class FilterModule:
+    """Filters for the decisions of role verify."""
+
+    def filters(self):
+        return {"verify_plan": verify_plan, "verify_evidence": verify_evidence, "verify_logs": verify_logs, "verify_unmeasured": verify_unmeasured}

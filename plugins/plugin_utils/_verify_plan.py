@@ -1,0 +1,102 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which hosts verify measures, what it reports of each, which logs it reads, and which checks a run cannot make. Pure functions.
+
+C(variables) has the variables of every host by host name. It may be Ansible's C(hostvars), which evaluates a variable when it is read. So only the needed
+variables are read, and each host is looked up once.
+"""
+
+from __future__ import annotations
+
+#: Ranks of a host without GPUs that is measured alone.
+RANKS_ALONE = 2
+
+
+def measured(members, variables):
+    """Return C(hosts) of the measuring job with their slots, and C(gpus), the number of GPUs in the training container of each."""
+    hosts, gpus = [], {}
+    for member in members:
+        if not member["in_play"] or not member["slots"]:
+            continue
+        its, name = variables[member["name"]], member["name"]
+        has_gpus = (its.get("cluster_host") or {}).get("gpus")
+        hosts.append({"name": name, "slots": member["slots"] if has_gpus else RANKS_ALONE})
+        gpus[name] = (its.get("__verify_container_gpus") or {}).get("gpu_count", 0)
+    return {"hosts": hosts, "gpus": gpus}
+
+
+def checked(members, names, variables):
+    """The members among C(names), with the hardware that determines which checks apply."""
+    hosts = []
+    for member in members:
+        if member["name"] in names:
+            its = variables[member["name"]]
+            hosts.append(dict(member, gpus=(its.get("cluster_host") or {}).get("nvidia_devices", 0),
+                              rdma_devices=len((its.get("__verify_infiniband") or {}).get("devices", []))))
+    return hosts
+
+
+def versions(names, variables):
+    """Installed versions by host. What is not installed is left out."""
+    found = {}
+    for name in names:
+        its = variables[name]
+        stack = its.get("__verify_stack") or {}
+        those = {
+            "kernel": its["cluster_host"]["kernel"],
+            "driver": (its.get("__verify_gpus") or {}).get("driver_version"),
+            "cuda": (stack.get("nvcc") or {}).get("version"),
+            "nccl": ((stack.get("packages") or {}).get("libnccl2") or {}).get("version"),
+            "toolkit": stack.get("container_toolkit"),
+            "docker": stack.get("docker"),
+            "image": its.get("training_image_name"),
+            "image_nccl": its.get("training_image_nccl"),
+            "horovod": (its.get("__verify_horovod") or {}).get("version"),
+        }
+        found[name] = {key: version for key, version in those.items() if version}
+    return found
+
+
+def tails(names, variables):
+    """The last lines of each log that a host has read."""
+    found = []
+    for name in names:
+        for read in (variables[name].get("__verify_log") or {}).get("results", []):
+            if read.get("rc", 1) == 0 and read["stdout"].strip():
+                found.append({"host": read["item"]["host"], "name": read["item"]["name"], "tail": read["stdout"]})
+    return found
+
+
+def job_failed(checks):
+    """Whether the checks of the measuring job give a reason to read its log. A job that measured nothing has failed, but a host without GPUs has not."""
+    return any(check["verdict"] == "fail" or check["verdict"] == "skipped" and check["id"].startswith("bandwidth-") for check in checks)
+
+
+def logs(checks, host, sources, job_checks, job_log):
+    """Logs that may explain the failed checks of a host. C(job_checks) are for the one host that reads the job's log."""
+    failed = {check["id"] for check in checks if check["verdict"] == "fail" and host in check["host"].split(", ")}
+    found = [{"host": host, "name": source["name"], "argv": source["argv"]} for source in sources if failed.intersection(source["checks"])]
+    return found + ([job_log] if job_failed(job_checks) else [])
+
+
+def unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_process_sets, needs_horovod):
+    """IDs of checks that cannot be required in this run.
+
+    A check stays required if a fault of the cluster prevents it, or if C(required) names it and the job is only switched off.
+    """
+    def unless_required(*those):
+        return [check_id for check_id in those if check_id not in required]
+
+    left_out = list(of_jobs) if not can_start else [] if is_asked else unless_required(*of_jobs)
+    if hosts == 1:
+        left_out += ["bandwidth-cluster", "fabric-counters"]
+    if not has_tool:
+        left_out += unless_required("bandwidth-host", "bandwidth-cluster")
+    if not has_process_sets:
+        left_out += unless_required("bandwidth-host")
+    if not needs_horovod:
+        left_out += unless_required("horovod-build")
+    return left_out

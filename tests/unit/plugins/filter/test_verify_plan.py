@@ -1,0 +1,128 @@
+"""What verify decides from the variables of all hosts: who is measured, what is reported, which logs are read, what cannot be required."""
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.filter.verify_plan import FilterModule
+
+FILTERS = FilterModule().filters()
+
+
+def member(name, slots=8, in_play=True):
+    return {"name": name, "slots": slots, "in_play": in_play, "address": "10.0.0.1"}
+
+
+class Hosts(dict):
+    """As Ansible's hostvars: what is read of a host is noted."""
+
+    def __init__(self, hosts):
+        super().__init__({name: Variables(variables) for name, variables in hosts.items()})
+        self.lookups = []
+
+    def __getitem__(self, name):
+        self.lookups.append(name)
+        return super().__getitem__(name)
+
+
+class Variables(dict):
+    def __init__(self, variables):
+        super().__init__(variables)
+        self.read = set()
+
+    def __getitem__(self, key):
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        self.read.add(key)
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("variables, slots, gpus", [
+    ({"cluster_host": {"gpus": 8}, "__verify_container_gpus": {"gpu_count": 4}}, 8, 4),
+    # Without GPUs there are two ranks, so that they have something to exchange.
+    ({"cluster_host": {"gpus": 0}}, 2, 0), ({"cluster_host": {}}, 2, 0), ({}, 2, 0),
+    # The container was not checked.
+    ({"cluster_host": {"gpus": 8}, "__verify_container_gpus": {"skipped": True}}, 8, 0), ({"cluster_host": {"gpus": 8}}, 8, 0),
+])
+def test_who_is_measured(variables, slots, gpus):
+    assert FILTERS["verify_plan"]({"a": variables}, [member("a")]) == {"hosts": [{"name": "a", "slots": slots}], "gpus": {"a": gpus}}
+
+
+def test_hosts_without_slots_and_outside_the_play_are_not_measured():
+    hosts = Hosts({name: {"other": 1} for name in "abc"})
+    assert FILTERS["verify_plan"](hosts, [member("a", slots=0), member("b"), member("c", in_play=False)]) == {
+        "hosts": [{"name": "b", "slots": 2}], "gpus": {"b": 0}}
+    # Ansible computes all variables of a host at each look-up, and evaluates one when it is read.
+    assert hosts.lookups == ["b"] and "other" not in dict.__getitem__(hosts, "b").read
+
+
+FULL = {"cluster_host": {"kernel": "6.1.0", "nvidia_devices": 8}, "__verify_infiniband": {"devices": [{}, {}]}, "__verify_gpus": {"driver_version": "570.1"},
+        "__verify_stack": {"nvcc": {"version": "12.4"}, "packages": {"libnccl2": {"version": "2.21"}}, "container_toolkit": "1.17", "docker": "26.1"},
+        "training_image_name": "trainyard/training:1", "training_image_nccl": "2.22", "__verify_horovod": {"version": "0.28.1"}}
+
+
+@pytest.mark.parametrize("variables, versions, gpus, rdma_devices", [
+    (FULL, {"kernel": "6.1.0", "driver": "570.1", "cuda": "12.4", "nccl": "2.21", "toolkit": "1.17", "docker": "26.1", "image": "trainyard/training:1",
+            "image_nccl": "2.22", "horovod": "0.28.1"}, 8, 2),
+    ({"cluster_host": {"kernel": "6.1.0"}}, {"kernel": "6.1.0"}, 0, 0),
+    # Tasks that were skipped or failed, and what is not installed.
+    ({"cluster_host": {"kernel": "6.1.0"}, "__verify_infiniband": {"skipped": True}, "__verify_gpus": {"driver_version": None}, "__verify_stack": {"failed": True},
+      "training_image_nccl": "", "__verify_horovod": {"skipped": True}}, {"kernel": "6.1.0"}, 0, 0),
+    ({"cluster_host": {"kernel": "6.1.0"}, "__verify_stack": {"nvcc": None, "packages": {}, "container_toolkit": "", "docker": None}}, {"kernel": "6.1.0"}, 0, 0),
+])
+def test_evidence_of_a_host(variables, versions, gpus, rdma_devices):
+    found = FILTERS["verify_evidence"]({"a": variables}, [member("a"), member("b")], ["a"], ["a"])
+    assert found == {"hosts": [dict(member("a"), gpus=gpus, rdma_devices=rdma_devices)], "versions": {"a": versions}, "logs": []}
+
+
+def test_a_host_that_has_dropped_out_is_in_the_report_without_versions():
+    found = FILTERS["verify_evidence"]({"a": FULL, "b": {}}, [member("a"), member("b")], ["a", "b"], ["a"])
+    assert [(host["name"], host["gpus"]) for host in found["hosts"]] == [("a", 8), ("b", 0)] and list(found["versions"]) == ["a"]
+
+
+def test_tails_of_logs():
+    item = {"host": "a", "name": "kernel", "argv": []}
+    read = {"rc": 0, "stdout": "NVRM: Xid\n", "item": item}
+    results = [read, dict(read, rc=1), dict(read, stdout=" \n"), {"failed": True, "item": item}]
+    hosts = {"a": {"cluster_host": {"kernel": "6"}, "__verify_log": {"results": results}}, "b": {"cluster_host": {"kernel": "6"}, "__verify_log": {"skipped": True}}}
+    assert FILTERS["verify_evidence"](hosts, [], [], ["a", "b"])["logs"] == [{"host": "a", "name": "kernel", "tail": "NVRM: Xid\n"}]
+
+
+SOURCES = [{"name": "container", "checks": ["ssh-mesh", "memlock"], "argv": ["one"]}, {"name": "kernel", "checks": ["gpu-xid", "ssh-mesh"], "argv": ["two"]}]
+JOB = {"host": "head", "name": "bandwidth job", "argv": ["tail"]}
+
+
+def check(check_id, host="a", verdict="fail"):
+    return {"id": check_id, "host": host, "verdict": verdict}
+
+
+@pytest.mark.parametrize("checks, job_checks, logs", [
+    ([], [], []), ([check("gpu-xid", verdict="warn"), check("memlock", "b"), check("memlock", "ab"), check("free-space")], [], []),
+    ([check("memlock")], [], [("a", "container")]), ([check("gpu-xid", "b, a")], [], [("a", "kernel")]),
+    ([check("ssh-mesh"), check("memlock")], [], [("a", "container"), ("a", "kernel")]),
+    # The job failed anywhere, or has measured nothing.
+    ([check("memlock")], [check("fabric-counters", "b")], [("a", "container"), ("head", "bandwidth job")]),
+    ([], [check("bandwidth-cluster", "a, b", "skipped")], [("head", "bandwidth job")]),
+    ([], [check("gpus-busy", verdict="skipped"), check("bandwidth-host", verdict="warn")], []),
+])
+def test_logs_to_read(checks, job_checks, logs):
+    assert [(log["host"], log["name"]) for log in FILTERS["verify_logs"](checks, "a", SOURCES, JOB, job_checks)] == logs
+
+
+JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
+
+
+@pytest.mark.parametrize("required, run, left_out", [
+    ([], {}, []),
+    # In check mode or as part of another playbook nothing can be required. What is switched off can.
+    (["gpus-busy"], {"can_start": False, "is_asked": False}, JOBS), (["gpus-busy"], {"is_asked": False}, JOBS[:2]),
+    (["bandwidth-cluster"], {"hosts": 1}, ["bandwidth-cluster", "fabric-counters"]),
+    ([], {"has_tool": False}, JOBS[:2]), (["bandwidth-host"], {"has_tool": False}, ["bandwidth-cluster"]),
+    ([], {"has_process_sets": False}, ["bandwidth-host"]), (["bandwidth-host"], {"has_process_sets": False}, []),
+    ([], {"needs_horovod": False}, ["horovod-build"]), (["horovod-build"], {"needs_horovod": False}, []),
+])
+def test_what_cannot_be_required(required, run, left_out):
+    assert FILTERS["verify_unmeasured"](required, JOBS, **dict({"hosts": 2}, **run)) == left_out
+    assert JOBS == ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
