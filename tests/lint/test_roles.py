@@ -22,6 +22,11 @@ IN_SCENARIO_CLUSTER = {"cluster", "train", "verify"}
 IN_SCENARIO_VM = {"nfs_client", "nfs_server"}
 # Those that need what another role brings, whose scenario has it.
 IN_ANOTHER = {"nccl_tests": "nccl"}
+# Of an expression in a role.
+MOST_FILTERS = 5
+CONDITIONS = ("when", "that", "until", "failed_when", "changed_when")
+# A published default, which a site may copy into its inventory.
+PROGRAMS = {("training_image", "training_image_requires")}
 
 pytestmark = pytest.mark.parametrize("role", ROLES)
 
@@ -170,3 +175,25 @@ def test_is_exercised_by_a_scenario(role):
         scenario, named = IN_ANOTHER.get(role, role), "test_*%s.py" % (role if role in IN_ANOTHER else "")
         assert (ROOT / "molecule" / scenario / "molecule.yml").is_file()
         assert list((ROOT / "molecule" / scenario / "tests").glob(named)), "a scenario without a test proves nothing"
+
+
+def test_decisions_are_functions_with_tests(role):
+    """No programs in Jinja: loops, and expressions with more than five filters, are functions of plugins/plugin_utils."""
+    def texts(value, where=()):
+        if isinstance(value, dict):
+            for key, entry in value.items():
+                yield from texts(entry, (*where, str(key)))
+        elif isinstance(value, list):
+            for number, entry in enumerate(value):
+                yield from texts(entry, (*where, str(number)))
+        elif isinstance(value, str):
+            yield where, value
+
+    found = []
+    for path in yaml_files(role) + [ROOT / "roles" / role / "defaults/main.yml"]:
+        for where, text in texts(yaml.safe_load(path.read_text(encoding="utf-8"))):
+            is_expression = "{{" in text or where[-1] in CONDITIONS or where[-2:-1] and where[-2] in CONDITIONS
+            if (is_expression and text.count("|") - 2 * text.count("||") > MOST_FILTERS or re.search(r"\{%-?\s*(?:for|set)\b", text)) \
+                    and (role, where[0]) not in PROGRAMS:
+                found.append("%s: %s" % (path.relative_to(ROOT), "/".join(where)))
+    assert found == []
