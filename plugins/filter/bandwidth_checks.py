@@ -53,11 +53,8 @@ _value:
   elements: dict
 """
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BROKE_OFF
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
-from ansible_collections.trainyard.gpu.plugins.module_utils._watched import fabric_counters, gpus_busy, nccl_transport
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import reason as reason_of
 
 SOURCE = {"gloo": "PyTorch's all-reduce by Gloo", "nccl": "PyTorch's all-reduce by NCCL", "horovod": "Horovod's all-reduce",
           "all_reduce_perf": "all_reduce_perf of nccl-tests"}
@@ -75,11 +72,16 @@ def _required(bound):
 
 def _ended(answer):
     """Whether the job has completed. Until then its note says that it did not."""
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BROKE_OFF
+
     return "runs" in answer and answer.get("note") != BROKE_OFF
 
 
 def _unseen(answer, hosts, tail):
     """Why the ranks were not observed during their work."""
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import reason as reason_of
+
     if not answer.get("runs"):
         return reason_of(tail)
     if any(run["errors"] for run in answer["runs"] if run["id"] == "cluster" or len(hosts) < 2):
@@ -95,6 +97,8 @@ def _source(answer):
 
 def _watched_checks(answer, hosts, tail, gpus, reason):
     """Observations while all hosts worked together. A check that cannot be made gives the reason."""
+    from ansible_collections.trainyard.gpu.plugins.module_utils._watched import fabric_counters, gpus_busy, nccl_transport
+
     watched, name = answer.get("watched") or {}, ", ".join(hosts)
     carrier = answer.get("carrier") or answer.get("collective")
     # Horovod may use another library than NCCL for GPUs.
@@ -136,6 +140,8 @@ def bandwidth_checks(answer, hosts, tail=None, gpus=None, reason=""):
 
 
 def _measured_checks(answer, hosts, tail, gpus, reason):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import reason as reason_of
+
     runs = {run["id"]: run for run in answer.get("runs", [])}
     source = _source(answer)
     blamed = {host: entry["evidence"] for entry in answer.get("blame", []) if entry["kind"] == "host" for host in entry["names"]}

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import ParseError
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 
 
 def gpu_fit(stack, directory, image_cuda="", asked=None, facts_file=""):
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import ParseError
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
+
     try:
         return _compat.gpu_fit(stack, _compat.load_facts(facts_file), directory, image_cuda, asked)
     except ParseError as error:
@@ -17,10 +19,14 @@ def gpu_fit(stack, directory, image_cuda="", asked=None, facts_file=""):
 
 
 def image_fit(base, known=None, source_fixes=(), horovod="", facts_file="", requires=None, packages=()):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
+
     return _compat.image_fit(base, _compat.load_facts(facts_file), known or {}, _compat.own_source_fixes() + list(source_fixes), horovod, requires, packages)
 
 
 def toolkit_version(asked, packages, facts_file=""):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
+
     return _compat.toolkit_version(str(asked), packages, _compat.load_facts(facts_file))
 
 

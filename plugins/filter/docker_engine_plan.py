@@ -155,15 +155,18 @@ _value:
       type: bool
 """
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _docker_engine_plan
-
 
 def docker_engine_plan(found, asked, catalog, system, offered=None, simulated="", leaving="", contents=""):
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _docker_engine_plan
+
     asked = dict(asked, version=str(asked["version"]), minimum_version=str(asked["minimum_version"]))
     return _docker_engine_plan.docker_engine_plan(found, asked, catalog, system, offered, simulated, leaving, contents)
 
 
 def docker_engine_files(files, found, keyring, key_checksum="", in_own_folders=()):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _docker_engine_plan
+
     return _docker_engine_plan.docker_engine_files(files, found, keyring, key_checksum, in_own_folders)
 
 

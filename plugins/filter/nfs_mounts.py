@@ -5,15 +5,19 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.trainyard.gpu.plugins.module_utils._quoting import QuoteError
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _nfs_client_plan
 
 
 def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect=1):
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _nfs_client_plan
+
     return _nfs_client_plan.nfs_mounts(mounts, host, members, options, version, nconnect)
 
 
 def nfs_client_plan(found, mounts, unit, timeout=0, waited=None, now=None):
+    from ansible_collections.trainyard.gpu.plugins.module_utils._quoting import QuoteError
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _nfs_client_plan
+
     try:
         return _nfs_client_plan.nfs_client_plan(found, mounts, unit, timeout, (waited or {}).get("mounts") or [], (now or {}).get("mounts") or [])
     except QuoteError as error:

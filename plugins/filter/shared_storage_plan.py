@@ -4,7 +4,20 @@
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._shared_storage_plan import shared_storage_plan, shared_storage_verdict
+
+def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
+                        require_mount=True, written=None):
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _shared_storage_plan
+
+    return _shared_storage_plan.shared_storage_plan(
+        share, storage, trees, users, groups, mounts, exports, members, host, backend, client, require_mount, written)
+
+
+def shared_storage_verdict(readings, mounts=None):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _shared_storage_plan
+
+    return _shared_storage_plan.shared_storage_verdict(readings, mounts)
 
 
 class FilterModule:

@@ -51,10 +51,11 @@ _value:
       type: str
 """
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import problems
-
 
 def stack_problems(answer, asked=None, driver=""):
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import problems
+
     return problems(answer, asked or {}, driver)
 
 

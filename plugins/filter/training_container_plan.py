@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_plan
-
 
 def training_container_plan(found, asked, host, files):
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_plan
+
     return _container_plan.plan(found, asked, host, files)
 
 
 def training_container_faults(found, name, image):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_plan
+
     return _container_plan.faults(found, name, image)
 
 

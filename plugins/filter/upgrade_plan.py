@@ -61,10 +61,11 @@ _value:
       elements: str
 """
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._upgrade_plan import plan
-
 
 def upgrade_plan(found, noted=None, asked=None, driver="", smi=None):
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._upgrade_plan import plan
+
     return plan(found, noted or {}, asked, driver, smi)
 
 

@@ -103,7 +103,6 @@ _value:
 import functools
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 
 # The defaults of role package_sources.
 CUDA_URL = "https://developer.download.nvidia.com/compute/cuda/repos"
@@ -127,6 +126,9 @@ DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @functools.lru_cache(maxsize=2)
 def facts(more=""):
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
+
     return _compat.Compatibility(_compat.load_facts(more))
 
 
