@@ -43,7 +43,7 @@ WORKS = 0.001
 # Minimum time of one row, and maximum number of iterations between two readings of the clock.
 ROW_SECONDS = 0.25
 BLOCK = 100
-# Time limit of a row, and half of that of all rows of one run. On a slow network the largest messages are skipped.
+# Time limit of a row. The rows of one run together may take twice as long. On a slow network the largest messages are skipped.
 RUN_SECONDS = 5
 # A rank that takes longer to join its group, or hangs in a collective, has failed. Between two of its own steps a rank waits for many steps of others.
 CONNECT_SECONDS = 5

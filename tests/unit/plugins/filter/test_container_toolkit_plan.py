@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import ansible.template
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
+from role_variables import trusted
 
 from ansible_collections.trainyard.gpu.plugins.filter.container_toolkit_plan import FilterModule
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts, toolkit_version
@@ -203,12 +203,6 @@ def test_facts_that_are_not_known_yet():
     assert plan(host(), {})["no_proof_because"] == ""
     # The registered result of a task that was skipped.
     assert plan({"changed": False, "skipped": True}, {})["no_proof_because"] == "the driver is not loaded"
-
-
-def trusted(value):
-    if isinstance(value, dict):
-        return {key: trusted(inner) for key, inner in value.items()}
-    return getattr(ansible.template, "trust_as_template", str)(value) if isinstance(value, str) else value
 
 
 def read(name):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import ansible.template
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
+from role_variables import trusted
 
 from ansible_collections.trainyard.gpu.plugins.filter.docker_engine_plan import FilterModule
 
@@ -274,14 +274,6 @@ def test_a_key_that_the_host_downloads_is_compared_by_its_checksum():
     assert (there["differ"], there["downloads_key"]) == (False, False)
     # The site's own key is one of the files.
     assert not files({KEYRING: "a key"}, {})["downloads_key"]
-
-
-def trusted(value):
-    if isinstance(value, dict):
-        return {key: trusted(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [trusted(inner) for inner in value]
-    return getattr(ansible.template, "trust_as_template", str)(value) if isinstance(value, str) else value
 
 
 def evaluated(expression, **given):

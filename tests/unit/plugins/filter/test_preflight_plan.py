@@ -41,7 +41,7 @@ def test_a_host_that_cannot_be_reached_is_not_connected_to(changes, names, conne
 
 @pytest.mark.parametrize("own, peers, connect", [
     ("10.1.0.10", "10.1.0.11", [ssh(1), ssh(1, "10.1.0", source="10.1.0.10")]),
-    # A host without an address on the fabric is another finding.
+    # A host without an address on the fabric has a finding of its own.
     ("", "10.1.0.11", [ssh(1)]), ("10.1.0.10", "", [ssh(1)]),
     # The fabric network is the cluster network.
     ("10.0.0.10", "10.0.0.11", [ssh(1)]),

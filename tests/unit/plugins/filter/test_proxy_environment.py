@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import ansible.template
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
+from role_variables import trusted
 
 from ansible_collections.trainyard.gpu.plugins.filter.proxy_environment import FilterModule
 
@@ -39,5 +39,4 @@ def test_without_the_other_two():
 @pytest.mark.parametrize("role", ["cuda_toolkit", "nccl", "nccl_tests", "training_image"])
 def test_roles_also_run_without_package_sources(role, given, environment):
     text = yaml.safe_load((ROLES / role / "vars/main.yml").read_text(encoding="utf-8"))["__%s_proxies" % role]
-    trust = getattr(ansible.template, "trust_as_template", str)
-    assert Templar(DataLoader(), {"package_sources_%s_proxy" % name: value for name, value in given.items()}).template(trust(text)) == environment
+    assert Templar(DataLoader(), {"package_sources_%s_proxy" % name: value for name, value in given.items()}).template(trusted(text)) == environment
