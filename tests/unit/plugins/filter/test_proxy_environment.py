@@ -36,7 +36,7 @@ def test_without_the_other_two():
 
 
 @pytest.mark.parametrize("given, environment", ROWS)
-@pytest.mark.parametrize("role", ["cuda_toolkit", "nccl", "nccl_tests", "training_image"])
+@pytest.mark.parametrize("role", ["cuda_toolkit", "nccl", "nccl_tests", "train", "training_image"])
 def test_roles_also_run_without_package_sources(role, given, environment):
     text = yaml.safe_load((ROLES / role / "vars/main.yml").read_text(encoding="utf-8"))["__%s_proxies" % role]
     assert Templar(DataLoader(), {"package_sources_%s_proxy" % name: value for name, value in given.items()}).template(trusted(text)) == environment
