@@ -34,6 +34,11 @@ CAPABILITIES = {
 FREE_GIB = 12
 # systemd, dbus, logind and containerd of each host use inotify instances, and a user (all hosts are root) has few of them.
 INOTIFY_PER_HOST = 10
+# An engine on a machine with a new disk and other work takes 10 to 40 s.
+START_SECONDS = 180
+# dockerd and its containerd write their process numbers here. After a kill -9 the files stay. A later process with the same number then makes
+# dockerd believe that an engine runs already: it ends, or waits for a containerd that does not exist.
+PID_FILES = {"/var/run/docker.pid": "dockerd", "/var/run/docker/containerd/containerd.pid": "containerd"}
 # Names of the processes of virtual hosts.
 VIRTUAL = ("qemu-system", "linux.uml")
 
@@ -185,6 +190,7 @@ class Engine:
             if self.reachable():
                 self._remember(systemd=True)
                 return
+        daemon = None
         self.record.parent.mkdir(parents=True, exist_ok=True)
         if runs_systemd():
             say("starting the Docker engine (systemctl start docker)")
@@ -192,14 +198,23 @@ class Engine:
             run("systemctl", "start", "docker")
         else:
             say(f"starting a Docker engine (no systemd here: dockerd in the background, log {self.log})")
-            with open(self.log, "ab") as log:
+            for file, name in PID_FILES.items():
+                remove_stale_pid(pathlib.Path(file), name)
+            with open(self.log, "wb") as log:
                 daemon = subprocess.Popen(["dockerd"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
             self._remember(pid=daemon.pid)
-        for _ in range(120):
+        for _ in range(2 * START_SECONDS):
             if self.reachable():
                 return
+            if daemon and daemon.poll() is not None:
+                raise LabError(f"dockerd ended with exit code {daemon.returncode}. The end of its log, {self.log}:\n{self._end_of_log()}")
             time.sleep(0.5)
-        raise LabError(f"the Docker engine did not answer within 60 s: see {self.log if not runs_systemd() else 'journalctl -u docker'}")
+        if daemon:
+            raise LabError(f"the Docker engine did not answer within {START_SECONDS} s. The end of its log, {self.log}:\n{self._end_of_log()}")
+        raise LabError(f"the Docker engine did not answer within {START_SECONDS} s: see journalctl -u docker")
+
+    def _end_of_log(self):
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
 
     def _remember(self, **how):
         self.record.parent.mkdir(parents=True, exist_ok=True)
@@ -224,6 +239,16 @@ class Engine:
                 time.sleep(0.5)
         self.record.unlink()
         self.client = None
+
+
+def remove_stale_pid(file, name):
+    """Remove a file with the number of a process that no longer runs under this name."""
+    try:
+        pid = file.read_text().strip()
+    except OSError:
+        return
+    if command_of(pid) != name:
+        file.unlink()
 
 
 def command_of(pid):

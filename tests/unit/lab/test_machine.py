@@ -1,6 +1,12 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import time
+
 import machine
+import pytest
+from process import LabError
 
 DEB822 = """\
 # the mirror of this site
@@ -51,3 +57,66 @@ def test_capabilities_without_sys_resource():
     assert "SYS_ADMIN" in machine.granted("000001fffeffffff")
     assert machine.granted("000001ffffffffff") == sorted(machine.CAPABILITIES)
     assert machine.granted("0000000000000000") == []
+
+
+@pytest.mark.parametrize("text", ["1\n", "999999999", "", "not a number\n"])
+def test_pid_file_of_a_killed_engine_is_removed(tmp_path, text):
+    file = tmp_path / "docker.pid"
+    file.write_text(text)
+    machine.remove_stale_pid(file, "dockerd")
+    assert not file.exists()
+
+
+def test_pid_file_of_a_running_process_stays(tmp_path):
+    sleep = subprocess.Popen(["sleep", "30"])
+    file = tmp_path / "docker.pid"
+    file.write_text(f"{sleep.pid}\n")
+    try:
+        while machine.command_of(sleep.pid) != "sleep":
+            time.sleep(0.01)
+        machine.remove_stale_pid(file, "sleep")
+        assert file.exists()
+    finally:
+        sleep.kill()
+    # A zombie is not running: nobody has waited for it yet.
+    while machine.command_of(sleep.pid):
+        time.sleep(0.01)
+    machine.remove_stale_pid(file, "sleep")
+    assert not file.exists()
+    sleep.wait()
+
+
+def test_pid_file_that_is_absent(tmp_path):
+    machine.remove_stale_pid(tmp_path / "docker.pid", "dockerd")
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """An engine that no client reaches, on a machine without systemd whose dockerd is a script of the test."""
+    engine = machine.Engine(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(machine, "is_root", lambda: True)
+    monkeypatch.setattr(machine, "runs_systemd", lambda: False)
+    monkeypatch.setattr(machine, "PID_FILES", {})
+    monkeypatch.setattr(engine, "_find_client", lambda: None)
+    return engine
+
+
+def dockerd(folder, script):
+    program = folder / "dockerd"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def test_engine_that_ends_is_reported_at_once_with_its_log(engine, tmp_path):
+    dockerd(tmp_path, "echo 'failed to start daemon: iptables not found' >&2; exit 1")
+    with pytest.raises(LabError, match="dockerd ended with exit code 1(.|\n)*iptables not found"):
+        engine.ensure()
+
+
+def test_engine_that_does_not_answer(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "START_SECONDS", 1)
+    dockerd(tmp_path, "echo waiting for containerd; exec sleep 5")
+    with pytest.raises(LabError, match="did not answer within 1 s(.|\n)*waiting for containerd"):
+        engine.ensure()
