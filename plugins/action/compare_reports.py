@@ -38,8 +38,10 @@ class ActionModule(ActionBase):
         except _report.ReportError as error:
             raise AnsibleError(str(error)) from error
         changes = _report.changes(before, after)
-        self._display.display(aligned([("what", "host", before["generated"], after["generated"])]
-                                      + [(entry["what"], entry["host"] or "all", entry["before"], entry["now"]) for entry in changes]))
+        # As on the page, but with the ids of the checks: 64 hosts that were upgraded together are one row for each component.
+        rows = _report_page.grouped_changes(changes, {}, after["hosts"])
+        self._display.display(aligned([("what", "hosts", before["generated"], after["generated"])]
+                                      + [(row["what"], row["hosts"]["text"] or "cluster", row["before"], row["now"]) for row in rows]))
         page = os.path.join(os.path.dirname(paths[1]) if os.path.isfile(paths[1]) else paths[1], "compare.html")
         if not self._task.check_mode:
             try:

@@ -11,7 +11,8 @@ module: compare_reports
 short_description: Compare two reports of verify
 version_added: "0.2.0"
 description:
-  - Prints the differences as one table and writes C(compare.html) beside the later report. Its curves need matplotlib on the controller.
+  - Prints the differences as one table, with one row for all hosts on which a value changed in the same way, and writes C(compare.html) beside the
+    later report. Its curves need matplotlib on the controller.
   - Fails if a report cannot be read, or if the two are of different clusters or hosts. Differences are not a failure.
   - Runs on the controller only and needs no connection. Use it with C(run_once). It changes nothing on the hosts, so it never reports a change.
 options:
@@ -51,7 +52,7 @@ msg:
   returned: success
   type: str
 changes:
-  description: The differences.
+  description: The differences, one for each host.
   returned: success
   type: list
   elements: dict

@@ -215,7 +215,17 @@ def test_compare_takes_the_last_two(three, capsys):
     assert kernels(result) == [("6.1.1", "6.1.2")] and result["changed"] is False and not result.get("failed")
     assert result["page"] == str(three[2] / "compare.html") and "side by side" in (three[2] / "compare.html").read_text(encoding="utf-8")
     table = capsys.readouterr().out
-    assert "what    host   2026-11-23T01:00:00Z  2026-11-23T02:00:00Z\nkernel  lab-a  6.1.1                 6.1.2\n" in table
+    assert "what    hosts  2026-11-23T01:00:00Z  2026-11-23T02:00:00Z\nkernel  lab-a  6.1.1                 6.1.2\n" in table
+
+
+def test_compare_has_one_row_for_hosts_that_changed_alike(three, capsys):
+    for path, version in zip(three[1:], ("550.90", "560.35")):
+        report = json.loads((path / "report.json").read_text(encoding="utf-8"))
+        for components in report["versions"].values():
+            components["driver"] = version
+        (path / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    act(compare_reports, report_dir=str(three[0].parent))
+    assert [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("driver")] == [["driver", "lab-a,", "lab-b", "550.90", "560.35"]]
 
 
 def test_compare_takes_what_is_named(three):
