@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session", autouse=True)
 def molecule_runs(request, tmp_path_factory):
-    """The scenarios that are asked for begin at once: what is judged before them needs one core at most."""
+    """The selected scenarios start at once: the tests before them need one core at most."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         terminal = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", errors="replace", buffering=1)

@@ -18,7 +18,7 @@ FORBIDDEN = {
     "asserts nothing": r"^\s*that: *true\s*$|\bassert True\b",
     "is not finished": r"\b(TODO|FIXME|XXX)\b",
     "skips a test": r"\bmark\.(xfail|skip)|\bpytest\.(xfail|skip|importorskip)\(",  # a pattern: a file that matches fails this test
-    # ansible-core makes sets of them, whose order is another one in every run: texts and checksums would differ. unique, select and reject keep it.
+    # ansible-core makes sets of them, whose order differs in every run: texts and checksums would differ. unique, select and reject keep it.
     "has no order": r"\| *(union|difference|intersect|symmetric_difference)\(",
     # Packages are taken by signature or by checksum. Written apart, so that this line does not find itself.
     "trusts any package source": r"trusted=""yes|allow-un""authenticated|AllowInsecure""Repositories",

@@ -159,7 +159,7 @@ def expressions_of(value, whole=False):
 
 
 def test_numbers_and_truth_values_may_come_as_text(role):
-    """From -e name=value and from INI inventories they do. A module's own option takes «{{ name }}» as it is; an expression has to say what it wants."""
+    """From -e name=value and from INI inventories they do. A module's own option takes '{{ name }}' unchanged; an expression has to convert it."""
     options = load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {})
     names = [name for name, option in options.items() if option["type"] in ("bool", "int", "float")]
     found = []

@@ -150,7 +150,7 @@ def test_good(cluster):
 
 @pytest.fixture(name="replayed", scope="module")
 def fixture_replayed(cluster):
-    """all_reduce_perf in all containers, as nobody has a GPU."""
+    """all_reduce_perf in all containers, because no host has a GPU."""
     def put(host, path, content, mode):
         subprocess.run(["docker", "exec", "-i", host, "docker", "exec", "-i", cluster.container, "sh", "-c", "cat > %s && chmod %s %s" % (path, mode, path)],
                        input=content, text=True, check=True)

@@ -33,7 +33,7 @@ def complaints(text, sequence):
 
 
 def where_it_broke(text, lines=40):
-    """What failed first, and what follows it: whoever reads a report often hasn't the machine with the log."""
+    """What failed first, and what follows it: a reader of the report often does not have the machine with the log."""
     found = text.splitlines()
 
     def numbers(pattern):
@@ -54,7 +54,7 @@ def exceptions_of(scenario, path=Path(__file__).with_name("check_mode_exceptions
 
 
 def check_mode_differences(records, excused):
-    """Tasks that say «changed» in check mode on fresh hosts and not in the run that follows, and the other way round."""
+    """Tasks that say 'changed' in check mode on fresh hosts and not in the run that follows, and the other way round."""
     def changed(check):
         for record in records:
             if record["playbook"] in ("converge.yml", "site.yml", "shared_storage.yml") and record["check"] == check:

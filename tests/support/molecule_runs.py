@@ -60,7 +60,7 @@ class Pace:
 
 
 class MoleculeRuns:
-    """Begins the scenarios that needn't be alone at once, and the others when their result is asked for."""
+    """Starts the scenarios that may run side by side at once, and each of the others when its result is needed."""
 
     def __init__(self, asked, records, acceptance, tell):
         self.records, self.acceptance, self.tell = records, acceptance, tell

@@ -41,7 +41,7 @@ def collections_of(wheel, folder):
 
 
 def newest_collections(folder):
-    """Those of the newest release of package ansible, in a folder that is made anew. Returns their releases."""
+    """Those of the newest release of package ansible, in an empty folder. Returns their releases."""
     shutil.rmtree(folder, ignore_errors=True)
     # pip would look for a release that suits this Python. The collections do not depend on it.
     run(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--ignore-requires-python", "--only-binary", ":all:", "--dest", folder, "ansible")
@@ -52,7 +52,7 @@ def newest_collections(folder):
 
 
 def environment_of(name, python, core, collections):
-    """A virtual environment with a release of ansible-core, made anew. Returns the path of its Python."""
+    """A virtual environment with a release of ansible-core. An older one is replaced. Returns the path of its Python."""
     folder = CACHE / name
     run(python, "-m", "venv", "--clear", folder)
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()

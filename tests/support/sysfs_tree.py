@@ -24,7 +24,7 @@ def write(root, path, text):
 
 
 def mapped(address):
-    """The GID of an IPv4 address: «192.0.2.1» is 0000:...:ffff:c000:0201."""
+    """The GID of an IPv4 address: '192.0.2.1' is 0000:...:ffff:c000:0201."""
     numbers = [int(part) for part in address.split(".")]
     return "0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x" % tuple(numbers)
 

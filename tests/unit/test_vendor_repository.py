@@ -96,7 +96,7 @@ def test_two_of_one_pair_or_none(apt):
     assert ubuntu.plan(*("%s=%s" % entry for entry in pair.items())) == {name: version for name, version in pair.items()}
     assert "libnccl-dev : Depends: libnccl2 (= 2.21.5-1+cuda12.4)" in ubuntu.plan("libnccl2=2.27.7-1+cuda13.0", "libnccl-dev=2.21.5-1+cuda12.4")
     assert "libnccl-dev : Depends: libnccl2 (= 2.21.5-1+cuda12.4)" in ubuntu.plan("libnccl-dev=2.21.5-1+cuda12.4")
-    # Whoever names no version gets the newest CUDA's.
+    # Without a version, the one for the newest CUDA is taken.
     assert ubuntu.plan("libnccl2") == {"libnccl2": "2.27.7-1+cuda13.0"}
 
 

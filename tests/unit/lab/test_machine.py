@@ -78,7 +78,7 @@ def test_pid_file_of_a_running_process_stays(tmp_path):
         assert file.exists()
     finally:
         sleep.kill()
-    # A zombie is not running: nobody has waited for it yet.
+    # A zombie is not running: its parent has not waited for it yet.
     while machine.command_of(sleep.pid):
         time.sleep(0.01)
     machine.remove_stale_pid(file, "sleep")

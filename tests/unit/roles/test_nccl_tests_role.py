@@ -30,7 +30,7 @@ def trusted(value):
 
 
 def decided(*names, **given):
-    """Values of the role's variables, on a host with NCCL's packages. Names of variables are asked for, all else is what the host has."""
+    """Values of the role's variables, on a host with NCCL's packages. The arguments name variables to evaluate; all else is what the host has."""
     asked = {key: given.pop(key) for key in list(given) if key.startswith(("nccl_tests_", "nccl_version"))}
     found = dict({"nvcc": NVCC, "nccl_header": {"/usr/include/nccl.h": "2.21.5"}, "packages": {"libnccl2": {"version": "2.21.5-1+cuda12.4"}}, "open_mpi": [],
                   "files": {}, "record": {}}, **given)

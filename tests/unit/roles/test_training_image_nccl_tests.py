@@ -1,4 +1,4 @@
-"""nccl-tests in the training image: what is asked for goes into the recipe and nothing else does, and what the step of the build makes of an image."""
+"""nccl-tests in the training image: what is requested goes into the recipe and nothing else does, and what the build step makes of an image."""
 
 from __future__ import annotations
 

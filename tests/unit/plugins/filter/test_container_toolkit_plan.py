@@ -61,7 +61,7 @@ def test_all_four_are_requested_at_one_version():
     told = plan(version="1.17.7-1")
     assert told["asked"] == dict.fromkeys(NAMES, "1.17.7-1")
     assert told["packages"] == [name + "=1.17.7-1" for name in NAMES]
-    # A recommendation is not compared with what is installed, and a host without a GPU is asked for nothing.
+    # A recommendation is not compared with what is installed, and nothing is required of a host without a GPU.
     assert plan(recommended=True)["asked"] == plan(is_asked=False)["asked"] == {}
 
 

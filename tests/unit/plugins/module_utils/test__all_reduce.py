@@ -269,7 +269,7 @@ def rank_list(old, new, count=1):
     (rank_list(r"^( +1048576 .*? -1 +)\d", r"\g<1>7"), "damaged_rows"),
     (rank_list(r"^( +1048576 .*) 0$", r"\1 x"), "damaged_rows"),
     (lambda text: text + text[text.index("  1073741824 "):text.index("# Out of")], "damaged_rows"),
-    # A list of ranks below the table's header is another run's.
+    # A list of ranks below the table's header belongs to a different run.
     (rank_list(r"^((?:#  Rank .*\n)+)((?:#.*\n)+)", r"\2\1"), "several_runs"),
     (rank_list(r"\Z", "sophia-gpu-04: Test CUDA failure common.cu:1 'an illegal memory access was encountered'\n"), "gpu_fault"),
     (rank_list(r"\Z", "mpirun noticed that process rank 3 with PID 1 on node b exited on signal 9 (Killed).\n"), "out_of_memory_killed"),

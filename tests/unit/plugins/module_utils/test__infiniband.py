@@ -205,7 +205,7 @@ def test_a_cut_output_is_refused_or_says_what_the_whole_one_does(name, data):
 @given(name=st.sampled_from(sorted(INDEX)), data=st.data())
 @any_input
 def test_lines_that_are_lost_doubled_or_strange(name, data):
-    """Of a value, either it or nothing is said: a value that is another port's would be worse than none."""
+    """A value is right or absent: the value of a different port would be worse than none."""
     lines = read(name).splitlines()
     whole, _remarks = describe(name, read(name))
     place = data.draw(st.integers(0, len(lines) - 1))

@@ -34,7 +34,7 @@ def port(device, link_layer="InfiniBand", sent=0, received=0):
     # Fewer ranks than GPUs, and no word on which.
     (2, [], [0, 0, 97, 96], 2, []),
     (2, [], [97, 0, 0, 0], 1, [1]),
-    # Chosen ones: others that are busy are another job's.
+    # Chosen GPUs: others that are busy belong to a different job.
     (2, ["2", "3"], [97, 96, 98, 0], 1, [3]),
     (2, ["2", "3"], [0, 0, 98, 97], 2, []),
     (1, ["GPU-8932f937"], [0, 97], 1, []),

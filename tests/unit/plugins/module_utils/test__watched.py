@@ -128,7 +128,7 @@ NVLINK = [" via P2P/CUMEM/read", " via P2P/IPC"]
     ([" via NET/Socket/0", " via NET/IB/0"] + NVLINK, [IB], 300, "fail", "NET/IB, NET/Socket, P2P/CUMEM, P2P/IPC"),
     ([" via NET/FastSocket/0"] + NVLINK, [IB], 300, "fail", "NET/FastSocket, P2P/CUMEM, P2P/IPC"),
     ([" via NET/AWS Libfabric/0/GDRDMA"] + NVLINK, [IB], 300, "pass", "NET/AWS Libfabric, P2P/CUMEM, P2P/IPC"),
-    # Not all have RDMA: then sockets are what there is.
+    # Not all have RDMA: then sockets are used.
     ([" via NET/Socket/0"] + NVLINK, [ETHERNET], 300, "pass", "NET/Socket, P2P/CUMEM, P2P/IPC"),
     (NVLINK, [IB], 300, "fail", "P2P/CUMEM, P2P/IPC; none between hosts"),
     # Racks whose NVLink reaches over several hosts.

@@ -204,7 +204,7 @@ def test_no_device_and_no_driver(tree, ask):
     assert (told["available"], told["cause"], told["devices"], told["adapters"]) == (False, "no_devices", [], [])
     tree.adapter("0000:17:00.0", driver="", vendor="0x8086", **{"class": "0x020000"})
     assert ask()["adapters"] == []
-    # An adapter for InfiniBand is one whoever made it.
+    # Every vendor's adapter for InfiniBand counts.
     tree.adapter("0000:18:00.0", driver="", vendor="0x1077")
     tree.adapter("0000:19:00.0", **{"class": "0x020000"})
     told = ask()

@@ -250,7 +250,7 @@ def test_a_record_that_was_cut_is_no_reason_to_forget(host):
 
 
 def test_settings_that_the_site_has_changed_or_added_stay(tmp_path, monkeypatch):
-    """Below /etc, which here is another folder."""
+    """Below /etc, which is a temporary folder here."""
     from ansible_collections.trainyard.gpu.plugins.modules import placed_packages
 
     etc = tmp_path / "etc"

@@ -170,7 +170,7 @@ def test_a_keyring_out_of_a_package_that_is_not_installed(host, gpg, tmp_path):
     assert not host(**asked)["changed"]
     (host.apt / "keyrings/nvidia.gpg").write_bytes(gpg[0]["binary"])
     assert [path.rpartition("/")[2] for path in host(**asked)["changed_paths"]] == ["nvidia.gpg"]
-    # Another checksum is asked for: it is fetched and judged anew.
+    # With a different checksum it is downloaded and checked again.
     told = host(**dict(asked, key_checksums=["sha256:" + "1" * 64]))
     assert told["failed"] and "has the SHA-256 checksum" in told["msg"]
 

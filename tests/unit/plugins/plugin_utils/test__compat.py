@@ -108,7 +108,7 @@ def test_nccl_pair(compat):
     assert compat.nccl_pair("2.21.5", "12.4.1", "ubuntu2204")["version"] == "2.21.5-1+cuda12.4"
     assert compat.nccl_pair("2.21.5-1+cuda12.4", "", "ubuntu2204") == {
         "version": "2.21.5-1+cuda12.4", "known": True, "nearest": ["2.21.5-1+cuda12.4", "2.21.5-1+cuda12.5", "2.20.5-1+cuda12.4"]}
-    # What was asked for exactly stays so, also where nobody has seen it: apt decides.
+    # An exact version stays, even one that no table has: apt decides.
     assert compat.nccl_pair("2.99.1-1+cuda12.4", "", "ubuntu2204")["version"] == "2.99.1-1+cuda12.4"
     assert compat.nccl_pair("2.99.1-1+cuda12.4", "", "ubuntu2204")["known"] is False
     unknown = compat.nccl_pair("2.21.5", "12.6", "ubuntu2204")

@@ -120,7 +120,7 @@ def test_a_table_that_cannot_be_had_is_told():
     (("ubuntu", "20.04"), "11.4", "2.11.4-1+cuda11.4"),
     (("ubuntu", "22.04"), "12.4", "2.25.1-1+cuda12.4"),
     (("ubuntu", "24.04"), "13.0", "2.27.7-1+cuda13.0"),
-    # Nobody has seen one for 12.7: that for 12.6, which all its drivers run.
+    # No build for 12.7 is known: the one for 12.6, which all its drivers run.
     (("ubuntu", "24.04"), "12.7", "2.23.4-1+cuda12.6"),
     # Debian takes the Ubuntu whose C library isn't newer.
     (("debian", "12"), "12.6", "2.23.4-1+cuda12.6"),

@@ -385,9 +385,9 @@ def test_junit_where_warnings_fail():
 
 def test_junit_with_what_xml_cannot_say():
     told = example_reports.lab()
-    told["checks"][0].update(verdict="fail", found="\x00\x1b ]]> <![CDATA[ & \ud800 \ufffe «ü»")
+    told["checks"][0].update(verdict="fail", found="\x00\x1b ]]> <![CDATA[ & \ud800 \ufffe \u00abü\u00bb")
     (failure,) = ElementTree.fromstring(_report.junit(make(**told), PUBLISHED).encode("utf-8")).iter("failure")
-    assert "]]> <![CDATA[ &" in failure.text and "«ü»" in failure.text
+    assert "]]> <![CDATA[ &" in failure.text and "\u00abü\u00bb" in failure.text
 
 
 @pytest.mark.parametrize("suspect", [[], ["lab-b"], ["lab-a", "lab-b"]])

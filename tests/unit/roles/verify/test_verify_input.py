@@ -74,7 +74,7 @@ NO_TOOL = {"__verify_bandwidth_choice": {"tool": "", "problem": "the image has n
     ({}, []), ({"ansible_play_hosts_all": ["a"]}, ["bandwidth-cluster", "fabric-counters"]),
     ({"__verify_is_alone": False, "verify_required": ["bandwidth-cluster"]}, OF_JOBS), ({"ansible_check_mode": True}, OF_JOBS),
     ({"verify_measure_bandwidth": "false"}, OF_JOBS),
-    # Whoever requires it and switches it off is told.
+    # A check that is required and switched off is reported.
     ({"verify_measure_bandwidth": False, "verify_required": ["bandwidth-cluster"]}, [each for each in OF_JOBS if each != "bandwidth-cluster"]),
     # A cluster of which nothing can be told stays without a good verdict.
     ({"training_image_requires": {"frameworks": []}}, ["horovod-build"]),
