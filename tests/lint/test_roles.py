@@ -138,12 +138,23 @@ def test_names_are_prefixed(role):
         for task in tasks_of(yaml.safe_load(path.read_text(encoding="utf-8"))):
             where = "%s: %s" % (path, task.get("name"))
             registered = task.get("register")
-            assert registered is None or registered.startswith("__%s_" % role), where
+            # A result that a different role reads is part of the interface like a public fact, so it is documented.
+            assert registered is None or registered.startswith("__%s_" % role) or registered.startswith(role + "_") and "`%s`" % registered in readme, where
             loop_variable = (task.get("loop_control") or {}).get("loop_var", "__%s_item" % role)
             assert loop_variable.startswith("__%s_" % role), where
             for fact in task.get("ansible.builtin.set_fact") or {}:
                 # A public fact is part of the interface, so it is documented.
                 assert fact in ("cacheable", "__" + role) or fact.startswith("__%s_" % role) or (fact.startswith(role + "_") and fact in readme), where
+
+
+def test_private_variables_of_other_roles_are_not_used(role):
+    others = sorted((path.name for path in (ROOT / "roles").iterdir()), key=len, reverse=True)
+    found = []
+    for path in yaml_files(role):
+        for name in sorted(set(re.findall(r"\b__[a-z_]+\b", path.read_text(encoding="utf-8")))):
+            owner = next((other for other in others if name.startswith("__%s_" % other)), role)
+            found += ["%s: %s of role %s" % (path.relative_to(ROOT), name, owner)] if owner != role else []
+    assert found == [], "give that role an entry point with arguments, or a documented result"
 
 
 def expressions_of(value, whole=False):
