@@ -36,6 +36,8 @@ FREE_GIB = 12
 INOTIFY_PER_HOST = 10
 # An engine on a machine with a new disk and other work takes 10 to 40 s.
 START_SECONDS = 180
+# dockerd gives its containerd 15 s and ends if it needs longer, on a machine whose cores are busy.
+STARTS = 3
 # dockerd and its containerd write their process numbers here. After a kill -9 the files stay. A later process with the same number then makes
 # dockerd believe that an engine runs already: it ends, or waits for a containerd that does not exist.
 PID_FILES = {"/var/run/docker.pid": "dockerd", "/var/run/docker/containerd/containerd.pid": "containerd"}
@@ -190,28 +192,36 @@ class Engine:
             if self.reachable():
                 self._remember(systemd=True)
                 return
-        daemon = None
         self.record.parent.mkdir(parents=True, exist_ok=True)
         if runs_systemd():
             say("starting the Docker engine (systemctl start docker)")
             self._remember(systemd=True)
             run("systemctl", "start", "docker")
-        else:
-            say(f"starting a Docker engine (no systemd here: dockerd in the background, log {self.log})")
+            if not self._answers():
+                raise LabError(f"the Docker engine did not answer within {START_SECONDS} s: see journalctl -u docker")
+            return
+        say(f"starting a Docker engine (no systemd here: dockerd in the background, log {self.log})")
+        for _ in range(STARTS):
             for file, name in PID_FILES.items():
                 remove_stale_pid(pathlib.Path(file), name)
-            with open(self.log, "wb") as log:
+            with open(self.log, "ab") as log:
                 daemon = subprocess.Popen(["dockerd"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
             self._remember(pid=daemon.pid)
+            if self._answers(daemon):
+                return
+            if daemon.poll() is None:
+                raise LabError(f"the Docker engine did not answer within {START_SECONDS} s. The end of its log, {self.log}:\n{self._end_of_log()}")
+        raise LabError(f"dockerd ended {STARTS} times, with exit code {daemon.returncode}. The end of its log, {self.log}:\n{self._end_of_log()}")
+
+    def _answers(self, daemon=None):
+        """Wait until the engine answers, but not for a daemon that has ended."""
         for _ in range(2 * START_SECONDS):
             if self.reachable():
-                return
+                return True
             if daemon and daemon.poll() is not None:
-                raise LabError(f"dockerd ended with exit code {daemon.returncode}. The end of its log, {self.log}:\n{self._end_of_log()}")
+                return False
             time.sleep(0.5)
-        if daemon:
-            raise LabError(f"the Docker engine did not answer within {START_SECONDS} s. The end of its log, {self.log}:\n{self._end_of_log()}")
-        raise LabError(f"the Docker engine did not answer within {START_SECONDS} s: see journalctl -u docker")
+        return False
 
     def _end_of_log(self):
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])

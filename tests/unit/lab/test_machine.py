@@ -109,10 +109,18 @@ def dockerd(folder, script):
     program.chmod(0o755)
 
 
-def test_engine_that_ends_is_reported_at_once_with_its_log(engine, tmp_path):
-    dockerd(tmp_path, "echo 'failed to start daemon: iptables not found' >&2; exit 1")
-    with pytest.raises(LabError, match="dockerd ended with exit code 1(.|\n)*iptables not found"):
+def test_engine_that_ends_is_started_again_and_then_reported_with_its_log(engine, tmp_path):
+    dockerd(tmp_path, "echo started >> %s/starts; echo 'failed to start daemon: iptables not found' >&2; exit 1" % tmp_path)
+    with pytest.raises(LabError, match="dockerd ended 3 times, with exit code 1(.|\n)*iptables not found"):
         engine.ensure()
+    assert (tmp_path / "starts").read_text() == "started\n" * 3
+
+
+def test_engine_that_comes_at_the_second_start(engine, tmp_path, monkeypatch):
+    dockerd(tmp_path, "echo started >> %s/starts; [ $(wc -l < %s/starts) = 2 ] || exit 1; touch %s/socket; exec sleep 5" % ((tmp_path,) * 3))
+    monkeypatch.setattr(engine, "_find_client", lambda: "docker" if (tmp_path / "socket").exists() else None)
+    engine._start()
+    assert engine.client == "docker"
 
 
 def test_engine_that_does_not_answer(engine, tmp_path, monkeypatch):
