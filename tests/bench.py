@@ -6,8 +6,8 @@ for hosts: `make lab-vm` by stage, a client's boot until the share is mounted, a
 Containers that look as if they had GPUs: the whole GPU stack once and again on one of them, over ssh, from the tests' repository of NVIDIA's kind; and what
 parsing the answer of eight GPUs and judging 100 kB of a bandwidth test's log take. Simulated hosts: how long it takes until verify names who is to blame
 for a bandwidth that falls short, where a measurement takes a second and rounds of disjoint groups run side by side. And what judging the
-input takes for 64 and 1024 hosts. `tests/bench.py containers` (or
-`virtual`, `gpus`, `verdict`, `input`) measures one of them alone.
+input takes for 64 and 1024 hosts, and a second run of site.yml the controller for 8, 16 and 64 hosts that are answers only. `tests/bench.py containers` (or
+`virtual`, `gpus`, `verdict`, `input`, `controller`) measures one of them alone.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import a
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import parse_query
 from eight_gpus import eight_gpus
 from simulated_hosts import SimulatedHosts
+from stand_in_cluster import StandInCluster
 from virtual_cluster import VirtualCluster
 from whole_cluster import BIN, MODULE_RUN_SECONDS, MOVED_BYTES, WholeCluster
 
@@ -47,6 +48,9 @@ VERDICT_LIMITS = {"64 hosts, slow card: seconds": 16, "64 hosts, slow link: seco
 
 # Measured 1.5 s and 4.5 s, of which 1.2 s are Ansible's start.
 INPUT_LIMITS = {"input of 64 hosts: CPU seconds": 4, "input of 1024 hosts: CPU seconds": 40}
+
+# The aims of issue 26. Linear: a host of 64 costs what one of 8 costs.
+CONTROLLER_LIMITS = {"second run tasks": 55, "second run module runs per host": 8, "64 hosts: CPU seconds per host": 0.3, "64 hosts to 8: per host": 1.2}
 
 
 def good(run):
@@ -258,6 +262,36 @@ def tell_input(result):
     tell_verdict(result)
 
 
+def controller():
+    """Processor time of the controller for a second run of site.yml on stand-in hosts, and what Ansible alone takes for as many tasks that do nothing."""
+    rows = []
+    for count in (8, 16, 64):
+        with tempfile.TemporaryDirectory() as scratch:
+            cluster = StandInCluster(Path(scratch) / "cluster", count).finished()
+            run = good(cluster.playbook("site.yml"))
+            if run.changed:
+                sys.exit("bench: the second run changed %s" % run.changed)
+            skipped = cluster.cpu_milliseconds({"ansible.builtin.debug": {"msg": ""}, "when": "false"})
+            sent = cluster.cpu_milliseconds({"trainyard.gpu.image_info": {"names": ["none"]}})
+        module_runs = max(len(names) for names in run.runs.values())
+        rows.append({"hosts": count, "cpu_seconds": round(run.cpu, 1), "per_host": round(run.cpu / count, 2), "seconds": round(run.seconds, 1),
+                     "tasks": run.tasks, "module_runs": module_runs, "skipped_task_ms": round(skipped, 1), "module_run_ms": round(sent, 1),
+                     "ansible_per_host": round((skipped * (run.tasks - module_runs) + sent * module_runs) / 1000, 2)})
+    last = rows[-1]
+    measured = {"second run tasks": last["tasks"], "second run module runs per host": last["module_runs"],
+                "64 hosts: CPU seconds per host": last["per_host"], "64 hosts to 8: per host": round(last["per_host"] / rows[0]["per_host"], 2)}
+    return {"rows": rows, "verdict": judge(measured, CONTROLLER_LIMITS)}
+
+
+def tell_controller(result):
+    print("\n%-34s %12s %9s %14s %14s %13s" % ("second run of site.yml: controller", "CPU seconds", "per host", "Ansible alone", "a skipped task",
+                                               "a module run"))
+    for entry in result["rows"]:
+        print("%-34s %12.1f %9.2f %14.2f %11.1f ms %10.1f ms" % ("%d hosts" % entry["hosts"], entry["cpu_seconds"], entry["per_host"],
+                                                                 entry["ansible_per_host"], entry["skipped_task_ms"], entry["module_run_ms"]))
+    tell_verdict(result)
+
+
 def judge(measured, limits):
     return {name: {"measured": measured[name], "limit": limit, "ok": measured[name] <= limit} for name, limit in limits.items()}
 
@@ -276,8 +310,8 @@ def main():
     sys.exit(not all(judged["ok"] for part in asked for judged in result[part].get("verdict", {}).values()))
 
 
-PARTS = {"input": (judged_input, tell_input), "containers": (containers, tell_containers), "gpus": (gpus, tell_gpus), "verdict": (verdict, tell_simulated),
-         "virtual": (virtual, tell_virtual)}
+PARTS = {"input": (judged_input, tell_input), "controller": (controller, tell_controller), "containers": (containers, tell_containers),
+         "gpus": (gpus, tell_gpus), "verdict": (verdict, tell_simulated), "virtual": (virtual, tell_virtual)}
 
 if __name__ == "__main__":
     main()

@@ -32,7 +32,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import 
 )
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_facts, problem_of_table, published_checks
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._preload import load_filters
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import RUNTIME_FACTS, Shared, load_data, load_roles, show_failure
+
+# When this plugin is imported: of a task, ansible-core loads the class of its action plugin in its own process, before it forks a worker.
+load_filters()
 
 HIDDEN = "(not shown)"
 # Files of the site: their expected content, and what to do.

@@ -272,6 +272,9 @@ connections:
     port:
       description: Port as given.
       type: int
+    source:
+      description: Source address as given; empty if there is none.
+      type: str
     state:
       description: V(open) and V(refused) both mean that the host is reachable; V(timeout) means no answer; V(unreachable) any other failure.
       type: str

@@ -1,0 +1,20 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Loads the collection's filters once per run. Ansible forks a process for each task on each host, and what that process loads is lost with it."""
+
+from __future__ import annotations
+
+import pkgutil
+
+from ansible.plugins.loader import filter_loader
+
+from ansible_collections.trainyard.gpu.plugins import filter as filters
+
+
+def load_filters():
+    """Load all filters into this process and those that it forks."""
+    for module in pkgutil.iter_modules(filters.__path__):
+        filter_loader.get("trainyard.gpu." + module.name)

@@ -1,0 +1,183 @@
+"""Hosts that exist only as answers of modules: what a run of site.yml costs the controller, for any number of hosts and without a lab.
+
+An answer has the shape that the module documents. It follows from the module's arguments, from the host's number, and from what earlier module runs have
+written (files and the container), so that a second run finds everything as requested. Connection plugin C(stand_in) asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+NETWORK = "10.64.0.0/16"
+PREFIX = "node-"
+IMAGE_ID = "sha256:" + "1" * 64
+# Modules that are answered: those of a second run, and those with which the first one writes files and makes the container.
+MODULES = ("docker_engine_info", "horovod_build_info", "host_health_info", "host_info", "image_info", "managed_files", "shared_storage_proof", "ssh_mesh_info",
+           "ssh_mesh_keys", "training_container_info", "trusted_certificates", "docker_container", "systemd_service")
+LAYERS = ["sha256:" + "2" * 64, "sha256:" + "3" * 64]
+
+
+def name_of(number):
+    return "%s%04d" % (PREFIX, number)
+
+
+def number_of(name):
+    return int(name[len(PREFIX):])
+
+
+def address_of(number):
+    return "10.64.%d.%d" % (number // 250, number % 250 + 1)
+
+
+def container_id_of(name):
+    return hashlib.sha256(name.encode("utf-8")).hexdigest()
+
+
+class Unanswered(Exception):
+    """A module or an argument for which there is no answer."""
+
+
+class StandInHost:
+    """One host. C(folder) keeps what modules have written to it, C(recipe) is the recipe of the training image that all hosts have."""
+
+    def __init__(self, name, folder):
+        self.name, self.number = name, number_of(name)
+        self.address = address_of(self.number)
+        self.path = Path(folder) / (name + ".json")
+        self.recipe = (Path(folder) / "recipe").read_text(encoding="utf-8")
+        self.written = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {"files": {}, "settings": ""}
+
+    def keep(self):
+        self.path.write_text(json.dumps(self.written), encoding="utf-8")
+
+    def answer(self, module, arguments):
+        """The result of a module run, as the module prints it."""
+        name = module.rpartition(".")[2]
+        if name not in MODULES:
+            raise Unanswered("%s: no answer for module %s" % (self.name, module))
+        return dict({"changed": False}, **getattr(self, name)(SimpleNamespace(**arguments)))
+
+    # --- trainyard.gpu, by module ---------------------------------------------------------------------------------------------
+
+    def host_info(self, asked):
+        names = getattr(asked, "names", []) + ([self.name] if getattr(asked, "own_name", False) else [])
+        return {
+            "os": {"id": "debian", "version_id": "12", "codename": "bookworm", "id_like": []}, "python_version": "3.11.2", "architecture": "x86_64",
+            "kernel": "6.1.0-28-amd64", "cpus": 64, "memory_mib": 524288, "hostname": self.name, "default_interface": "eth0",
+            "interfaces": [
+                {"name": "lo", "up": True, "speed_mbit_s": None, "addresses": [{"address": "127.0.0.1", "prefix": 8}, {"address": "::1", "prefix": 128}]},
+                {"name": "eth0", "up": True, "speed_mbit_s": 10000, "addresses": [{"address": self.address, "prefix": 16}]},
+                {"name": "docker0", "up": False, "speed_mbit_s": None, "addresses": [{"address": "172.17.0.1", "prefix": 16}]}],
+            "rdma_ports": [], "own_name_in_hosts": [self.address], "own_name_repaired": False, "gpus": 0, "nvidia_devices": 0, "fabric_adapters": 0,
+            "programs": {"exportfs": False, "mount.nfs4": False, "setquota": False}, "boot_id": "b%07d" % self.number, "container": False,
+            "resolved": {name: {"addresses": [address_of(number_of(name))], "error": ""} for name in names},
+            "connections": [dict({"source": ""}, **target, state="open", error="") for target in getattr(asked, "connect", [])],
+            "listeners": [], "docker_config_error": "", "docker_config_warnings": [],
+            "disk_free_mib": {path: 500000 for path in getattr(asked, "paths", [])}, "account_clashes": [],
+            "folders": {path: {} for path in getattr(asked, "folders", [])}, "labelled_images": ["trainyard/training:%s" % self.recipe[:12]],
+        }
+
+    def managed_files(self, asked):
+        changed = []
+        for file in getattr(asked, "files", []):
+            content = str(file.get("content", file.get("src", file.get("state"))))
+            found = [hashlib.sha256(content.encode("utf-8")).hexdigest(), str(file.get("mode", ""))]
+            if file.get("state") == "absent" or file.get("create") is False:
+                found = None
+            if self.written["files"].get(file["path"]) != found:
+                self.written["files"][file["path"]] = found
+                changed.append(file["path"])
+        if changed:
+            self.keep()
+        return {"changed": bool(changed), "changed_paths": changed}
+
+    def trusted_certificates(self, asked):
+        return dict(self.managed_files(asked), placed=[], removed=[], updated=False)
+
+    def files_of(self, paths, part):
+        return {path: self.written["files"][path][part] for path in paths if self.written["files"].get(path)}
+
+    def docker_engine_info(self, asked):
+        package = {"candidate": "", "origin": "", "versions": []}
+        return {
+            "available": True, "cause": "", "fix": "", "version": "20.10.24", "cli_version": "20.10.24", "buildx_version": "", "buildx_required": False,
+            "compose_version": "1.29.2", "compose_command": "docker-compose", "live_restore": True, "containers_running": 1, "runtimes": ["runc"],
+            "cgroup_driver": "systemd", "service": {"loaded": True, "active": True, "enabled": True},
+            "packages": {name: dict(package, installed="20.10.24+dfsg1-1+deb12u1" if "docker" in name and "-ce" not in name else "1.0")
+                         for name in getattr(asked, "packages", [])},
+            "daemon_config": {"exists": True, "options": {"live-restore": True}, "error": "", "differs": False},
+            "files": self.files_of(getattr(asked, "files", []), 0), "environment_in_force": True, "record": {}, "python_requests": True,
+            "apparmor_required": False, "group": True, "forwarding": True,
+        }
+
+    def shared_storage_proof(self, asked):
+        if asked.step == "write":
+            speed = {"write_mib_per_second": 106.0, "read_mib_per_second": 192.0, "small_write_files_per_second": 1098.0,
+                     "small_read_files_per_second": 1727.0}
+            return {
+                "cause": "", "error": "", "mount": {"path": asked.path, "source": "nas:/share", "type": "nfs4"}, "real_path": asked.path,
+                "proof": {"name": asked.name, "file": "proof-%s" % asked.name, "checksum": hashlib.sha256(asked.name.encode("utf-8")).hexdigest(), "uid": 0,
+                          "gid": 0, "mode": "0640"},
+                "space": {"total_mib": 1000000, "free_mib": 500000, "inodes": 0, "inodes_free": 0}, "speed": speed,
+            }
+        return {"seen": [{"name": file["name"], "cause": "", "seconds": 0.01} for file in getattr(asked, "files", [])]}
+
+    def image_info(self, asked):
+        labels = {"trainyard.recipe": self.recipe, "trainyard.managed": "true"}
+        return {"available": True, "cause": "", "fix": "", "labelled": [],
+                "images": [{"name": name, "present": True, "id": IMAGE_ID, "recipe": self.recipe, "intact": True, "labels": labels, "layers": LAYERS,
+                            "environment": ["PATH=/usr/local/bin:/usr/bin:/bin"], "size_mib": 1500} for name in asked.names]}
+
+    def training_container_info(self, asked):
+        exists = bool(self.written["settings"])
+        return {
+            "available": True, "cause": "", "fix": "", "runtimes": ["runc"], "image": {"exists": True, "id": IMAGE_ID},
+            "container": {"exists": exists, "running": exists, "id": container_id_of(self.name) if exists else "", "image_id": IMAGE_ID if exists else "",
+                          "started_at": "2026-01-01T00:00:00Z" if exists else "", "managed": exists, "settings": self.written["settings"],
+                          "restart_policy": "no" if exists else "", "paused": False, "changed_files": [], "busy": [], "resolv_conf": ""},
+            "unit": {"loaded": exists, "foreign": "", "active": exists, "state": "active" if exists else "inactive", "enabled": exists,
+                     "reload_needed": False, "log": []},
+            "files": self.files_of(getattr(asked, "files", []), 0),
+            # The shared folder was there before the first run.
+            "paths": {path: "0755" if path.startswith("/data") else self.files_of([path], 1).get(path, "") for path in getattr(asked, "paths", [])},
+        }
+
+    def ssh_mesh_keys(self, asked):
+        def key(kind):
+            return "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + hashlib.sha256(("%s %s" % (kind, self.name)).encode("utf-8")).hexdigest()[:43]
+        files = getattr(asked, "files", [])
+        return {"host_key": key("host"), "public_key": key("client"), "made": [], "rotated": False, "recorded": {}, "image_id": IMAGE_ID,
+                "post_quantum": True, "checksums": self.files_of(files, 0), "permissions": self.files_of(files, 1),
+                "sshd": {"running": True, "reload_needed": False, "frozen": False}}
+
+    def ssh_mesh_info(self, asked):
+        return {
+            "available": True, "cause": "", "fix": "", "container": {"id": container_id_of(self.name), "memlock": "unlimited", "environment": {}},
+            "logins": [{"name": peer, "ok": True, "cause": "", "fix": "", "evidence": "",
+                        "session": {"hostname": peer, "container_id": container_id_of(peer), "memlock": "unlimited",
+                                    "clock_ahead_s": [-0.05, 0.05], "way_back": "open", "environment": {}}} for peer in asked.peers],
+        }
+
+    def host_health_info(self, asked):
+        return {"kernel_log": {"source": "", "error": ""}, "gpu_errors": None, "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
+                "docker_config_error": "", "docker_config_warnings": [],
+                "file_systems": {path: {"free_bytes": 10 ** 12, "inodes": 10 ** 7, "inodes_free": 10 ** 7, "error": ""}
+                                 for path in getattr(asked, "paths", [])}}
+
+    def horovod_build_info(self, asked):
+        return {"available": True, "cause": None, "fix": None, "version": "0.28.1", "frameworks": {"tensorflow": False, "pytorch": True, "mxnet": False},
+                "controllers": {"mpi": False, "gloo": True}, "tensor_operations": {"nccl": False, "ddl": False, "ccl": False, "mpi": False, "gloo": True},
+                "missing": [], "import_errors": {}}
+
+    # --- others, in the first run only ----------------------------------------------------------------------------------------
+
+    def docker_container(self, asked):
+        self.written["settings"] = asked.labels["trainyard.settings"]
+        self.keep()
+        return {"changed": True, "actions": [{"created": asked.name}], "container": {"Id": container_id_of(self.name)}}
+
+    def systemd_service(self, asked):
+        return {"changed": True}

@@ -1,0 +1,81 @@
+"""A second run of site.yml on stand-in hosts: what it costs the controller in tasks and the hosts in module runs, and that it changes nothing."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from stand_in_cluster import StandInCluster
+from stand_in_hosts import MODULES, StandInHost, name_of
+
+ROOT = Path(__file__).resolve().parents[3]
+# Counted as the callback counts them: tasks that are skipped, too. Each costs the controller a process per host.
+TASKS = 107
+MODULE_RUNS = 12
+# Of the arguments only what an answer depends on.
+ARGUMENTS = {
+    "host_info": {"names": ["node-0001"], "connect": [{"name": "node-0001", "address": "10.64.0.2", "port": 12345}], "paths": ["/"], "folders": ["/"]},
+    "docker_engine_info": {"packages": ["docker.io"]},
+    "image_info": {"names": ["trainyard/training:1"]},
+    "ssh_mesh_info": {"peers": ["node-0001"]},
+    "host_health_info": {"paths": ["/"]},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    return StandInCluster(tmp_path_factory.mktemp("cluster"), 2).finished()
+
+
+def test_second_run_of_site_yml(cluster):
+    run = cluster.playbook("site.yml")
+    assert run.code == 0, run.text
+    assert run.changed == {}
+    assert "image-identical, container-running" in run.text
+    runs = {host: Counter(names) for host, names in run.runs.items()}
+    assert {host: sum(names.values()) for host, names in runs.items()} == {name_of(0): MODULE_RUNS, name_of(1): MODULE_RUNS}, runs
+    assert run.tasks <= TASKS
+
+
+def keys_of(described):
+    """The keys of a described value that are always there; None if the description names none."""
+    return {name for name, entry in described.items() if entry.get("returned", "always") in ("always", "success")}
+
+
+def check(value, described, where):
+    assert keys_of(described) <= set(value) - {"changed"} <= set(described), where
+    for name, entry in described.items():
+        inner = entry.get("contains")
+        for each in (value[name] if isinstance(value.get(name), list) else [value.get(name)]) if inner else []:
+            if isinstance(each, dict) and each and set(each) & set(inner):
+                check(each, inner, "%s.%s" % (where, name))
+
+
+OURS = [name for name in MODULES if (ROOT / "plugins/modules" / (name + ".py")).exists()]
+
+
+@pytest.mark.parametrize("module, step", [(name, "write") for name in OURS] + [("shared_storage_proof", "read")])
+def test_answers_have_the_documented_form(module, step, tmp_path):
+    (tmp_path / "recipe").write_text("1" * 64, encoding="utf-8")
+    described = yaml.safe_load(importlib.import_module("ansible_collections.trainyard.gpu.plugins.modules." + module).RETURN)
+    # Some values are returned by one of the steps only.
+    for name, entry in list(described.items()):
+        if entry.get("returned", "").startswith("when O(step="):
+            if entry["returned"] == "when O(step=%s)" % step:
+                entry["returned"] = "always"
+            else:
+                del described[name]
+    arguments = dict({"path": "/data1/share", "step": step, "name": "node-0000", "files": [{"name": "node-0001"}] if step == "read" else []},
+                     **ARGUMENTS.get(module, {}))
+    check(StandInHost("node-0000", tmp_path).answer("ansible_collections.trainyard.gpu.plugins.modules." + module, arguments), described, module)
+
+
+def test_a_module_without_an_answer_fails(cluster):
+    play = cluster.folder / "unanswered.yml"
+    play.write_text(yaml.safe_dump([{"hosts": "cluster", "gather_facts": False, "tasks": [{"ansible.builtin.command": "true"}]}]), encoding="utf-8")
+    run = cluster.playbook(str(play))
+    assert run.code == 2
+    assert "node-0000: no answer for module ansible.modules.command" in run.text
