@@ -158,19 +158,19 @@ def test_settings_of_pip():
 def test_files_of_ssh(tmp_path):
     others = {"cluster_ssh_port": 12345, "__training_sshd_dir": "/etc/trainyard/ssh"}
     for name in ("ssh_config.j2", "known_hosts.j2", "authorized_keys.j2"):
-        (tmp_path / name).write_text(render("training_sshd", name, __training_sshd_mesh={"hosts": [HOST]}, **others), encoding="utf-8")
+        (tmp_path / name).write_text(render("training_sshd", name, __training_sshd_found={"hosts": [HOST]}, **others), encoding="utf-8")
     read = subprocess.run(["ssh", "-G", "-F", str(tmp_path / "ssh_config.j2"), "server-a"], capture_output=True, text=True, check=True).stdout.splitlines()
     assert {"hostname 10.0.0.11", "port 12345", "stricthostkeychecking true"} <= set(read)
     for name in ("[server-a]:12345", "[10.0.0.11]:12345"):
         subprocess.run(["ssh-keygen", "-F", name, "-f", str(tmp_path / "known_hosts.j2")], capture_output=True, check=True)
     subprocess.run(["ssh-keygen", "-l", "-f", str(tmp_path / "authorized_keys.j2")], capture_output=True, check=True)
     # A host whose address is not known is known by its name.
-    assert render("training_sshd", "known_hosts.j2", __training_sshd_mesh={"hosts": [dict(HOST, address="")]}, **others).splitlines()[1].startswith("[server-a]:12345 ")
+    assert render("training_sshd", "known_hosts.j2", __training_sshd_found={"hosts": [dict(HOST, address="")]}, **others).splitlines()[1].startswith("[server-a]:12345 ")
     for wrong in ({"name": "*"}, {"name": "a b"}, {"name": "a\nHost *"}, {"address": "10.0.0.1 *"}, {"host_key": "a\nb", "public_key": "a\nb"}):
         for name in ("ssh_config.j2", "known_hosts.j2", "authorized_keys.j2"):
             if name != "ssh_config.j2" or "host_key" not in wrong:
                 if name != "authorized_keys.j2" or "address" not in wrong:
-                    refused("training_sshd", name, __training_sshd_mesh={"hosts": [dict(HOST, **wrong)]}, **others)
+                    refused("training_sshd", name, __training_sshd_found={"hosts": [dict(HOST, **wrong)]}, **others)
 
 
 def test_limits_and_modules():
