@@ -10,7 +10,7 @@ module: managed_files
 short_description: Manage many files, directories and links in one run
 version_added: "0.1.0"
 description:
-  - Compares every entry of O(files) with the host, and changes only what differs.
+  - Compares every entry of O(files) and O(absent) with the host, and changes only what differs.
   - One run handles all files of a role. M(ansible.builtin.copy), M(ansible.builtin.template) and M(ansible.builtin.file) need one run (0.2 s to 0.4 s over ssh)
     per file.
   - All new contents are validated before the first file is replaced. One invalid file leaves all files unchanged.
@@ -21,7 +21,14 @@ options:
   files:
     description:
       - Files, directories and links in the order in which they are created. List directories before their content.
-    required: true
+      - Required unless O(absent) is given.
+  absent:
+    description:
+      - Absolute paths of files, links and directories to remove, in this order and before O(files). List directories after their content. A directory that
+        still has content stays, because its content is not the caller's.
+    type: list
+    elements: path
+    version_added: "0.3.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.files
@@ -47,11 +54,15 @@ EXAMPLES = r"""
         content: "{{ lookup('ansible.builtin.template', 'sshd_config.j2') }}"
         mode: "0600"
         validate: /usr/sbin/sshd -t -f %s
+
+- name: Remove it
+  trainyard.gpu.managed_files:
+    absent: [/etc/trainyard/ssh/sshd_config, /etc/trainyard/ssh, /etc/trainyard]
 """
 
 RETURN = r"""
 changed_paths:
-  description: Changed paths, in the order of O(files).
+  description: Changed paths, in the order of O(absent) and O(files).
   returned: success
   type: list
   elements: str
@@ -62,13 +73,19 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._managed_files import ENTRY, ManagedFiles
 
 
+def entry_of(path):
+    """An entry of O(files) that removes what is at a path."""
+    return dict({name: option.get("default") for name, option in ENTRY.items()}, path=path, state="absent", leave_filled=True)
+
+
 def main():
     module = AnsibleModule(
-        argument_spec={"files": {"type": "list", "elements": "dict", "required": True, "options": ENTRY}},
+        argument_spec={"files": {"type": "list", "elements": "dict", "options": ENTRY}, "absent": {"type": "list", "elements": "path"}},
+        required_one_of=[["files", "absent"]],
         supports_check_mode=True,
     )
     manager = ManagedFiles(module)
-    manager.run(module.params["files"])
+    manager.run([entry_of(path) for path in module.params["absent"] or []] + (module.params["files"] or []))
     module.exit_json(changed=bool(manager.changed_paths), changed_paths=manager.changed_paths, diff=manager.diff)
 
 

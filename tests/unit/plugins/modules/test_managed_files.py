@@ -33,6 +33,35 @@ def test_makes_what_is_asked_and_then_nothing(tmp_path):
     assert run(*files)["changed"] is False
 
 
+def test_absent_removes_files_links_and_folders_that_are_then_empty(tmp_path):
+    for name in ("ours/inner", "filled"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("ours/inner/file", "filled/file_of_the_user"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "ours/link").symlink_to("/etc/hostname")
+    paths = [f"{tmp_path}/{name}" for name in ("ours/inner/file", "ours/link", "ours/inner", "ours", "filled", "never_there")]
+    arguments = {"absent": paths, "_ansible_check_mode": False, "_ansible_remote_tmp": "/tmp"}
+    told = run_module("managed_files", arguments, False)
+    assert told["changed_paths"] == paths[:4] and (tmp_path / "filled/file_of_the_user").exists() and not (tmp_path / "ours").exists()
+    assert run_module("managed_files", arguments, False)["changed"] is False
+
+
+def test_absent_comes_before_files_and_a_refused_content_keeps_both(tmp_path):
+    (tmp_path / "name").symlink_to("elsewhere")
+    arguments = {"absent": [f"{tmp_path}/name"], "files": [{"path": f"{tmp_path}/name", "state": "directory"}, {"path": f"{tmp_path}/name/b", "content": "bad"}],
+                 "_ansible_check_mode": False, "_ansible_remote_tmp": "/tmp"}
+    arguments["files"][1]["validate"] = "grep -q good %s"
+    assert run_module("managed_files", arguments, False)["failed"] and os.readlink(tmp_path / "name") == "elsewhere"
+    arguments["files"][1]["content"] = "good"
+    assert run_module("managed_files", arguments, False)["changed"] and (tmp_path / "name/b").read_text() == "good"
+
+
+@pytest.mark.parametrize("arguments, text", [({}, "one of the following is required: files, absent"), ({"absent": ["relative"]}, "path must be absolute")])
+def test_absent_refuses(arguments, text):
+    told = run_module("managed_files", dict(arguments, _ansible_check_mode=False, _ansible_remote_tmp="/tmp"), False)
+    assert told["failed"] and text in told["msg"]
+
+
 def test_check_mode_tells_and_does_nothing(tmp_path):
     told = run({"path": f"{tmp_path}/f", "content": "x"}, check=True)
     assert told["changed_paths"] == [f"{tmp_path}/f"]
