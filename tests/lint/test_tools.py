@@ -2,55 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import concurrent.futures
-import configparser
 import os
 import re
-import subprocess
 import sys
-import tarfile
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
-
-# ansible-test gets its pip from a script that it downloads from a host of its own. A stand-in with the pip that comes
-# with Python needs only a package index.
-GET_PIP = '''\
-import subprocess
-import sys
-
-subprocess.check_call([sys.executable, "-m", "ensurepip"])
-packages = [argument for argument in sys.argv[1:] if argument not in ("--no-setuptools", "--no-wheel")]
-subprocess.check_call([sys.executable, "-m", "pip", "install", *packages])
-'''
-
-
-def run(*command, cwd=ROOT, env=None):
-    # Behind the scenario that takes longest, which runs beside them.
-    done = subprocess.run(["nice", "--adjustment", "5", *(str(part) for part in command)], cwd=cwd, env=env, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, check=False)
-    if done.returncode:
-        pytest.fail("%s: exit code %d\n%s" % (command[0], done.returncode, done.stdout[-12000:]), pytrace=False)
-    return done.stdout
-
-
-def build(folder):
-    """What Galaxy gets, and therefore checks."""
-    run(BIN / "ansible-galaxy", "collection", "build", "--output-path", folder)
-    return next(folder.glob("*.tar.gz"))
-
-
-def unpack(artifact, folder):
-    """Unpack it outside of this repository, where ansible-test takes namespace and name from the path."""
-    copy = folder / "ansible_collections/trainyard/gpu"
-    copy.mkdir(parents=True)
-    with tarfile.open(artifact.result()) as opened:
-        opened.extractall(copy)
-    return copy
+from built_collection import BIN, ROOT, build, run, sanity, unpack
 
 
 def with_tools(**variables):
@@ -71,20 +29,10 @@ def changelog(folder, _artifact):
     assert (ROOT / "CHANGELOG.md").read_text(encoding="utf-8") == (folder / "CHANGELOG.md").read_text(encoding="utf-8"), "antsibull-changelog generate"
 
 
-def pip_settings():
-    """ansible-test drops PIP_* variables and, with a home of its own, the user's pip.conf: say the same in a file."""
-    settings = configparser.RawConfigParser()
-    settings["global"] = {}
-    for line in run(sys.executable, "-m", "pip", "config", "list").splitlines():
-        name, _equals, value = line.partition("=")
-        settings["global"][name.rpartition(".")[2]] = ast.literal_eval(value)
-    return settings
-
-
 def antsibull_docs(folder, artifact, *options):
     """The documentation of all plugins and roles, its markup and its references to the collections that galaxy.yml depends on."""
     run(BIN / "antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs", "dependent", *options or ["--skip-rstcheck"],
-        unpack(artifact, folder), cwd=folder, env=with_tools())
+        unpack(artifact.result(), folder), cwd=folder, env=with_tools())
 
 
 def antsibull_docs_pages(folder, artifact):
@@ -108,25 +56,7 @@ def galaxy_importer_with_ansible_doc(folder, artifact):
 
 
 def ansible_test_sanity(folder, artifact):
-    copy = unpack(artifact, folder)
-
-    # Its virtual environments are slow to make; they live with what else the tests keep.
-    home = ROOT / ".cache/ansible-test"
-    (home / ".config/pip").mkdir(parents=True, exist_ok=True)
-    with open(home / ".config/pip/pip.conf", "w", encoding="utf-8") as pip_conf:
-        pip_settings().write(pip_conf)
-    cache = home / ".ansible/test/cache"
-    cache.mkdir(parents=True, exist_ok=True)
-    source = run(sys.executable, "-c", "import ansible_test; print(ansible_test.__path__[0])").strip()
-    wanted = re.findall(r"\bpip='([0-9.]+)'", Path(source, "_internal/python_requirements.py").read_text(encoding="utf-8"))
-    assert wanted, "this ansible-test names its pip elsewhere"
-    for version in wanted:
-        (cache / ("get_pip_%s.py" % version.replace(".", "_"))).write_text(GET_PIP, encoding="utf-8")
-
-    python = "%d.%d" % sys.version_info[:2]
-    output = run(BIN / "ansible-test", "sanity", "--local", "--python", python, "--color", "no", cwd=copy, env=with_tools(HOME=str(home)))
-    assert "All targets skipped" not in output
-    assert not (ROOT / "tests/sanity").exists(), "an ignore file buys nothing: mend the finding"
+    sanity(folder, artifact.result())
 
 
 # The slow ones first: each runs on one core, so they run beside each other.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from built_collection import build, sanity
 from molecule_runs import MoleculeRuns
 from new_python import new_python
 from other_versions import CACHE, ROOT, environment_of, newest_collections, oldest_core, run
@@ -45,6 +46,17 @@ def test_newest_ansible_core(newest):
     python = environment_of("newest_core", new_python(), "ansible-core", folder)
     print(run(python, "-c", "import ansible; print('ansible-core', ansible.__version__)"), releases)
     unit_tests(python)
+
+
+# make lint runs it with the release of requirements.txt. Each release runs on its own versions of Python, and the first two do not run on 3.13.
+SANITY = [pytest.param("2.17"), pytest.param("2.18"), pytest.param("2.20", marks=pytest.mark.python312), pytest.param("2.21", marks=pytest.mark.python312)]
+
+
+@pytest.mark.parametrize("core", SANITY)
+def test_sanity(core, tmp_path):
+    python = environment_of("core_%s" % core, sys.executable if core in ("2.17", "2.18") else new_python(), "ansible-core~=%s.0" % core,
+                            Path(sysconfig.get_path("purelib")))
+    sanity(tmp_path, build(tmp_path), python)
 
 
 def test_galaxy_yml_accepts_the_newest_collections(newest):
