@@ -131,7 +131,7 @@ def test_on_virtual_machines(clone, tmp_path):
     log = tmp_path / "down.log"
     assert start(clone, log, "lab-down").wait() == 0, log
     assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
-    assert subprocess.run(["pgrep", "--full", "(qemu-system|linux.uml).*%s" % re.escape(str(clone))], check=False).returncode == 1
+    assert subprocess.run(["pgrep", "qemu-system"], check=False).returncode == 1
     assert not (clone / ".lab").exists()
 
 

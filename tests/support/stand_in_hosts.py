@@ -81,8 +81,8 @@ class StandInHost:
         }
 
     def managed_files(self, asked):
-        changed = []
-        for file in getattr(asked, "files", []):
+        changed = [path for path in getattr(asked, "absent", None) or [] if self.written["files"].pop(path, None)]
+        for file in getattr(asked, "files", None) or []:
             content = str(file.get("content", file.get("src", file.get("state"))))
             found = [hashlib.sha256(content.encode("utf-8")).hexdigest(), str(file.get("mode", ""))]
             if file.get("state") == "absent" or file.get("create") is False:
