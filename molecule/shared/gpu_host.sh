@@ -21,7 +21,7 @@ mkdir -p /proc/driver/nvidia
 echo "NVRM version: NVIDIA UNIX x86_64 Kernel Module  $driver  Tue Mar  5 22:23:56 UTC 2024" > /proc/driver/nvidia/version
 
 if [ -z "$libraries" ]; then
-    # The files alone: whether the packages of a driver are right is for the scenario of role nvidia_driver.
+    # The files alone: whether the packages of a driver are right is for scenario gpu_stack.
     rm -f /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.* /usr/lib/x86_64-linux-gnu/libcuda.so.*
     for package in libnvidia-ml1 libcuda1 nvidia-smi; do
         dpkg-deb --extract "$(ls /srv/vendor/compute/cuda/repos/debian12/x86_64/${package}_"$driver"-*.deb)" /

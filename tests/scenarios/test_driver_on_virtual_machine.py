@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DROP_IN = "/etc/modprobe.d/trainyard-nvidia-driver.conf"
 # As sysfs has an H100's.
 DEVICE = "pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00"
-GPU = (ROOT / "molecule/nvidia_driver/gpu.sh").read_text(encoding="utf-8")
+GPU = (ROOT / "molecule/gpu_stack/gpu.sh").read_text(encoding="utf-8")
 # For a GPU udev loads the driver. The real module is loaded here as well, and ends as it finds none; one that came as far as that counts as loaded.
 # The persistence daemon tries at the same time, and the second of the two is told that the module is busy.
 LOADED = """

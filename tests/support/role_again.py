@@ -1,4 +1,7 @@
-"""For scenarios' conftest.py: the role that the scenario is named after once more, or C(of) another, on one host, with other variables than the scenario's."""
+"""For scenarios' conftest.py: a role once more on one host, with other variables than the scenario's.
+
+The role is C(of), else C(ROLE) of the tests' module, else the one that the scenario is named after.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def role(request):
     scenario = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
     name = request.module.HOST
+    usual = getattr(request.module, "ROLE", os.environ["MOLECULE_SCENARIO_NAME"])
 
     def run(tasks="main", of=None, **variables):
-        role_name = "trainyard.gpu." + (of or os.environ["MOLECULE_SCENARIO_NAME"])
+        role_name = "trainyard.gpu." + (of or usual)
         include = {"name": "Apply the role", "ansible.builtin.include_role": {"name": role_name, "tasks_from": tasks}}
         playbook = scenario / "role.yml"
         playbook.write_text(json.dumps([{"name": "Again", "hosts": name, "gather_facts": False, "become": True, "tasks": [include]}]), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What role nccl_tests decides on by what a host has, as far as variables decide it; scenario nccl does it."""
+"""What role nccl_tests decides on by what a host has, as far as variables decide it; scenario gpu_stack does it."""
 
 from __future__ import annotations
 

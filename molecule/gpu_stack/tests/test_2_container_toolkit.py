@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-HOST = "container-toolkit-a"
+HOST = "gpu-stack-d"
+ROLE = "container_toolkit"
 testinfra_hosts = ["ansible://" + HOST]
 CONFIG = "/etc/docker/daemon.json"
 SPECIFICATION = "/etc/cdi/trainyard-nvidia.yaml"

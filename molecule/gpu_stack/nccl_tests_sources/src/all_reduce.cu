@@ -5,7 +5,7 @@
 #include "mpi.h"
 #endif
 
-// The header that scenario nccl builds has numbers only; NVIDIA's, in scenario nccl_rebuild, is whole.
+// The header that scenario gpu_stack builds has numbers only; NVIDIA's, in scenario nccl_rebuild, is whole.
 #ifndef NCCL_VERSION_CODE
 extern "C" int ncclGetVersion(int *version);
 #endif

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-HOST = "nccl-b"
+HOST = "gpu-stack-a"
+ROLE = "nccl_tests"
 testinfra_hosts = ["ansible://" + HOST]
 RECORD = "/var/lib/trainyard/placed.d/nccl_tests.json"
 # What nccl-tests need of it: a header, and a library of Open MPI's name.
@@ -19,7 +20,7 @@ ln -s libmpi.so.40 lib/libmpi.so
 
 
 def test_built_with_the_nccl_that_is_there_and_once(role, host):
-    assert role(of="nccl_tests").code == 0
+    assert role().code == 0
     # Called by its name only, as in module nccl_all_reduce.
     assert host.check_output("all_reduce_perf") == "headers=22105 library=22105 ranks=0"
     record = json.loads(host.file(RECORD).content_string)
@@ -27,21 +28,21 @@ def test_built_with_the_nccl_that_is_there_and_once(role, host):
     assert (record["build"]["nccl"], record["build"]["nccl_home"], record["build"]["cuda"]) == ("2.21.5", "/usr/local", "12.4.131")
     assert "Installed /usr/local/bin/all_reduce_perf" in host.file("/var/log/trainyard/nccl_tests.log").content_string
     assert host.check_output("ls /var/tmp | grep nccl || true") == ""
-    assert role(of="nccl_tests").changed == 0
+    assert role().changed == 0
 
 
 def test_mpi_is_built_in_when_asked(role, host):
-    done = role(of="nccl_tests", nccl_tests_mpi=True, nccl_tests_mpi_home="/srv/mpi")
+    done = role(nccl_tests_mpi=True, nccl_tests_mpi_home="/srv/mpi")
     assert done.code == 2 and "There is no mpi.h in /srv/mpi/include" in done.text
     host.check_output(MPI)
-    assert role(of="nccl_tests", nccl_tests_mpi=True, nccl_tests_mpi_home="/srv/mpi").code == 0
+    assert role(nccl_tests_mpi=True, nccl_tests_mpi_home="/srv/mpi").code == 0
     # Found without the variables of a login shell.
     assert host.check_output("env --ignore-environment /usr/local/bin/all_reduce_perf") == "headers=22105 library=22105 ranks=2"
 
 
 @pytest.mark.acceptance
 def test_another_archive_is_refused_and_the_build_stays(role, host):
-    done = role(of="nccl_tests", nccl_tests_checksum="sha256:" + "0" * 64)
+    done = role(nccl_tests_checksum="sha256:" + "0" * 64)
     assert done.code == 2 and "has the SHA-256 checksum" in done.text
     assert host.check_output("all_reduce_perf") == "headers=22105 library=22105 ranks=2"
 
@@ -49,15 +50,15 @@ def test_another_archive_is_refused_and_the_build_stays(role, host):
 @pytest.mark.acceptance
 def test_another_toolkit_is_another_build(role, host):
     host.check_output("sed --in-place s/12.4/12.5/g /srv/cuda/bin/nvcc")
-    done = role(of="nccl_tests")
+    done = role()
     assert done.code == 0 and done.changed > 0
     assert host.check_output("all_reduce_perf") == "headers=22105 library=22105 ranks=0"
 
 
 def test_all_of_it_is_taken_back(role, host):
-    assert role("remove", of="nccl_tests").code == 0
+    assert role("remove").code == 0
     left = "find /usr/local /var/lib/trainyard /var/log/trainyard -name '*_perf' -o -name '*nccl_tests*'"
     assert host.check_output(left) == ""
     # The build of NCCL belongs to another role.
     assert host.file("/usr/local/lib/libnccl.so.2").exists and host.file("/var/lib/trainyard/placed.d/nccl.json").exists
-    assert role("remove", of="nccl_tests").changed == 0
+    assert role("remove").changed == 0

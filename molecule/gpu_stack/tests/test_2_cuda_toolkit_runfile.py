@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-HOST = "cuda-toolkit-b"
+HOST = "gpu-stack-c"
+ROLE = "cuda_toolkit"
 testinfra_hosts = ["ansible://" + HOST]
 
 
