@@ -25,7 +25,7 @@ def role(request):
     def run(tasks="main", of=None, **variables):
         role_name = "trainyard.gpu." + (of or usual)
         include = {"name": "Apply the role", "ansible.builtin.include_role": {"name": role_name, "tasks_from": tasks}}
-        playbook = scenario / "role.yml"
+        playbook = scenario / ("role-%s.yml" % name)
         playbook.write_text(json.dumps([{"name": "Again", "hosts": name, "gather_facts": False, "become": True, "tasks": [include]}]), encoding="utf-8")
         command = ["ansible-playbook", "--inventory", os.environ["MOLECULE_INVENTORY_FILE"], str(playbook), "--extra-vars", json.dumps(variables)]
         plain = dict(os.environ, ANSIBLE_FORCE_COLOR="0", ANSIBLE_NOCOLOR="1")

@@ -26,7 +26,7 @@ def test_the_role_says_why(host, role):
 
 
 @pytest.mark.acceptance
-def test_nothing_is_requested(role):
+def test_nothing_is_requested(host, role):
     run = role(container_toolkit_version="")
     assert (run.code, run.changed) == (0, 0)
     assert "container toolkit if requested] ***" in run.text and "no NVIDIA GPU" not in run.text
