@@ -41,6 +41,11 @@ options:
   record:
     description: Absolute path of a JSON file in which a role records what the host does not show otherwise. RV(record) has its content.
     type: path
+  records:
+    description: Absolute paths of further such files, by a name of your own. RV(records) has their content.
+    type: dict
+    default: {}
+    version_added: "0.3.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
@@ -243,6 +248,10 @@ record:
   description: Content of O(record); empty if there is none.
   returned: success
   type: dict
+records:
+  description: Content of each of O(records), by its name; empty if there is none.
+  returned: success
+  type: dict
 reboot_required_reason:
   description: Why a reboot is needed to load the driver on disk; empty if none is needed.
   returned: success
@@ -442,6 +451,7 @@ def main():
             "files": {"type": "list", "elements": "str", "default": []},
             "services": {"type": "list", "elements": "str", "default": []},
             "record": {"type": "path"},
+            "records": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
@@ -470,7 +480,8 @@ def main():
         nouveau_loaded=os.path.isdir("/sys/module/nouveau"), secure_boot=locked, module_keys_enrolled=host.module_keys_enrolled() if locked else [],
         initramfs=bool(glob.glob("/boot/initrd.img-*")) and bool(module.get_bin_path("update-initramfs", opt_dirs=["/usr/sbin", "/sbin"])),
         files=checksums(module.params["files"]), services=host.services(),
-        record=record, packages=packages, driver_sources=stack.driver_sources(packages, os.path.lexists("/usr/bin/nvidia-uninstall"), theirs),
+        record=record, records={name: Record(module, path).read() for name, path in module.params["records"].items()},
+        packages=packages, driver_sources=stack.driver_sources(packages, os.path.lexists("/usr/bin/nvidia-uninstall"), theirs),
         driver_pinned=stack.driver_pinned(packages, preferences), foreign_sources=foreign,
         repositories=[entry for path in files(SOURCES) for entry in stack.parse_sources(read_text(path), path)], old_keys=old_keys(),
         docker=host.docker(), cuda=cuda, cuda_chosen=os.path.realpath("/usr/local/cuda") if os.path.isdir("/usr/local/cuda") else "", nvcc=nvcc,

@@ -87,7 +87,7 @@ def container_toolkit_plan(found, engine, asked, version, specification, said=""
     plan.update(cdi_plan(found, asked["cdi"], specification))
     installed = [package for name, package in found.get("packages", {}).items() if name in PACKAGES]
     good = [package for package in installed if package["version"] == version and package["held"]]
-    differ = found.get("drift", []) != [] or len(good) < len(PACKAGES)
+    differ = len(good) < len(PACKAGES)
     plan.update(
         # The recommended version is for a host without a toolkit, so an installed one is not compared.
         asked=dict.fromkeys(PACKAGES, version) if asked["is_asked"] and not asked["recommended"] else {},

@@ -49,7 +49,7 @@ def host(devices=(AMPERE,), facts=None, name="a", address="10.0.0.11", base="nvc
     asked = {"vars_training_image_base": base, "facts_nvidia_devices": len(devices), "facts_gpus": len(devices)}
     asked.update({"vars_" + key: value for key, value in (asks or {}).items()})
     asked.update({"facts_" + key: value for key, value in (facts or {}).items()})
-    return dict(a_host(name, address, **asked), **({"__preflight_stack": stack(*devices, **changes)} if devices else {"__preflight_stack": {"skipped": True}}))
+    return dict(a_host(name, address, **asked), **({"cluster_stack": stack(*devices, **changes)} if devices else {"cluster_stack": {"skipped": True}}))
 
 
 def verdicts(*hosts, **options):

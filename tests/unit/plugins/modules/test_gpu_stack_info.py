@@ -138,6 +138,8 @@ def test_what_a_role_asks_besides(host):
     assert told["services"] == {"nvidia-persistenced.service": {"loaded": True, "enabled": True, "active": False},
                                 "nvidia-fabricmanager.service": {"loaded": False, "enabled": False, "active": False}}
     assert host(record=str(host.folder / "none"))["record"] == {}
+    assert host()["records"] == {}
+    assert host(records={"driver": str(record), "nccl": str(host.folder / "none")})["records"] == {"driver": {"version": "535.183.01"}, "nccl": {}}
 
 
 def test_folders_of_open_mpi(host, monkeypatch):
