@@ -127,7 +127,7 @@ class ActionModule(ActionBase):
         defaults = {name: value for role in roles for name, value in role.defaults.items()}
         shared = Shared(self._templar, hostvars, groups.get("cluster", []), defaults)
 
-        self._problems = {}
+        self._problems, self._deferred = {}, set()
         findings, connections = self._connections(shared)
         findings += check_inventory(groups, connections)
         values = {host: {} for host in shared.hosts}
@@ -162,7 +162,7 @@ class ActionModule(ActionBase):
         findings = without_names(findings, set(groups).union(*groups.values()))
         fail_on = args["fail_on"] or self._fail_on(values)
         stopping = blocks(findings, fail_on)
-        result.update(changed=False, findings=findings, seconds=round(time.monotonic() - started, 3),
+        result.update(changed=False, findings=findings, deferred=sorted(self._deferred), seconds=round(time.monotonic() - started, 3),
                       evaluations=shared.evaluations)
         if stopping and all(entry["id"] == "inventory-no-lab" for entry in stopping):
             # In a fresh checkout one line is enough.
@@ -273,8 +273,7 @@ class ActionModule(ActionBase):
                                  "connection": "" if "failed" in entry else entry["ansible_connection"], "cluster_address": entry["cluster_address"]}
         return findings, connections
 
-    @staticmethod
-    def _values_of(role, host, shared, texts, judged, needed):
+    def _values_of(self, role, host, shared, texts, judged, needed):
         """Return the values of a role's variables as the role gets them, the problems of the others, and the names of these."""
         values, wrong, wrong_names = {}, [], set()
         inputs = shared.hosts[host]
@@ -283,12 +282,16 @@ class ActionModule(ActionBase):
                 # Only the playbook that uses the role determines whether a variable without a default is required.
                 continue
             key = (name, shared.key(host, name))
+            later = name in inputs.given and shared.depends_on_the_run(host, name)
+            if later:
+                # Even a value that can be evaluated by now may be a different one then.
+                self._deferred.add(name)
             if key not in judged:
                 judged[key] = judge_value(name, spec, functools.partial(shared.value, host, name), shared.is_secret(host, name), *texts)
             value, problems = judged[key]
             if problems is None:
                 # Variables in a default may be invalid, or known only during the run.
-                if name in inputs.given and not shared.depends_on_the_run(host, name):
+                if name in inputs.given and not later:
                     wrong.append(finding("input-template", host, "fail", describe(spec), value, name,
                                          "correct the expression or the variables in it where the inventory sets %s" % name))
             elif problems:

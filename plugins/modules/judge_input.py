@@ -17,7 +17,8 @@ description:
   - Fails for variable names that are nearly a known one. Warns of other unknown names with the prefix of a role.
   - Hosts with the same values are checked once.
   - Runs on the controller only and needs no connection. Use it with C(run_once).
-  - Whether a variable without a default is required is checked by the role that uses it.
+  - A variable that uses C(cluster_host) or C(cluster_members) cannot be checked before role P(trainyard.gpu.cluster#role) has set them. It is in
+    RV(deferred), and the role runs this module again afterwards. This is why the playbooks of the collection run their roles with C(rolespec_validate=false).
 options:
   fail_on:
     description:
@@ -78,6 +79,12 @@ findings:
     fix:
       description: What to do.
       type: str
+deferred:
+  description: Variables of the inventory that were not checked, because they use facts that role P(trainyard.gpu.cluster#role) has not set yet.
+  returned: always
+  type: list
+  elements: str
+  version_added: "0.3.0"
 evaluations:
   description: Number of compiled expressions. It depends on the variables in the inventory and hardly on the number of hosts.
   returned: always

@@ -15,7 +15,7 @@ from ansible.errors import AnsibleError
 
 ROLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "roles")
 
-# Set during the run. Variables that depend on them cannot be checked in advance.
+# Set by role cluster during the run. Before that, variables that depend on them cannot be checked.
 RUNTIME_FACTS = ("cluster_host", "cluster_members")
 
 
@@ -95,10 +95,6 @@ class HostInput:
     def value(self, name):
         """Return the templated value of a variable; raises the errors of the template engine."""
         return self._templar.template(self._variables[name])
-
-    def depends_on_the_run(self, name):
-        """Return whether the text of a variable refers to a value that is known only during the run."""
-        return any(fact in repr(self._variables[name]) for fact in RUNTIME_FACTS)
 
     def evaluate(self, expression, **extra):
         """Return the value of a Jinja expression without braces."""
@@ -212,7 +208,9 @@ class Shared:
         return not read.isdisjoint(self.OF_THE_MOMENT) and read.isdisjoint(self.NAMES_THE_HOST)
 
     def depends_on_the_run(self, host, name):
-        return any(fact in self._reads.get(self.key(host, name), (frozenset(), False))[0] for fact in RUNTIME_FACTS)
+        """Return whether a variable refers to a value that the run has not set yet."""
+        read = self._reads.get(self.key(host, name), (frozenset(), False))[0]
+        return any(fact in read and not self.is_given(host, fact) for fact in RUNTIME_FACTS)
 
     def value(self, host, name):
         """Return the templated value of a variable in plain containers; raises AnsibleError."""

@@ -26,13 +26,15 @@ class Judge:
     def __init__(self, folder):
         self.folder = folder
 
-    def __call__(self, inventory, **args):
+    def __call__(self, inventory, facts=None, **args):
         path = self.folder / "hosts.yml"
         path.write_text(inventory if isinstance(inventory, str) else yaml.safe_dump(inventory), encoding="utf-8")
         loader = DataLoader()
         loader.set_vault_secrets(SECRETS)
         manager = InventoryManager(loader=loader, sources=[str(path)])
         variables = VariableManager(loader=loader, inventory=manager)
+        for member in manager.get_hosts("cluster"):
+            variables.set_nonpersistent_facts(member.name, facts or {})
         host = (manager.get_hosts("cluster") or manager.get_hosts("all") or [manager.get_host("localhost")])[0]
         task_vars = dict(variables.get_vars(host=host), hostvars=HostVars(manager, variables, loader))
         task = SimpleNamespace(args=args, async_val=False, check_mode=True, diff=False, action="trainyard.gpu.judge_input", collections=[], environment=[])
@@ -423,8 +425,30 @@ def test_values_are_templated_with_the_host_and_the_defaults_of_all_roles(judge)
     assert judge(cluster({"cluster_storage": "{{ cluster_head }}"}))["findings"] == []
 
 
-def test_what_is_only_known_during_the_run_is_left_to_the_run(judge):
-    assert judge(cluster({"training_image_base": "{{ cluster_host.architecture }}-base"}))["findings"] == []
+@pytest.mark.parametrize("name, template", [
+    ("training_image_base", "{{ cluster_host.architecture }}-base"),
+    ("training_image_base", "{{ mine }}-base"),
+    # It can be evaluated at once, and has a different value later.
+    ("training_image_base", "{{ (cluster_host | default({})).architecture | default('none') }}-base"),
+    ("cluster_slots", "{{ (cluster_members | length) if cluster_members is defined else 1 }}"),
+], ids=["fails", "indirect", "default", "test"])
+def test_what_is_only_known_during_the_run_is_left_to_the_run(judge, name, template):
+    result = judge(cluster({name: template, "mine": "{{ cluster_host.architecture }}"}))
+    assert result["findings"] == [] and result["deferred"] == [name]
+
+
+@pytest.mark.parametrize("template, bad", [("{{ cluster_host.architecture }}-base", False), ("{{ cluster_host.architecture }} base", True),
+                                           ("{{ (cluster_host | default({'architecture': 'none'})).architecture }} base", True),
+                                           ("{{ cluster_host.unknown }}", True)])
+def test_it_is_judged_once_the_run_knows_it(judge, template, bad):
+    inventory = cluster({"training_image_base": template})
+    result = judge(inventory, facts={"cluster_host": {"architecture": "x86_64"}, "cluster_members": []})
+    assert result["deferred"] == []
+    assert {name for _check, name in problems(result)} == ({"training_image_base"} if bad else set())
+
+
+def test_what_the_run_does_not_set_is_not_deferred(judge):
+    assert judge(cluster({"training_image_base": "a/base:1", "cluster_slots": "{{ 1 + 1 }}"}))["deferred"] == []
 
 
 def test_a_misspelt_name_is_refused_and_a_name_that_only_begins_alike_is_warned_of(judge):
