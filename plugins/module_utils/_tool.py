@@ -9,6 +9,8 @@ What kept the tool from running comes back as a cause, not as an exception: the 
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import re
 import shlex
@@ -16,6 +18,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 import uuid
 
 from typing import NamedTuple
@@ -24,6 +27,11 @@ from typing import NamedTuple
 # Directory /, because Python's subprocesses fail in a deleted directory.
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}
 DIRECTORY = "/"
+
+# Results of tools that run in the background. It is emptied at boot.
+BEGUN = "/run/trainyard/begun"
+KEPT = 3600
+TOKEN = re.compile(r"[0-9a-f]{32}")
 
 _NOT_RUNNING = re.compile(r"no such container|container \S+ is (?:not running|paused|restarting)|cannot exec in a (?:stopped|paused)", re.IGNORECASE)
 _NO_EXECUTABLE = re.compile(r"executable file not found|exec: .*no such file or directory|exec: .*permission denied", re.IGNORECASE)
@@ -98,6 +106,69 @@ def run_tool(module, command, timeout, container=None, image=None, ssh_host=None
     elif ssh_host and run.rc == 255:
         return run._replace(cause="ssh_failed", evidence=_last(run))
     return _cause_of_docker(run)
+
+
+def identity(module, container):
+    """What differs after each start of the container; empty if it does not exist."""
+    docker = module.get_bin_path("docker")
+    rc, stdout, _stderr = module.run_command([docker, "inspect", "--type=container", "--format={{.Id}} {{.State.StartedAt}}", container]) if docker \
+        else (127, "", "")
+    return stdout.strip() if rc == 0 else ""
+
+
+def begin_tool(module, command, timeout, container, **place):
+    """Run a tool in the background as run_tool does. Returns the token with which begun_tool gets its result, in a later module run.
+
+    The process has a lock on the file of its result until it ends. Results that were not read within an hour are removed. If no file can be written, the token
+    is empty, and the module that needs the result runs the tool.
+    """
+    token, about = uuid.uuid4().hex, [identity(module, container), command, place]
+    try:
+        os.makedirs(os.path.dirname(BEGUN), mode=0o755, exist_ok=True)
+        os.makedirs(BEGUN, mode=0o700, exist_ok=True)
+        for entry in os.scandir(BEGUN):
+            if entry.stat().st_mtime < time.time() - KEPT:
+                os.unlink(entry.path)
+        result = os.open(os.path.join(BEGUN, token), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError:
+        return ""
+    fcntl.flock(result, fcntl.LOCK_EX)
+    if os.fork() > 0:
+        # The lock stays with the other process.
+        os.close(result)
+        return token
+    try:
+        os.setsid()
+        # Whatever reads the module's output would wait for the end of all processes that have it open.
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nowhere, stream)
+        run = run_tool(module, command, timeout, container=container, **place)
+        os.write(result, json.dumps([about, run]).encode("ascii"))
+    finally:
+        # Without the handlers of the module, which would remove its temporary files a second time.
+        os._exit(0)
+
+
+def begun_tool(module, token, command, timeout, container, **place):
+    """Await the Run of a tool that begin_tool has started for the same command and place. None if there is none, or if the container has restarted."""
+    path = os.path.join(BEGUN, token)
+    if not TOKEN.fullmatch(token) or not os.path.exists(path):
+        return None
+    with open(path, encoding="ascii") as result:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                fcntl.flock(result, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    return None
+                time.sleep(0.02)
+        text = result.read()
+    os.unlink(path)
+    about, run = json.loads(text) if text else (None, None)
+    return Run(*run) if about == [identity(module, container), command, place] else None
 
 
 def _run(module, argv, timeout):

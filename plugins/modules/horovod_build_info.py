@@ -71,6 +71,14 @@ options:
       - O(executable) must be a Python script like Horovod's own. Otherwise nothing can be imported.
     type: bool
     default: false
+  begun:
+    description:
+      - RV(trainyard.gpu.training_container_info#module:begun) of the same host, container, O(ssh_host), O(ssh_port) and frameworks. If it names a check that
+        has started already, the module waits for its result instead of starting one.
+      - A check is started in any case if that result is missing, or if the container has restarted since.
+    type: str
+    default: ''
+    version_added: "0.3.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
@@ -218,7 +226,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import (
     split_imports,
     why_no_table,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_names, check_timeout, run_tool, tool_options
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import begun_tool, check_names, check_timeout, run_tool, tool_options
 
 FIXES = {
     "not_installed": "install Horovod {place}, or name its horovodrun in `executable`",
@@ -258,20 +266,24 @@ def main() -> None:
             "ssh_port": {"type": "int", "default": 12345},
             "requires": {"type": "dict", "default": {}, "options": parts},
             "import_required": {"type": "bool", "default": False},
+            "begun": {"type": "str", "default": ""},
         },
         mutually_exclusive=[("container", "image")],
         required_by={"ssh_host": ("container",)},
         supports_check_mode=True,
     )
     params = dict(module.params)
-    executable, timeout, requires, import_required = (params.pop(name) for name in ("executable", "timeout", "requires", "import_required"))
+    executable, timeout, requires, import_required, begun = (
+        params.pop(name) for name in ("executable", "timeout", "requires", "import_required", "begun"))
     check_names(module, "container", "image", "ssh_host")
     if not 1 <= params["ssh_port"] <= 65535:
         module.fail_json(msg=f"ssh_port: {params['ssh_port']} is no port: 1 to 65535")
     check_timeout(module)
 
     frameworks = (requires.get("frameworks") or []) if import_required else []
-    run = run_tool(module, check_build_command(executable, frameworks), timeout, **params)
+    command = check_build_command(executable, frameworks)
+    place = {name: params[name] for name in ("container", "ssh_host", "ssh_port")}
+    run = (begun and begun_tool(module, begun, command, timeout, **place)) or run_tool(module, command, timeout, **params)
     stderr, import_errors = split_imports(run.stderr, frameworks)
     run = run._replace(stderr=stderr)
     build, cause, evidence = None, run.cause, run.evidence
@@ -283,7 +295,7 @@ def main() -> None:
         except ParseError as exc:
             module.fail_json(msg=f"{executable} --check-build: {exc}", rc=run.rc, stdout=run.stdout, stderr=run.stderr)
 
-    place = "behind ssh port {ssh_port} of {ssh_host}" if params["ssh_host"] else "in container {container}" if params["container"] else \
+    words = "behind ssh port {ssh_port} of {ssh_host}" if params["ssh_host"] else "in container {container}" if params["container"] else \
         "in image {image}" if params["image"] else "on this host"
     fixes = dict(FIXES, **CONTAINER_FIXES) if params["container"] else FIXES
     sections = build._asdict() if build else {section: dict.fromkeys(keys, False) for section, keys in KEYS.items()}
@@ -291,7 +303,7 @@ def main() -> None:
         "changed": False,
         "available": build is not None,
         "cause": cause or None,
-        "fix": fixes[cause].format(place=place.format(**params), **params) + f". It said: {evidence}" if cause else None,
+        "fix": fixes[cause].format(place=words.format(**params), **params) + f". It said: {evidence}" if cause else None,
         "version": None,
         "missing": missing(requires, build, import_errors),
         "import_errors": import_errors,

@@ -134,7 +134,7 @@ class StandInHost:
     def training_container_info(self, asked):
         exists = bool(self.written["settings"])
         return {
-            "available": True, "cause": "", "fix": "", "runtimes": ["runc"], "image": {"exists": True, "id": IMAGE_ID},
+            "begun": "", "available": True, "cause": "", "fix": "", "runtimes": ["runc"], "image": {"exists": True, "id": IMAGE_ID},
             "container": {"exists": exists, "running": exists, "id": container_id_of(self.name) if exists else "", "image_id": IMAGE_ID if exists else "",
                           "started_at": "2026-01-01T00:00:00Z" if exists else "", "managed": exists, "settings": self.written["settings"],
                           "restart_policy": "no" if exists else "", "paused": False, "changed_files": [], "busy": [], "resolv_conf": ""},

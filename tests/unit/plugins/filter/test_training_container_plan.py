@@ -196,7 +196,7 @@ def test_the_role_s_variables_are_the_request(tty, repair):
 
     state = found()
     templar = Templar(DataLoader(), dict(trusted(variables), cluster_share_path="/data1/share", cluster_address="10.0.0.11", cluster_host=HOST,
-                                         __training_container_asked=state))
+                                         training_container_state=state))
     told = templar.template(trust_as_template("{{ __training_container_plan }}"))
     wanted = plan(state, ulimits={"memlock": -1, "stack": 67108864}, tty=tty == "true", repair_own_name=repair == "true")
     assert told == wanted and told["problems"] == []

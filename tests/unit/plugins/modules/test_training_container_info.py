@@ -3,11 +3,14 @@
 import hashlib
 import json
 import time
+from pathlib import Path
 
 import pytest
 from scripted_tools import run_module
 
 from ansible_collections.trainyard.gpu.plugins.modules import training_container_info
+
+TABLE = Path(__file__).parents[3] / "fixtures/horovod/cb-0.28.1-pytorch-mpi-gloo-nccl.txt"
 
 CONTAINER = {
     "Id": "c" * 64, "Name": "/trainyard-training", "Image": "sha256:aa", "State": {"Running": True, "StartedAt": "2026-11-20T12:41:28Z"},
@@ -56,6 +59,7 @@ def test_all_is_there(run, tmp_path):
     assert told["runtimes"] == []
     assert told["unit"] == {"loaded": True, "foreign": "", "active": True, "state": "active", "enabled": True, "reload_needed": False, "log": []}
     assert told["paths"] == {str(tmp_path): "0750", "/no/such": ""}
+    assert told["begun"] == ""
 
 
 @pytest.mark.parametrize("first_line, foreign", [("# Placed by trainyard.gpu.training_container.", False), ("[Unit]", True), ("", True)])
@@ -162,3 +166,63 @@ def test_a_containers_name_servers(monkeypatch, theirs, host, engine, changes, o
     found = dict(CONTAINER, ResolvConfPath="/var/lib/docker/containers/c/resolv.conf", HostConfig=dict({"NetworkMode": "host", "Dns": []}, **changes))
     assert training_container_info.outdated_resolv_conf(found) == ("/var/lib/docker/containers/c/resolv.conf" if outdated else "")
     assert training_container_info.outdated_resolv_conf(dict(found, State={"Running": False})) == ""
+
+
+def answers(found, log, table="true", started="2026-11-20T12:41:28Z", pause=0):
+    """A docker that inspects as prints() does, and in whose container the log counts the checks."""
+    return f"""PATH=/usr/bin:/bin
+case "$*" in
+  "inspect --type=container"*) echo '{found["Id"]} {started}';;
+  exec*) echo check >> {log}; sleep {pause}; {table};;
+  *) {prints(found, IMAGE)};;
+esac"""
+
+
+CHECK = {"ssh_host": "server-a", "ssh_port": 12345, "frameworks": ["pytorch"]}
+BUILD = {"container": "trainyard-training", "ssh_host": "server-a", "ssh_port": 12345, "requires": {"frameworks": ["pytorch"]}, "import_required": True}
+
+
+def test_check_that_runs_beside_the_rest(run, tmp_path):
+    log = tmp_path / "log"
+    docker = answers(CONTAINER, log, f"cat {TABLE}; echo 'trainyard: import of horovod.torch: ok' >&2", pause=3)
+    began = time.monotonic()
+    begun = run(docker, begin_check=CHECK)["begun"]
+    assert time.monotonic() - began < 3, "the module has waited for the check"
+    built = run_module("horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere")
+    assert (built["available"], built["version"]) == (True, "0.28.1")
+    assert len(log.read_text(encoding="utf-8").splitlines()) == 1
+    # A result is read once.
+    assert run_module("horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere")["available"]
+    assert len(log.read_text(encoding="utf-8").splitlines()) == 2
+
+
+@pytest.mark.parametrize("later, started", [({"ssh_port": 2222}, ""), ({"requires": {}}, ""), ({}, "2026-11-20T12:50:00Z")],
+                         ids=["different port", "different frameworks", "container started again"])
+def test_result_of_a_different_check_is_not_used(run, tmp_path, later, started):
+    log = tmp_path / "log"
+    begun = run(answers(CONTAINER, log), begin_check=CHECK)["begun"]
+    run(answers(CONTAINER, log, f"cat {TABLE}", **({"started": started} if started else {})))
+    assert run_module("horovod_build_info", {**BUILD, **later, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere")["available"]
+    assert len(log.read_text(encoding="utf-8").splitlines()) == 2
+
+
+@pytest.mark.parametrize("begun", ["0" * 32, "../../../etc/passwd", "no"])
+def test_check_that_was_not_started(run, tmp_path, begun):
+    log = tmp_path / "log"
+    run(answers(CONTAINER, log, f"cat {TABLE}"))
+    assert run_module("horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere")["available"]
+
+
+def test_failed_check_has_the_same_cause_as_without_begin(run, tmp_path):
+    docker = answers(CONTAINER, tmp_path / "log", "echo 'exec: horovodrun: executable file not found in $PATH'; exit 127")
+    causes = [run_module("horovod_build_info", {**BUILD, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere")["cause"]
+              for begun in (run(docker, begin_check=CHECK)["begun"], "")]
+    assert causes == ["not_installed", "not_installed"]
+
+
+@pytest.mark.parametrize("state, unit", [({"Running": False}, {}), ({}, {"ActiveState": "failed"})])
+def test_no_check_is_started_if_the_container_does_not_run(run, tmp_path, state, unit):
+    log = tmp_path / "log"
+    found = {**CONTAINER, "State": {**CONTAINER["State"], **state}}
+    assert run(answers(found, log), unit, begin_check=CHECK)["begun"] == ""
+    assert not log.exists()
