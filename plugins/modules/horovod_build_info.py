@@ -295,7 +295,7 @@ def main() -> None:
         except ParseError as exc:
             module.fail_json(msg=f"{executable} --check-build: {exc}", rc=run.rc, stdout=run.stdout, stderr=run.stderr)
 
-    words = "behind ssh port {ssh_port} of {ssh_host}" if params["ssh_host"] else "in container {container}" if params["container"] else \
+    where = "behind ssh port {ssh_port} of {ssh_host}" if params["ssh_host"] else "in container {container}" if params["container"] else \
         "in image {image}" if params["image"] else "on this host"
     fixes = dict(FIXES, **CONTAINER_FIXES) if params["container"] else FIXES
     sections = build._asdict() if build else {section: dict.fromkeys(keys, False) for section, keys in KEYS.items()}
@@ -303,7 +303,7 @@ def main() -> None:
         "changed": False,
         "available": build is not None,
         "cause": cause or None,
-        "fix": fixes[cause].format(place=words.format(**params), **params) + f". It said: {evidence}" if cause else None,
+        "fix": fixes[cause].format(place=where.format(**params), **params) + f". It said: {evidence}" if cause else None,
         "version": None,
         "missing": missing(requires, build, import_errors),
         "import_errors": import_errors,

@@ -105,6 +105,14 @@ def test_why_no_job_is_started(changes, reason):
     assert [check["found"] for check in checks if check["id"] == "bandwidth-cluster"] == (["not measured: " + reason] if reason else [])
 
 
+@pytest.mark.parametrize("given, begun", [
+    ({}, ""), ({"training_container_state": {"begun": ""}}, ""), ({"training_container_state": {"begun": "0" * 32}}, "0" * 32),
+    ({"training_container_state": {"begun": "0" * 32}, "training_sshd_has_changed": True}, ""),
+], ids=["verify.yml alone", "container did not run", "begun", "sshd changed after it"])
+def test_check_that_role_training_container_has_begun(given, begun):
+    assert decided("begun_check", **given) == begun
+
+
 @pytest.mark.parametrize("logins, cause", [
     ([], ""), ([{"name": "a", "cause": ""}, {"name": "b", "cause": "timeout"}], ""), ([{"name": "b", "cause": ""}, {"name": "a", "cause": "timeout"}], "timeout"),
 ])
