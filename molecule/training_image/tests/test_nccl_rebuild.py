@@ -25,7 +25,7 @@ VENDOR = json.loads(FOLDER.joinpath("vendor/vendor.json").read_text(encoding="ut
 VERSION, RELEASE, CODE = "2.21.5-1+cuda12.4", "2.21.5", 22105
 PACKAGES = ("libnccl2", "libnccl-dev")
 SOURCE = FOLDER / "wheels/horovod-0.28.1.tar.gz"
-ROLE = {
+VARIABLES = {
     "training_image_base_archive": "", "training_image_apt_packages": [], "training_image_cuda_architectures": ["90"],
     "training_image_requires": {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]},
     "training_image_nccl_version": VERSION, "training_image_horovod_sha256": hashlib.sha256(SOURCE.read_bytes()).hexdigest(),
@@ -44,7 +44,7 @@ def images(host):
 def fixture_built(host, role):
     """The run of the role, and the built image."""
     before = images(host)
-    run = role(training_image_base="site/pytorch:with_mpi", **ROLE)
+    run = role(training_image_base="site/pytorch:with_mpi", **VARIABLES)
     new = images(host) - before
     yield run, new
     for name in new:
@@ -92,7 +92,7 @@ def fixture_base(host):
 @pytest.mark.acceptance
 def test_mpi_that_cannot_be_kept_is_refused_before_anything_is_built(host, role):
     before = images(host)
-    run = role(training_image_base="site/pytorch:without_mpi", **ROLE)
+    run = role(training_image_base="site/pytorch:without_mpi", **VARIABLES)
     assert run.code != 0 and images(host) == before
     assert "the Horovod of site/pytorch:without_mpi has controllers.mpi, but it cannot be kept: the base has no mpicxx" in run.text
     assert 'set HOROVOD_WITHOUT_MPI to \\"1\\" in training_image_build_variables' in run.text
