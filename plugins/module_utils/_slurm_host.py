@@ -1,0 +1,124 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What Slurm needs to know about a host: text of /proc, /sys, slurmd and systemctl in, typed data out."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+
+__all__ = ["ParseError", "cgroups", "gpu_information", "hardware_of", "key_digest", "memory_total_mib", "parse_slurmd_hardware", "parse_units", "release"]
+
+# What task/cgroup and proctrack/cgroup use: cgroup.conf(5), ConstrainCores, ConstrainDevices, ConstrainRAMSpace, and the freezer of version 1.
+_VERSION_1_CONTROLLERS = ("cpuset", "devices", "freezer", "memory")
+# Version 2 limits devices by a program in the kernel, which has no controller.
+_VERSION_2_CONTROLLERS = ("cpuset", "memory")
+_HARDWARE = {"CPUs": "cpus", "Boards": "boards", "SocketsPerBoard": "sockets", "CoresPerSocket": "cores_per_socket",
+             "ThreadsPerCore": "threads_per_core", "RealMemory": "real_memory"}
+
+
+class ParseError(ValueError):
+    """Text that is not in the tool's format; the message shows the line."""
+
+
+def release(version):
+    """Return the release of a package's version: 23.11 of 23.11.4-1.2ubuntu5. It is empty if the version has none."""
+    found = re.match(r"(?:\d+:)?(\d{2}\.\d{2})(?:\D|$)", version or "")
+    return found.group(1) if found else ""
+
+
+def parse_slurmd_hardware(text):
+    """Return what ``slurmd -C`` prints, {} for no output. Sockets are those of the whole host."""
+    lines = [line for line in text.splitlines() if line.startswith("NodeName=")]
+    if not lines:
+        return {}
+    values = dict(part.split("=", 1) for part in lines[0].split() if "=" in part)
+    missing = [key for key in _HARDWARE if not re.fullmatch(r"[0-9]+", values.get(key, ""))]
+    if missing:
+        raise ParseError("slurmd -C: no number for %s in: %.200r" % (missing[0], lines[0]))
+    found = {name: int(values[key]) for key, name in _HARDWARE.items()}
+    found["sockets"] *= found["boards"]
+    return found
+
+
+def memory_total_mib(meminfo):
+    """Return the memory of /proc/meminfo in MiB, rounded down as slurmd does."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo, re.M)
+    if not found:
+        raise ParseError("/proc/meminfo: no line 'MemTotal: N kB' in: %.120r" % meminfo)
+    return int(found.group(1)) // 1024
+
+
+def hardware_of(topology, meminfo):
+    """Return the same values as slurmd. C(topology) has (package, core) of each CPU that the host may use.
+
+    Slurm describes a host by three factors. CPUs that do not fit into them, as in a container with some CPUs of a larger machine, are cores of one socket.
+    """
+    cpus = len(topology)
+    sockets, cores = len({package for package, dummy in topology}), len(set(topology))
+    even = cpus and cores % sockets == 0 and cpus % cores == 0
+    if not even:
+        sockets, cores = 1, cpus
+    return {"cpus": cpus, "boards": 1, "sockets": sockets, "cores_per_socket": cores // sockets, "threads_per_core": cpus // cores if cores else 0,
+            "real_memory": memory_total_mib(meminfo)}
+
+
+def gpu_information(text):
+    """Return (minor number, model) of a file /proc/driver/nvidia/gpus/*/information, None if it names no device node."""
+    model = re.search(r"^Model:\s*(\S.*?)\s*$", text, re.M)
+    minor = re.search(r"^Device Minor:\s*(\d+)\s*$", text, re.M)
+    return (int(minor.group(1)), model.group(1) if model else "") if minor else None
+
+
+def cgroups(mountinfo, controllers, container):
+    """Return C(version), C(usable) and C(why) not.
+
+    C(mountinfo) is that of process 1, C(controllers) the content of cgroup.controllers of the unified tree. A container shares the tree with its kernel's
+    other processes: slurmd would move processes that are not its own, and systemd in the container cannot delegate a scope to it.
+    """
+    mounts = []
+    for line in mountinfo.splitlines():
+        mine, separator, rest = line.partition(" - ")
+        fields, types = mine.split(), rest.split()
+        if separator and len(fields) > 5 and len(types) > 2 and types[0] in ("cgroup", "cgroup2"):
+            mounts.append((types[0], fields[4], "rw" in fields[5].split(","), types[2].split(",")))
+    if any(kind == "cgroup2" and path == "/sys/fs/cgroup" for kind, path, dummy, dummy2 in mounts):
+        version, needed, there = 2, _VERSION_2_CONTROLLERS, controllers.split()
+    else:
+        version, needed = 1 if mounts else 0, _VERSION_1_CONTROLLERS
+        there = [option for kind, dummy, writable, options in mounts if kind == "cgroup" and writable for option in options]
+    missing = [name for name in needed if name not in there]
+    why = ""
+    if container:
+        why = "the host is a container (%s)" % container
+    elif not version:
+        why = "no control groups are mounted"
+    elif missing:
+        why = "the kernel has no control group controller %s" % missing[0]
+    return {"version": version, "usable": not why, "why": why}
+
+
+def parse_units(text):
+    """Return the properties of each unit in the output of ``systemctl show``, by name."""
+    units = {}
+    for block in text.split("\n\n"):
+        values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        if values.get("Id"):
+            units[values["Id"]] = {
+                "loaded": values.get("LoadState") == "loaded",
+                "active": values.get("ActiveState") == "active",
+                "enabled": values.get("UnitFileState") == "enabled",
+                "state": "/".join(part for part in (values.get("ActiveState", ""), values.get("SubState", "")) if part),
+                "user": values.get("User", ""),
+                "runtime_directory": values.get("RuntimeDirectory", ""),
+            }
+    return units
+
+
+def key_digest(key, salt):
+    """Return 16 characters that are equal on two hosts with the same key. The salt is that of one run, so that the result tells nothing later."""
+    return hmac.new(salt.encode("utf-8"), key, hashlib.sha256).hexdigest()[:16] if key and salt else ""

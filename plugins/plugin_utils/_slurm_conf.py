@@ -1,0 +1,229 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Reads slurm.conf and its relatives, and works out which daemons a change of them concerns. Pure functions."""
+
+from __future__ import annotations
+
+import re
+
+# Releases in their order. A daemon talks to daemons of earlier releases, see REACH.
+RELEASES = ("20.02", "20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
+# From this release on scontrol(1) says of reconfigure: "this command operates by creating new processes for the daemons", so that nearly all is read anew.
+NEW_RECONFIGURE = "23.11"
+
+# scontrol(1) since 23.11: "This will not be able to change the daemons' listening TCP port settings or authentication mechanism."
+# The rest are the identity of the cluster and where its state is: a daemon that goes on in a new process keeps the former one open.
+_RESTART_ALWAYS = ("authtype", "authalttypes", "clustername", "communicationparameters", "slurmctldport", "slurmdport", "slurmuser", "statesavelocation")
+
+# slurm.conf(5) of 21.08 and 22.05: "A restart of slurmctld is required for changes to this parameter to take effect."
+_RESTART_CONTROLLER_BEFORE = ("accountingstorageenforce", "maxjobcount", "schedulerparameters", "selecttypeparameters", "slurmctldhost", "slurmctldparameters")
+# The same for slurmctld and slurmd, and what both load once: plugins. Their keys end so: ProctrackType, TaskPlugin, JobSubmitPlugins, GresTypes.
+_RESTART_BOTH_BEFORE = re.compile(r"(type|types|plugin|plugins|dir)$|^maxnodecount$")
+# These keys end in Type or Plugin too, but only slurmctld loads the plugin.
+_CONTROLLER_PLUGINS = ("accountingstoragetype", "jobcomptype", "jobsubmitplugins", "preempttype", "prioritytype", "schedulertype", "sitefactorplugin")
+# Of a node's line, slurmctld reads these anew without a restart. All other values size its tables: slurm.conf(5), NODE CONFIGURATION:
+# "Changes in a node's configuration (e.g. adding memory, changing processor count, etc.) require restarting both the slurmctld daemon and the slurmd daemons."
+_LIGHT_NODE_KEYS = ("feature", "features", "weight", "reason")
+
+
+def is_before(release, other):
+    """Return whether a release is older than another one. The names compare as text."""
+    return bool(release) and release < other
+
+
+def distance(older, newer):
+    """Return how many releases lie from C(older) to C(newer), None if one is not known."""
+    if older not in RELEASES or newer not in RELEASES:
+        return None
+    return RELEASES.index(newer) - RELEASES.index(older)
+
+
+def reach(release):
+    """Return how many releases back a daemon talks. 24.11 was the first to support three earlier releases instead of two."""
+    return 2 if is_before(release, "24.11") else 3
+
+
+def expand(names):
+    """Return the names of a Slurm host list: a, b[1-3,07]-x."""
+    found = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names):
+        match = re.match(r"([^\[]*)\[([^\]]*)\](.*)$", part)
+        if not match:
+            found.append(part)
+            continue
+        for piece in match.group(2).split(","):
+            first, dash, last = piece.partition("-")
+            if dash and first.isdigit() and last.isdigit():
+                numbers = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+            else:
+                numbers = [piece]
+            found += expand(",".join(match.group(1) + number + match.group(3) for number in numbers))
+    return found
+
+
+def _lines(text):
+    """Return the lines without comments, with continued lines joined, as slurm's parser reads them."""
+    joined = re.sub(r"\\\n", " ", text or "")
+    lines = (re.sub(r"(?<!\\)#.*", "", line).strip() for line in joined.split("\n"))
+    return [" ".join(line.split()) for line in lines if line]
+
+
+def _pairs(line):
+    return [(key, quoted or plain) for key, quoted, plain in re.findall(r'(\w+)\s*=\s*(?:"([^"]*)"|(\S+))', line)]
+
+
+def parse_conf(text):
+    """Return C(options) by lower-case key, C(nodes) and C(partitions) by name with lower-case keys, and C(lines). Of gres.conf only the lines matter."""
+    found = {"options": {}, "nodes": {}, "partitions": {}, "lines": _lines(text)}
+    defaults = {"nodes": {}, "partitions": {}}
+    for line in found["lines"]:
+        pairs = _pairs(line)
+        kind = {"nodename": "nodes", "partitionname": "partitions"}.get(pairs[0][0].lower()) if pairs else None
+        if kind:
+            values = {key.lower(): value for key, value in pairs[1:]}
+            if pairs[0][1] == "DEFAULT":
+                defaults[kind].update(values)
+                continue
+            for name in expand(pairs[0][1]):
+                found[kind][name] = dict(defaults[kind], **values)
+        else:
+            for key, value in pairs:
+                key = key.lower()
+                # SlurmctldHost may be given several times.
+                found["options"][key] = "%s,%s" % (found["options"][key], value) if key in found["options"] and key == "slurmctldhost" else value
+    return found
+
+
+def gpus_of(node):
+    """Return the number of GPUs of a parsed node."""
+    counts = []
+    for part in (node or {}).get("gres", "").split(","):
+        match = re.match(r"gpu(?::(?!\d+(?:\(|$))[^:()]+)?(?::(\d+))?(?:\(.*)?$", part)
+        if match:
+            counts.append(int(match.group(1) or 1))
+    return sum(counts)
+
+
+def _changed(old, new):
+    """Return the keys whose values differ, sorted."""
+    return sorted(key for key in set(old) | set(new) if old.get(key) != new.get(key))
+
+
+def _concerned(old, new):
+    """Return the nodes in those lines of gres.conf that differ. C(None) means all."""
+    different = set(old) ^ set(new)
+    names = set()
+    for line in different:
+        pairs = dict((key.lower(), value) for key, value in _pairs(line))
+        if "nodename" not in pairs:
+            return None
+        names.update(expand(pairs["nodename"]))
+    return names
+
+
+class _Effect:
+    def __init__(self, controller, releases):
+        self.controller_release, self.releases = controller, releases
+        self.reconfigure, self.controller, self.daemons, self.reasons, self.idle = False, False, set(), [], []
+
+    def all(self, reason):
+        self.controller = True
+        self.some(self.releases, reason)
+
+    def some(self, names, reason):
+        self.daemons.update(name for name in names if name in self.releases)
+        self.reasons.append(reason)
+
+    def is_old(self, release):
+        return is_before(release, NEW_RECONFIGURE)
+
+    def option(self, key):
+        """Choose for one key of slurm.conf."""
+        if key in _RESTART_ALWAYS:
+            self.all("%s is read at start only" % key)
+            return
+        self.reconfigure = True
+        needs_slurmd = bool(_RESTART_BOTH_BEFORE.search(key)) and key not in _CONTROLLER_PLUGINS
+        if self.is_old(self.controller_release) and (needs_slurmd or key in _RESTART_CONTROLLER_BEFORE or key in _CONTROLLER_PLUGINS):
+            self.controller = True
+            self.reasons.append("slurmctld %s reads %s at start only" % (self.controller_release, key))
+        if needs_slurmd:
+            old = [name for name, release in self.releases.items() if self.is_old(release)]
+            if old:
+                self.some(old, "slurmd before %s reads %s at start only" % (NEW_RECONFIGURE, key))
+        if key == "jobacctgathertype" and any(self.is_old(release) for release in [self.controller_release, *self.releases.values()]):
+            # slurm.conf(5) of 22.05: "Only change this configuration parameter when there are no running job steps."
+            self.idle.append("%s changes messages between the daemons" % key)
+        if key == "switchtype":
+            # slurm.conf(5): "records of all jobs in any state may be lost."
+            self.idle.append("%s makes slurmctld forget all jobs" % key)
+
+    def nodes(self, reason):
+        """Choose for a change of the set of nodes or of their size."""
+        self.reconfigure = True
+        if self.is_old(self.controller_release):
+            self.controller = True
+            self.reasons.append("slurmctld %s: %s" % (self.controller_release, reason))
+        old = [name for name, release in self.releases.items() if self.is_old(release)]
+        if old:
+            self.some(old, "slurmd before %s: %s" % (NEW_RECONFIGURE, reason))
+
+
+def effect(old, new, controller, releases):
+    """Return what a change of the files needs so that it is in force and running jobs go on.
+
+    C(old) and C(new) have the texts C(slurm), C(gres), C(cgroup) and C(mpi). C(controller) is the release of slurmctld, C(releases) that of slurmd by node.
+    A start of slurmctld and slurmd ends no job: slurmctld recovers its state, and slurmd finds its slurmstepd processes again. slurmctld goes first, because
+    a configless slurmd gets the files from it.
+    """
+    told = _Effect(controller, dict(releases))
+    before, after = parse_conf(old.get("slurm")), parse_conf(new.get("slurm"))
+    nothing = {"first": False, "reconfigure": False, "restart_slurmctld": False, "restart_slurmd": [], "reasons": [], "needs_idle": [], "added": [],
+               "removed": [], "removed_partitions": []}
+    if not before["lines"]:
+        return dict(nothing, first=True, restart_slurmctld=True, restart_slurmd=sorted(releases), reasons=["there was no slurm.conf"],
+                    added=sorted(after["nodes"]))
+    added = sorted(set(after["nodes"]) - set(before["nodes"]))
+    removed = sorted(set(before["nodes"]) - set(after["nodes"]))
+    for key in _changed(before["options"], after["options"]):
+        told.option(key)
+    if added or removed:
+        # scontrol(1) before 23.11: "must also be restarted if nodes are added to or removed from the cluster."
+        told.nodes("added and removed nodes are read at start only")
+    for name in sorted(set(before["nodes"]) & set(after["nodes"])):
+        keys = _changed(before["nodes"][name], after["nodes"][name])
+        told.reconfigure = told.reconfigure or bool(keys)
+        if any(key not in _LIGHT_NODE_KEYS for key in keys):
+            told.nodes("the line of %s is read at start only" % name)
+    told.reconfigure = told.reconfigure or before["lines"] != after["lines"]
+
+    gres_before, gres_after = _lines(old.get("gres")), _lines(new.get("gres"))
+    if gres_before != gres_after:
+        told.reconfigure = True
+        names = _concerned(gres_before, gres_after)
+        stale = [name for name, release in told.releases.items() if told.is_old(release) and (names is None or name in names)]
+        if stale:
+            told.some(stale, "slurmd before %s opens the devices of gres.conf at start" % NEW_RECONFIGURE)
+    cgroup_before, cgroup_after = parse_conf(old.get("cgroup"))["options"], parse_conf(new.get("cgroup"))["options"]
+    if cgroup_before != cgroup_after:
+        # cgroup.conf(5) of all releases: restart, SIGHUP or scontrol reconfigure. The plugin itself is loaded once.
+        told.reconfigure = True
+        if cgroup_before.get("cgroupplugin") != cgroup_after.get("cgroupplugin"):
+            stale = [name for name, release in told.releases.items() if told.is_old(release)]
+            if stale:
+                told.some(stale, "slurmd before %s loads cgroupplugin at start only" % NEW_RECONFIGURE)
+    if _lines(old.get("mpi")) != _lines(new.get("mpi")):
+        told.reconfigure = True
+    # A restarted slurmctld has read the files. Daemons that are not restarted still hold the former ones. A slurmctld that goes on gives a restarted slurmd
+    # the files that it read last, so it comes first.
+    kept = set(told.releases) - told.daemons
+    return dict(nothing, reconfigure=told.reconfigure and (not told.controller or bool(kept)), restart_slurmctld=told.controller,
+                restart_slurmd=sorted(told.daemons), reasons=_once(told.reasons), needs_idle=_once(told.idle), added=added, removed=removed,
+                removed_partitions=sorted(set(before["partitions"]) - set(after["partitions"])))
+
+
+def _once(texts):
+    return list(dict.fromkeys(texts))

@@ -1,0 +1,763 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Slurm's configuration files for a cluster, what a change of them needs, and what is wrong with the hosts or the variables. Pure functions."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import RELEASES, distance, effect, gpus_of, is_before, parse_conf, reach
+
+FOLDER = "/etc/slurm"
+STATE = "/var/lib/slurm"
+LOGS = "/var/log/slurm"
+DATABASE = "slurm_acct_db"
+SCRIPTS = {"prolog": "/usr/local/lib/trainyard/slurm/prolog", "epilog": "/usr/local/lib/trainyard/slurm/epilog",
+           "health": "/usr/local/lib/trainyard/slurm/health"}
+OLDEST, NEWEST = "21.08", "24.11"
+PRIORITIES = ({"name": "low", "priority": 0}, {"name": "normal", "priority": 100, "preempts": ["low"]},
+              {"name": "high", "priority": 1000, "preempts": ["low"]})
+# Kinds of device nodes: how they are numbered, and which variables Slurm sets for a job. gres.conf(5): without a flag those of all makers are set.
+_FLAGS = {"nvidia": "nvidia_gpu_env"}
+
+# What the plan decides. Another value breaks a promise of the collection, so the variable to set is named instead.
+OWNED = {
+    "accountingstorageenforce": "quotas depend on it",
+    "accountingstoragehost": "the database runs on cluster_scheduler_host",
+    "accountingstoragetype": "the database runs on cluster_scheduler_host",
+    "authtype": "munge is the only mechanism of the roles",
+    "clustername": "the accounts in the database belong to this name; set slurm_cluster_name before the first run",
+    "controlmachine": "set cluster_scheduler_host",
+    "credtype": "munge is the only mechanism of the roles",
+    "downnodes": "drain the host with slurm_node_state",
+    "epilog": "the epilog ends what a job leaves over; add a program with slurm_options.TaskEpilog",
+    "grestypes": "quotas count gres/gpu",
+    "healthcheckprogram": "verify and the health check drain hosts by it",
+    "include": "the content of another file is not checked; set its keys in slurm_options",
+    "jobacctgathertype": "it follows from the hosts' control groups",
+    "nodename": "nodes are the hosts of group gpu; set slurm_node_features",
+    "nodeset": "nodes are the hosts of group gpu; set slurm_partitions",
+    "partitionname": "set slurm_partitions",
+    "preempttype": "set slurm_priorities",
+    "proctracktype": "it follows from the hosts' control groups",
+    "prolog": "the prolog prepares the job's folders; add a program with slurm_options.TaskProlog",
+    "selecttype": "GPUs are allocated by select/cons_tres",
+    "slurmctldaddr": "set cluster_scheduler_host",
+    "slurmctldhost": "set cluster_scheduler_host",
+    "slurmctldlogfile": "logrotate knows the default",
+    "slurmctldpidfile": "the unit names it",
+    "slurmctldport": "the roles use Slurm's ports 6817 to 6819",
+    "slurmdlogfile": "logrotate knows the default",
+    "slurmdpidfile": "the unit names it",
+    "slurmdport": "the roles use Slurm's ports 6817 to 6819",
+    "slurmdspooldir": "teardown and the health check know the default",
+    "slurmduser": "slurmd runs as root",
+    "slurmuser": "the packages create user slurm",
+    "statesavelocation": "teardown and the health check know the default",
+    "taskplugin": "it follows from the hosts' control groups",
+}
+# (key, pattern of the value or empty for any, why not).
+REFUSED = (
+    ("accountingstoreflags", r"job_env|job_script", "other people could read the environment and the script of a job in the database"),
+    ("privatedata", r"^none$", "other people could read commands and paths; list the kinds to hide instead"),
+    ("plugindir", "", "the daemons run what is in that folder as root"),
+    ("plugstackconfig", "", "the daemons run what is in that file as root; use /etc/slurm/plugstack.conf.d"),
+    ("reconfigflags", r"keeppart", "a change of slurm_partitions would have no effect"),
+    ("slurmdparameters", r"config_overrides", "it hides memory and GPUs that a host has lost; in containers it is set without this"),
+    ("switchtype", "", "slurmctld forgets all jobs if it changes"),
+    ("disablerootjobs", r"^(no|0)$", "a job as root is outside of every quota"),
+    ("mcsplugin", "", "it conflicts with PrivateData"),
+)
+# Lists: what the site requests is added to what the plan needs.
+MERGED = ("accountingstoragetres", "debugflags", "launchparameters", "privatedata", "prologflags", "slurmctldparameters", "slurmdparameters")
+
+_NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# sacctmgr turns names into lower case.
+_QOS = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_CLUSTER = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_RESERVED = ("default", "all", "none")
+# Words of a GPU's name that tell nothing about the model.
+_MAKERS = ("nvidia", "tesla", "quadro", "geforce", "amd", "instinct", "huawei", "ascend", "graphics", "gpu")
+_SERIES = ("rtx", "gtx", "titan", "mi")
+_SUFFIXES = ("ti", "super", "ada", "blackwell")
+
+
+# What a host has.
+
+def gpu_type(model):
+    """Return the type of a GPU for Slurm: h100 of 'NVIDIA H100 80GB HBM3', rtx6000ada of 'NVIDIA RTX 6000 Ada Generation'. Empty for an unknown model."""
+    words = [word for word in re.split(r"[^a-z0-9.]+", (model or "").lower()) if word and word not in _MAKERS]
+    if not words:
+        return ""
+    kept = [words.pop(0)]
+    if kept[0] in _SERIES and words:
+        kept.append(words.pop(0))
+    # "ti" is part of the model, "80gb" and "sxm4" are not.
+    kept += [word for word in words if word in _SUFFIXES]
+    return re.sub(r"[^a-z0-9]", "", "".join(kept))
+
+
+def _ranges(numbers):
+    """Return 0-2,4 of [0, 1, 2, 4]."""
+    parts = []
+    for number in sorted(numbers):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else "%d-%d" % (first, last) for first, last in parts)
+
+
+def _files(prefix, numbers):
+    text = _ranges(numbers)
+    return prefix + (text if text.isdigit() else "[%s]" % text)
+
+
+def _gpus(reading, models, override):
+    """Return the GPUs of a host as a list of C(type), C(prefix), C(numbers), C(kind), in the order of their numbers."""
+    groups = {}
+    for index, gpu in enumerate(reading["gpus"]):
+        told = gpu.get("model") or (models[index] if index < len(models) else models[0] if models and len(set(models)) == 1 else "")
+        match = re.match(r"(.*?)(\d+)$", gpu["path"])
+        key = (override or gpu_type(told), match.group(1))
+        groups.setdefault(key, []).append(int(match.group(2)))
+    return [{"type": kind, "prefix": prefix, "numbers": numbers, "kind": prefix.rsplit("/", 1)[-1]} for (kind, prefix), numbers in groups.items()]
+
+
+def _memory(found, configured):
+    """Return the memory to configure in MiB.
+
+    Slurm gives all of it to jobs, so that some is kept for the system. Another kernel of the same host reports some MiB less or more: a configured value
+    stays as long as it still fits, because a change of a node's line restarts daemons.
+    """
+    reserve = min(8192, max(512, found // 50))
+    wanted = found - reserve
+    if configured and configured <= found - reserve // 2 and configured >= wanted - max(256, found // 100):
+        return configured
+    return max(wanted, 1)
+
+
+def _node(name, address, reading, configured, features, models, override, hardware):
+    """Return a node: what its lines say."""
+    told = dict(reading["hardware"])
+    if hardware.get("cpus"):
+        told.update(cpus=hardware["cpus"], sockets=1, cores_per_socket=hardware["cpus"], threads_per_core=1)
+    gpus = _gpus(reading, models, override)
+    configured_memory = int(configured.get("realmemory", 0) or 0)
+    memory = hardware.get("real_memory") or _memory(told["real_memory"], configured_memory)
+    types = list(dict.fromkeys(group["type"] for group in gpus if group["type"]))
+    return {
+        "name": name, "address": address, "hostname": reading["hostname"], "cpus": told["cpus"], "sockets": told["sockets"],
+        "cores_per_socket": told["cores_per_socket"], "threads_per_core": told["threads_per_core"], "real_memory": memory,
+        "gpus": gpus, "gpu_count": sum(len(group["numbers"]) for group in gpus),
+        "features": list(dict.fromkeys(types + list(features))), "release": reading["release"], "known": True,
+    }
+
+
+def _node_line(node):
+    words = ["NodeName=" + node["name"]]
+    if node["hostname"] and node["hostname"] != node["name"]:
+        words.append("NodeHostname=" + node["hostname"])
+    words += ["NodeAddr=" + node["address"], "CPUs=%d" % node["cpus"], "Boards=1", "SocketsPerBoard=%d" % node["sockets"],
+              "CoresPerSocket=%d" % node["cores_per_socket"], "ThreadsPerCore=%d" % node["threads_per_core"], "RealMemory=%d" % node["real_memory"]]
+    # A type that several device files share is one entry: Slurm adds their numbers.
+    counts = {}
+    for group in node["gpus"]:
+        counts[group["type"]] = counts.get(group["type"], 0) + len(group["numbers"])
+    if counts:
+        words.append("Gres=" + ",".join("gpu:%s%d" % (kind + ":" if kind else "", count) for kind, count in counts.items()))
+    if node["features"]:
+        words.append("Feature=" + ",".join(node["features"]))
+    # Jobs without a GPU go to the hosts with the fewest.
+    words.append("Weight=%d" % (1 + node["gpu_count"]))
+    return " ".join(words + ["State=UNKNOWN"])
+
+
+def _former_line(name, values):
+    """Return the line of a node that did not answer, from slurm.conf."""
+    names = {"nodeaddr": "NodeAddr", "nodehostname": "NodeHostname", "cpus": "CPUs", "boards": "Boards", "socketsperboard": "SocketsPerBoard",
+             "corespersocket": "CoresPerSocket", "threadspercore": "ThreadsPerCore", "realmemory": "RealMemory", "gres": "Gres", "feature": "Feature",
+             "weight": "Weight", "state": "State"}
+    return " ".join(["NodeName=" + name] + ["%s=%s" % (names.get(key, key), value) for key, value in values.items()])
+
+
+# What the site requests.
+
+def _text(value):
+    if isinstance(value, bool):
+        return "YES" if value else "NO"
+    if isinstance(value, (list, tuple)):
+        return ",".join(_text(item) for item in value)
+    return str(value)
+
+
+def option_problems(options):
+    """Return what is wrong with slurm_options, one sentence per key."""
+    found = []
+    seen = {}
+    for key, value in options.items():
+        words = _text(value)
+        where = "slurm_options: '%s'" % key
+        if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", key):
+            found.append("%s is not a key of slurm.conf; use letters and digits" % where)
+            continue
+        if key.lower() in seen:
+            found.append("%s is the same key as '%s'; keep one of them" % (where, seen[key.lower()]))
+        seen[key.lower()] = key
+        if isinstance(value, dict) or value is None:
+            found.append("%s has no text or number as its value; correct or remove it" % where)
+        elif re.search(r"[\x00-\x1f\x7f\"#]", words) or words.endswith("\\") or words != words.strip() or not words:
+            found.append("%s has the value %r; use a text without line breaks, quotes, '#', and blanks or a backslash at its end" % (where, words))
+        elif key.lower() in OWNED:
+            found.append("%s is set by the roles: %s; remove it" % (where, OWNED[key.lower()]))
+        else:
+            found += ["%s is '%s', which is refused: %s; remove it" % (where, words, why)
+                      for refused, pattern, why in REFUSED if refused == key.lower() and re.search(pattern, words, re.I)]
+    return found
+
+
+def _merged(ours, options):
+    """Return the lines of both. The site's value replaces ours, except in lists, where both count."""
+    values = dict(ours)
+    names = {key.lower(): key for key in ours}
+    for key, value in options.items():
+        name = names.get(key.lower(), key)
+        words = _text(value)
+        if key.lower() in MERGED and values.get(name):
+            words = ",".join(dict.fromkeys(values[name].split(",") + [part.strip() for part in words.split(",") if part.strip()]))
+        values[name] = words
+    return ['%s=%s' % (key, '"%s"' % value if re.search(r"\s", value) else value) for key, value in values.items() if value != ""]
+
+
+def hosts_of(partition, nodes, groups):
+    """Return (hosts, unknown names) of a partition. An entry is a host, a group of the inventory, or V(all)."""
+    named = partition.get("hosts") or ["all"]
+    named = [named] if isinstance(named, str) else list(named)
+    found, unknown = [], []
+    for entry in named:
+        if entry == "all":
+            found += nodes
+        elif entry in nodes:
+            found.append(entry)
+        elif entry in groups and any(host in nodes for host in groups[entry]):
+            found += [host for host in groups[entry] if host in nodes]
+        else:
+            unknown.append(entry)
+    return [name for name in nodes if name in found], unknown
+
+
+def _circle(preempts):
+    """Return the names of priorities that preempt each other in a circle, in its order, [] if there is none."""
+    def walk(name, path):
+        if name in path:
+            return path[path.index(name):] + [name]
+        for other in preempts.get(name, ()):
+            circle = walk(other, path + [name])
+            if circle:
+                return circle
+        return []
+
+    for name in preempts:
+        circle = walk(name, [])
+        if circle:
+            return circle
+    return []
+
+
+def priority_problems(priorities):
+    found, names = [], [entry.get("name", "") for entry in priorities]
+    for entry in priorities:
+        name = entry.get("name", "")
+        where = "slurm_priorities: '%s'" % name
+        if not _QOS.fullmatch(str(name)):
+            found.append("%s is not a valid name; use lower-case letters, digits, '_' and '-'" % where)
+        if names.count(name) > 1:
+            found.append("%s is listed %d times; keep one" % (where, names.count(name)))
+        number = entry.get("priority", 0)
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 1000000:
+            found.append("%s has the priority '%s'; use a whole number from 0 to 1000000" % (where, number))
+        found += ["%s preempts '%s', which is not in slurm_priorities; correct the name or add it" % (where, other)
+                  for other in entry.get("preempts") or [] if other not in names]
+    circle = _circle({entry.get("name"): entry.get("preempts") or [] for entry in priorities})
+    if circle:
+        found.append("slurm_priorities: %s preempt each other in a circle; jobs would requeue each other without end. Remove one of these 'preempts'"
+                     % " > ".join(circle))
+    return list(dict.fromkeys(found))
+
+
+def partition_problems(partitions, nodes, groups, priorities):
+    found, names = [], [str(entry.get("name", "")) for entry in partitions]
+    known = [entry.get("name") for entry in priorities]
+    for entry in partitions:
+        name = str(entry.get("name", ""))
+        where = "slurm_partitions: '%s'" % name
+        if not _WORD.fullmatch(name) or name.lower() in _RESERVED:
+            found.append("%s is not a valid name; use letters, digits, '_', '-' and '.', and none of %s" % (where, ", ".join(_RESERVED)))
+        if names.count(name) > 1:
+            found.append("%s is listed %d times; keep one" % (where, names.count(name)))
+        hosts, unknown = hosts_of(entry, nodes, groups)
+        found += ["%s has the host '%s', which is neither a training host nor a group with one; correct the name or add the host to group gpu" % (where, other)
+                  for other in unknown]
+        if not hosts and not unknown:
+            found.append("%s has no host; list some in 'hosts' or remove the partition" % where)
+        minutes = entry.get("max_minutes") or 0
+        if isinstance(minutes, bool) or not isinstance(minutes, int) or minutes < 0:
+            found.append("%s has max_minutes '%s'; use a whole number of minutes, 0 for no limit" % (where, minutes))
+        found += ["%s has the priority '%s', which is not in slurm_priorities; correct the name or add it" % (where, other)
+                  for other in entry.get("priorities") or [] if other not in known]
+    defaults = [str(entry.get("name", "")) for entry in partitions if entry.get("default")]
+    if len(partitions) > 1 and len(defaults) != 1:
+        found.append("slurm_partitions: %s; set 'default: true' for exactly one, because jobs without --partition go there"
+                     % ("no partition is the default" if not defaults else "%s are all the default" % ", ".join(defaults)))
+    return list(dict.fromkeys(found))
+
+
+# What is wrong with the hosts.
+
+def _release_problems(scheduler, releases):
+    """Return the problems of the releases that meet. The scheduler must be the newest: slurm's upgrade guide."""
+    found = []
+    for name, release in releases.items():
+        if not release:
+            found.append("%s: no Slurm is installed or installable; expected %s to %s. Add the distribution's main package source" % (name, OLDEST, NEWEST))
+        elif is_before(release, OLDEST):
+            found.append("%s: Slurm %s found; expected %s to %s. Upgrade the distribution" % (name, release, OLDEST, NEWEST))
+    ours = releases.get(scheduler)
+    for name, release in releases.items():
+        if not ours or not release or name == scheduler:
+            continue
+        steps = distance(release, ours)
+        if is_before(ours, release):
+            found.append("%s: Slurm %s is newer than %s of the scheduler %s, and slurmctld must be the newest. Set cluster_scheduler_host to a host with Slurm "
+                         "%s or later" % (name, release, ours, scheduler, release))
+        elif steps is not None and steps > reach(ours):
+            first = RELEASES[RELEASES.index(ours) - reach(ours)]
+            found.append("%s: Slurm %s is too old for %s of the scheduler %s, which talks to %s and later. Upgrade the host's distribution, or move the "
+                         "scheduler to an older one" % (name, release, ours, scheduler, first))
+    return found
+
+
+def _host_problems(name, reading, node, configured, models, hardware):
+    found = []
+    if not _NODE.fullmatch(name) or name.lower() in _RESERVED:
+        found.append("%s: not a valid node name for Slurm; use letters, digits, '-', '_' and '.' in the inventory" % name)
+    if not node["address"]:
+        found.append("%s: the host has no address on the cluster network; set cluster_address" % name)
+    if hardware and not reading["container"]:
+        found.append("%s: its hardware is set by a variable, but it is not a container; Slurm would take it out of service. Remove slurm_node_hardware" % name)
+    if models and len(models) > len(reading["gpus"]):
+        found.append("%s: the driver reports %d GPUs, but there are %d device nodes /dev/nvidiaN. Start nvidia-persistenced, or run nvidia-modprobe -c 0 -u"
+                     % (name, len(models), len(reading["gpus"])))
+    before = gpus_of(configured)
+    if before > node["gpu_count"]:
+        found.append("%s: %d GPUs found, %d configured. Repair the host, or list it in slurm_accept_smaller" % (name, node["gpu_count"], before))
+    memory = int(configured.get("realmemory", 0) or 0)
+    if memory > reading["hardware"]["real_memory"] and not hardware.get("real_memory"):
+        found.append("%s: %d MiB of memory found, %d configured. Replace the failed memory, or list the host in slurm_accept_smaller"
+                     % (name, reading["hardware"]["real_memory"], memory))
+    cpus = int(configured.get("cpus", 0) or 0)
+    if cpus > node["cpus"]:
+        found.append("%s: %d CPUs found, %d configured. Check the firmware's settings for cores and threads, or list the host in slurm_accept_smaller"
+                     % (name, node["cpus"], cpus))
+    return found
+
+
+def _same(entries, sentence):
+    """Return a sentence per value that several hosts share. C(entries) are (host, value)."""
+    hosts = {}
+    for host, value in entries:
+        if value:
+            hosts.setdefault(value, []).append(host)
+    return [sentence % (value, " and ".join(names)) for value, names in hosts.items() if len(names) > 1]
+
+
+def munge_problems(readings, scheduler):
+    """Return the hosts whose munge key is not the scheduler's. For after the key was copied; before, every new host has one of its own."""
+    expected = (readings.get(scheduler) or {}).get("munge_key", {}).get("digest")
+    return ["%s: another munge key than on the scheduler %s; its daemons and jobs are refused. Run scheduler.yml, which copies the key and restarts munge"
+            % (name, scheduler) for name, reading in readings.items()
+            if expected and reading and name != scheduler and reading["munge_key"]["digest"] != expected]
+
+
+# The files.
+
+def cgroups_usable(readings, releases):
+    """Return (usable, why not): one cluster has one ProctrackType, so the weakest host decides."""
+    for name, reading in readings.items():
+        if not reading["cgroup"]["usable"]:
+            return False, "%s: %s" % (name, reading["cgroup"]["why"])
+        # cgroup/v2 came with 22.05.
+        if reading["cgroup"]["version"] == 2 and is_before(releases[name], "22.05"):
+            return False, "%s: Slurm %s does not know control groups version 2" % (name, releases[name])
+    return True, ""
+
+
+def _heading(*lines):
+    return ["# Managed by Ansible (trainyard.gpu). Changes are overwritten."] + ["# " + line for line in lines]
+
+
+def slurm_conf(cluster_name, controller, nodes, former, partitions, options, usable, oldest, mail_program, scripts):
+    """Return the text of slurm.conf. C(former) are the lines of nodes that did not answer."""
+    containers = controller["lab"]
+    ours = {
+        "ClusterName": cluster_name,
+        "SlurmctldHost": "%s(%s)" % (controller["hostname"], controller["address"]),
+        "SlurmUser": "slurm",
+        "AuthType": "auth/munge",
+        "StateSaveLocation": STATE + "/slurmctld",
+        "SlurmdSpoolDir": STATE + "/slurmd",
+        "SlurmctldLogFile": LOGS + "/slurmctld.log",
+        "SlurmdLogFile": LOGS + "/slurmd.log",
+        "SlurmctldPidFile": controller["pid_file"],
+        "SlurmdPidFile": "/run/slurmd.pid",
+        # slurmd gets all files from slurmctld, so that there is one copy of them.
+        "SlurmctldParameters": "enable_configless",
+        # Only for containers that share a machine: each claims CPUs that it does not have.
+        "SlurmdParameters": "config_overrides" if containers else "",
+        # A host that registers with all it should have is used again, also after an unexpected reboot. Drained hosts stay drained.
+        "ReturnToService": "2",
+        "SlurmctldTimeout": "120",
+        "SlurmdTimeout": "300",
+        "KillWait": "30",
+        # A process in an uninterruptible call of NFS or of the driver needs longer than the default of 60 s. Then the node is drained.
+        "UnkillableStepTimeout": "180",
+        "MinJobAge": "300",
+        "MpiDefault": "none",
+        "LaunchParameters": "use_interactive_step",
+        "MailProg": mail_program or "/bin/true",
+        "ProctrackType": "proctrack/cgroup" if usable else "proctrack/linuxproc",
+        "TaskPlugin": "task/affinity,task/cgroup" if usable else "task/affinity" if not containers else "task/none",
+        "JobAcctGatherType": "jobacct_gather/cgroup" if usable else "jobacct_gather/linux",
+        "JobAcctGatherFrequency": "30",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core_Memory",
+        # Also without a GPU: the first one then needs no restart, and quotas on gres/gpu can be made.
+        "GresTypes": "gpu",
+        # A request that no host can fill is refused at submit.
+        "EnforcePartLimits": "ALL",
+        "PriorityType": "priority/multifactor",
+        "PriorityDecayHalfLife": "7-0",
+        "PriorityMaxAge": "7-0",
+        "PriorityWeightQOS": "100000",
+        "PriorityWeightFairshare": "10000",
+        "PriorityWeightAge": "1000",
+        "PreemptType": "preempt/qos",
+        "PreemptMode": "REQUEUE",
+        "JobRequeue": "1",
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "AccountingStorageHost": controller["address"],
+        "AccountingStorageTRES": "gres/gpu",
+        "AccountingStorageEnforce": "associations,limits,qos,safe",
+        # Commands, paths and past usage of others are hidden. Not usage: a person must see how much of the account's quota is taken, and slurmctld would
+        # show only the person's own part. slurmdbd.conf hides usage too.
+        "PrivateData": "accounts,jobs,users",
+        # pam_slurm_adopt needs the step that Contain creates. slurmctld calls it an error without proctrack/cgroup.
+        "PrologFlags": "Contain" if usable else "Alloc",
+        # Debian's plugstack.conf includes *.conf, which a configless slurmctld reports as an error at each start. The flag came with 23.11.
+        "DebugFlags": "" if is_before(oldest, "23.11") else "GLOB_SILENCE",
+        "Prolog": scripts["prolog"],
+        "Epilog": scripts["epilog"],
+        "PrologEpilogTimeout": "120" if scripts["prolog"] or scripts["epilog"] else "",
+        "HealthCheckProgram": scripts["health"],
+        "HealthCheckInterval": "300" if scripts["health"] else "",
+        "HealthCheckNodeState": "ANY,CYCLE" if scripts["health"] else "",
+    }
+    notes = [] if mail_program else ["No mail program is installed on the scheduler, so --mail-type has no effect."]
+    lines = _heading(*notes) + _merged(ours, options)
+    lines += [_node_line(node) for node in nodes if node["known"]] + former
+    for partition in partitions:
+        lines.append(_partition_line(partition))
+    return "\n".join(lines) + "\n"
+
+
+def _partition_line(partition):
+    words = ["PartitionName=" + partition["name"], "Nodes=" + ",".join(partition["hosts"]), "Default=" + ("YES" if partition["default"] else "NO"),
+             "MaxTime=" + (str(partition["max_minutes"]) if partition["max_minutes"] else "INFINITE"), "State=UP"]
+    if partition["memory_per_cpu"]:
+        words.append("DefMemPerCPU=%d" % partition["memory_per_cpu"])
+    if partition["cpus_per_gpu"]:
+        words.append("DefCpuPerGPU=%d" % partition["cpus_per_gpu"])
+    if partition["priorities"]:
+        words.append("AllowQos=" + ",".join(partition["priorities"]))
+    # Fair share and usage count GPUs. Without it only CPUs are counted.
+    words.append("TRESBillingWeights=CPU=1.0,GRES/gpu=100.0")
+    return " ".join(words)
+
+
+def gres_conf(nodes, former):
+    """Return the text of gres.conf: one line per host and model. C(former) are the lines of hosts that did not answer."""
+    lines = _heading()
+    for node in nodes:
+        for group in node["gpus"]:
+            words = ["NodeName=" + node["name"], "Name=gpu"] + (["Type=" + group["type"]] if group["type"] else [])
+            words += ["File=" + _files(group["prefix"], group["numbers"]), "Flags=" + _FLAGS.get(group["kind"], "no_gpu_env")]
+            lines.append(" ".join(words))
+    return "\n".join(lines + former) + "\n"
+
+
+def cgroup_conf(usable, why, versions, oldest):
+    """Return the text of cgroup.conf. C(versions) are those of the hosts.
+
+    CgroupAutomount is not in it: systemd mounts control groups, and 23.11 and later complain about the key.
+    """
+    if usable:
+        lines = _heading() + ["ConstrainCores=yes", "ConstrainDevices=yes", "ConstrainRAMSpace=yes"]
+        # Version 1 counts swap only if the kernel was started for it.
+        return "\n".join(lines + (["ConstrainSwapSpace=yes"] if versions and min(versions) == 2 else [])) + "\n"
+    lines = _heading("No limits: %s." % why)
+    # The value came with 24.05. Earlier releases load no plugin if nothing needs it.
+    return "\n".join(lines + ([] if is_before(oldest, "24.05") else ["CgroupPlugin=disabled"])) + "\n"
+
+
+def slurmdbd_conf(controller):
+    return "\n".join(_heading() + [
+        "AuthType=auth/munge",
+        "DbdHost=" + controller["hostname"],
+        "DbdAddr=" + controller["address"],
+        "SlurmUser=slurm",
+        "LogFile=%s/slurmdbd.log" % LOGS,
+        "PidFile=" + controller["database_pid_file"],
+        "PrivateData=accounts,jobs,usage,users",
+        "StorageType=accounting_storage/mysql",
+        "StorageHost=localhost",
+        "StorageUser=slurm",
+        "StorageLoc=" + DATABASE,
+    ]) + "\n"
+
+
+def database_conf(release, own):
+    """Return the drop-in for MariaDB, with what slurmdbd checks when it starts (accounting_storage_mysql.c, _check_database_variables).
+
+    C(own): the server was installed for Slurm. Another one may serve others by network.
+    """
+    # slurmdbd from 23.11 on expects 2 GiB at least, earlier ones 512 MiB. InnoDB takes memory as it needs it.
+    pool = 512 if is_before(release, "23.11") else 2048
+    lines = _heading() + ["[mariadbd]"] + (["skip-networking"] if own else [])
+    lines += ["innodb_buffer_pool_size=%dM" % pool, "innodb_log_file_size=64M", "innodb_lock_wait_timeout=900", "max_allowed_packet=16M"]
+    return "\n".join(lines) + "\n"
+
+
+def slurmd_drop_in(controller):
+    """Return the drop-in of slurmd.service.
+
+    Debian 12's unit starts only with a local slurm.conf, which a configless host has not. A host that boots before the scheduler tries again.
+    """
+    return "\n".join(_heading() + [
+        "[Unit]",
+        "ConditionPathExists=",
+        "StartLimitIntervalSec=0",
+        "[Service]",
+        # A value in the file would replace that of Environment=.
+        "EnvironmentFile=",
+        'Environment="SLURMD_OPTIONS=--conf-server %s:6817"' % controller["address"],
+        "Restart=on-failure",
+        "RestartSec=10",
+    ]) + "\n"
+
+
+VALIDATE = r"""
+set -u
+dir=$(mktemp -d /tmp/trainyard-slurm.XXXXXX) || exit 1
+trap 'rm -rf "$dir"' EXIT
+chmod 755 "$dir"; mkdir "$dir/state"; chown slurm: "$dir/state"
+sed -E -e '/^(AccountingStorage|JobAcctGather|PriorityWeight(Age|Fair))[A-Za-z]*=/Id' -e '/^(StateSaveLocation|Slurmctld(Pid|Log)File)=/Id' \
+  -e 's/ (AllowQos|TRESBillingWeights)=[^ ]+//Ig' "$1" > "$dir/slurm.conf"
+echo "StateSaveLocation=$dir/state" >> "$dir/slurm.conf"
+echo "SlurmctldPidFile=$dir/state/pid" >> "$dir/slurm.conf"
+: > "$dir/log"
+unshare --net sh -c 'ip link set lo up && ip address add 192.0.2.1/32 dev lo && exec slurmctld -D -c -f "$1"' sh "$dir/slurm.conf" > "$dir/log" 2>&1 &
+pid=$!
+count=0
+while [ "$count" -lt 100 ] && kill -0 "$pid" 2> /dev/null && ! grep -q 'Running as primary controller' "$dir/log"; do sleep 0.1; count=$((count + 1)); done
+kill -9 "$pid" 2> /dev/null
+if grep -E '(error|fatal):' "$dir/log" | grep -vE 'state (save )?file' >&2; then exit 1; fi
+grep -q 'Running as primary controller' "$dir/log" || { cat "$dir/log" >&2; exit 1; }
+"""
+
+
+def validate_command():
+    """Return the command that checks a slurm.conf, with %s for its path.
+
+    No release has a test mode. slurmctld starts with the new file in a network of its own, where no node and no database can be reached, with an empty state.
+    """
+    return "/bin/sh -c %s validate " % shlex.quote(VALIDATE.strip()) + "%s"
+
+
+# The plan.
+
+def packages(reading, release, roles):
+    """Return the names of the packages that a host needs for its C(roles): controller, node, login. Of optional ones those that the distribution has."""
+    available = dict(reading["candidates"], **reading["packages"])
+    names = ["munge", "slurm-client"]
+    if "controller" in roles:
+        names += ["slurmctld", "slurmdbd", "mariadb-server"] + [name for name in ("slurm-wlm-mysql-plugin",) if name in available]
+    if "node" in roles:
+        names.append("slurmd")
+    # On a login host or scheduler it would lock people out.
+    if roles == ["node"] and "libpam-slurm-adopt" in available:
+        names.append("libpam-slurm-adopt")
+    if needs_pmix_link(release):
+        names.append("libpmix2")
+    return names
+
+
+def needs_pmix_link(release):
+    """Return whether the daemons log an error at each start unless libpmix.so can be opened under this name. Debian 13's plugin opens libpmix.so.2."""
+    return not is_before(release, "22.05") and is_before(release, "24.05")
+
+
+def pmix_files(reading, release):
+    """Return the link libpmix.so for a host. libpmix-dev has it too, and 35 packages that a training host does not need."""
+    folder = reading["pmix_folder"]
+    return ([{"path": folder + "/libpmix.so", "state": "link", "src": "libpmix.so.2"}]
+            if folder and needs_pmix_link(release) and reading["pmix_link"] in ("", "libpmix.so.2") else [])
+
+
+def _pid_file(reading, service):
+    """Return where a daemon may write: units with a user of their own have a folder in /run."""
+    folder = reading["services"][service]["runtime_directory"]
+    return "/run/%s%s.pid" % (folder + "/" if folder else "", service)
+
+
+def _controller(reading, address, lab):
+    return {"hostname": reading["hostname"], "address": address, "lab": lab, "pid_file": _pid_file(reading, "slurmctld"),
+            "database_pid_file": _pid_file(reading, "slurmdbd")}
+
+
+def _partitions(partitions, nodes, groups):
+    """Return the partitions with what their lines say."""
+    names, known = list(nodes), {name: node for name, node in nodes.items() if node["known"]}
+    planned = []
+    for entry in partitions:
+        hosts = hosts_of(entry, names, groups)[0]
+        members = [known[name] for name in hosts if name in known]
+        with_gpus = [node for node in members if node["gpu_count"]]
+        planned.append({
+            "name": entry["name"], "hosts": hosts, "default": bool(entry.get("default")) or len(partitions) == 1,
+            "max_minutes": entry.get("max_minutes") or 0, "priorities": list(entry.get("priorities") or []),
+            # A job that names no memory would otherwise take all of a host.
+            "memory_per_cpu": min((node["real_memory"] // node["cpus"] for node in members), default=0),
+            # A job that names GPUs only gets its part of the CPUs, and by these of the memory.
+            "cpus_per_gpu": min((node["cpus"] // node["gpu_count"] for node in with_gpus), default=0),
+        })
+    return planned
+
+
+def _entry(path, content, mode="0644", owner="root", **more):
+    return dict({"path": path, "content": content, "mode": mode, "owner": owner, "group": owner}, **more)
+
+
+def _folder(path, mode="0755", owner="root"):
+    return {"path": path, "state": "directory", "mode": mode, "owner": owner, "group": owner}
+
+
+def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", login_hosts=(), groups=None, partitions=(), priorities=(),
+               node_features=None, accounts=(), options=None, accept_smaller=(), gpu_models=None, gpu_types=None, node_hardware=None, scripts=None):
+    """Return the plan; see the filter."""
+    groups, options, scripts = groups or {}, options or {}, dict(SCRIPTS, **scripts or {})
+    node_features, gpu_models, gpu_types, node_hardware = node_features or {}, gpu_models or {}, gpu_types or {}, node_hardware or {}
+    partitions = [dict(entry) for entry in partitions] or [{"name": "train", "hosts": ["all"], "default": True}]
+    priorities = [dict(entry) for entry in priorities] or [dict(entry) for entry in PRIORITIES]
+    addresses = {member["name"]: member["address"] for member in members}
+    problems, warnings = option_problems(options), []
+    if not _CLUSTER.fullmatch(cluster_name):
+        problems.append("slurm_cluster_name: '%s' is not a valid name; use at most 40 lower-case letters, digits and '_', and a letter first" % cluster_name)
+    problems += priority_problems(priorities) + partition_problems(partitions, list(hosts), groups, priorities)
+    for host, features in node_features.items():
+        problems += ["slurm_node_features: %s has the feature '%s'; use letters, digits, '_', '-' and '.'" % (host, feature)
+                     for feature in features if not _WORD.fullmatch(str(feature))]
+    controller_reading = readings.get(scheduler) or {}
+    nothing = {"problems": problems, "warnings": warnings, "complete": False}
+    if not controller_reading:
+        problems.append("%s: the scheduler was not read; check that the host answers, or set cluster_scheduler_host to another one" % scheduler)
+        return nothing
+    known = {name: readings[name] for name in dict.fromkeys([scheduler, *hosts]) if readings.get(name)}
+    releases = {name: reading["release"] for name, reading in known.items()}
+    release = releases[scheduler]
+    hosts_known = [name for name in hosts if name in known]
+    former = parse_conf(controller_reading["texts"].get(FOLDER + "/slurm.conf"))["nodes"]
+    former_gres = parse_conf(controller_reading["texts"].get(FOLDER + "/gres.conf"))["lines"]
+
+    nodes, kept, kept_gres = {}, [], []
+    for name in hosts:
+        configured = {} if name in accept_smaller else former.get(name, {})
+        hardware = node_hardware.get(name) or {}
+        if name in known:
+            models = list(gpu_models.get(name) or [])
+            nodes[name] = _node(name, addresses.get(name, ""), known[name], configured, node_features.get(name) or [], models,
+                                gpu_types.get(name, ""), hardware)
+            problems += _host_problems(name, known[name], nodes[name], configured, models, hardware)
+            warnings += ["%s: the driver does not tell the model of its GPUs, so its jobs cannot choose one by --constraint; set slurm_gpu_type" % name
+                         for group in nodes[name]["gpus"] if not group["type"]]
+        elif name in former:
+            # Its jobs may still run. Without its line slurmctld would end them.
+            nodes[name] = {"name": name, "known": False, "gpu_count": gpus_of(former[name]), "features": former[name].get("feature", "").split(",")}
+            kept.append(_former_line(name, former[name]))
+            kept_gres += [line for line in former_gres if re.match(r"NodeName=%s " % re.escape(name), line)]
+            warnings.append("%s: the host does not answer; its node stays as it is" % name)
+        else:
+            warnings.append("%s: the host does not answer and was no node before; it is added when it answers" % name)
+    problems += _release_problems(scheduler, releases)
+    problems += _same([(name, nodes[name]["address"]) for name in hosts_known], "address %s: both %s have it; correct cluster_address")
+    problems += _same([(name, nodes[name]["hostname"]) for name in hosts_known], "host name %s: %s have the same; set a name of its own for each")
+    if not nodes:
+        problems.append("no training host was read, so the cluster would have no node; check that the hosts of group gpu answer")
+    partitions_known = [dict(entry, hosts=[host for host in hosts_of(entry, list(hosts), groups)[0] if host in nodes]) for entry in partitions]
+    if problems or not nodes:
+        return nothing
+
+    classes = {feature for node in nodes.values() for feature in node["features"]}
+    warnings += ["slurm_accounts: '%s' names the host class '%s', which no host has; hosts have %s"
+                 % (account.get("name", ""), wanted, ", ".join(sorted(filter(None, classes))) or "none")
+                 for account in accounts for wanted in account.get("hosts_classes") or [] if wanted not in classes]
+    usable, why = cgroups_usable({name: known[name] for name in hosts_known}, releases)
+    lab = any(node_hardware.get(name) for name in hosts_known)
+    controller = _controller(controller_reading, addresses.get(scheduler, ""), lab)
+    planned = _partitions([entry for entry in partitions_known if entry["hosts"]], nodes, groups)
+    oldest = min(value for value in releases.values() if value)
+    versions = [known[name]["cgroup"]["version"] for name in hosts_known]
+    if not usable:
+        warnings.append("jobs are not limited to their CPUs, memory and devices, because not every host can: %s" % why)
+    elif 2 in versions:
+        warnings += ["%s: no system bus, by which slurmd requests its scope from systemd; install dbus" % name
+                     for name in hosts_known if not known[name]["dbus"]]
+    live = [node for node in nodes.values() if node["known"]]
+    texts = {
+        "slurm": slurm_conf(cluster_name, controller, live, kept, planned, options, usable, oldest, controller_reading["mail_program"], scripts),
+        "gres": gres_conf(live, kept_gres),
+        "cgroup": cgroup_conf(usable, why, versions, oldest),
+    }
+    own_database = "mariadb-server" not in controller_reading["packages"] or "mariadb-server" in (controller_reading["record"].get("packages") or [])
+    configuration = [_entry("%s/%s.conf" % (FOLDER, name), texts[name]) for name in ("cgroup", "gres", "slurm")]
+    configuration[-1]["validate"] = validate_command()
+    old = {name: controller_reading["texts"].get("%s/%s.conf" % (FOLDER, name), "") for name in ("slurm", "gres", "cgroup", "mpi")}
+    drop_in = slurmd_drop_in(controller)
+    return {
+        "complete": True, "problems": problems, "warnings": warnings,
+        "release": release, "releases": releases, "cgroups": usable,
+        "nodes": list(nodes.values()), "node_names": list(nodes), "partitions": planned,
+        "priorities": priorities, "qos": [entry["name"] for entry in priorities],
+        "database_files": [_folder("/etc/mysql/mariadb.conf.d"),
+                           _entry("/etc/mysql/mariadb.conf.d/60-trainyard-slurm.cnf", database_conf(release, own_database))],
+        "slurmdbd_files": [_entry(FOLDER + "/slurmdbd.conf", slurmdbd_conf(controller), mode="0600", owner="slurm")],
+        "controller_files": configuration,
+        "node_files": [_folder("/etc/systemd/system/slurmd.service.d"), _entry("/etc/systemd/system/slurmd.service.d/trainyard.conf", drop_in)],
+        "packages": {name: packages(reading, reading["release"], [role for role, named in (("controller", [scheduler]), ("node", hosts), ("login", login_hosts))
+                                                                  if name in named])
+                     for name, reading in readings.items() if reading and name in {scheduler, *hosts, *login_hosts}},
+        # To be there before slurm.conf is validated.
+        "pmix_files": {name: pmix_files(reading, reading["release"]) for name, reading in known.items()},
+        # Hosts without slurmd have no folder /run/slurm/conf.
+        "login_files": {name: [_folder(FOLDER), _entry(FOLDER + "/slurm.conf", texts["slurm"])]
+                        for name in login_hosts if name != scheduler and name not in hosts},
+        "sql": ["CREATE DATABASE IF NOT EXISTS %s" % DATABASE,
+                "CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket",
+                "GRANT ALL ON %s.* TO 'slurm'@'localhost'" % DATABASE],
+        "validate": validate_command(),
+        "effect": effect(old, texts, release, {name: releases.get(name) or release for name in nodes}),
+    }

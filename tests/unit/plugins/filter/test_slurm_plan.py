@@ -1,0 +1,464 @@
+"""Filter slurm_plan: Slurm's files for clusters of many shapes, and what is wrong with hosts and variables."""
+
+from __future__ import annotations
+
+import copy
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.filter.slurm_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import parse_conf
+
+FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "slurm_plan"
+VERSIONS = {"21.08": "21.08.5-2ubuntu1", "22.05": "22.05.8-4+deb12u3", "23.11": "23.11.4-1.2ubuntu5", "24.11": "24.11.5-4+deb13u1"}
+SERVICE = {"loaded": True, "active": False, "enabled": False, "state": "inactive/dead", "user": "", "runtime_directory": ""}
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
+
+
+def reading(name, release="22.05", gpus=8, model=H100, memory=1031000, cpus=128, **more):
+    """What slurm_host_info returns."""
+    services = {unit: dict(SERVICE) for unit in ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmd", "sackd")}
+    if release >= "23.11":
+        services["slurmctld"].update(user="slurm", runtime_directory="slurmctld")
+        services["slurmdbd"].update(user="slurm", runtime_directory="slurmdbd")
+    found = {
+        "hostname": name, "release": release, "packages": {}, "candidates": {"slurmd": VERSIONS.get(release, release)},
+        "hardware": {"cpus": cpus, "boards": 1, "sockets": 2, "cores_per_socket": cpus // 4, "threads_per_core": 2, "real_memory": memory},
+        "gpus": [{"path": "/dev/nvidia%d" % minor, "minor": minor, "model": model} for minor in range(gpus)],
+        "container": "", "cgroup": {"version": 2, "usable": True, "why": ""}, "dbus": True, "services": services, "texts": {}, "record": {},
+        "munge_key": {"exists": True, "private": True, "digest": "k"}, "mail_program": "/usr/bin/mail", "pmix_folder": "", "pmix_link": "",
+    }
+    return dict(found, **more)
+
+
+def cluster(*names, **more):
+    return {name: reading(name, **more) for name in names}
+
+
+def plan(readings=None, hosts=None, **more):
+    readings = cluster("a", "b") if readings is None else readings
+    hosts = list(readings) if hosts is None else hosts
+    members = more.pop("members", [{"name": name, "address": "10.0.0.%d" % number} for number, name in enumerate(hosts, 11)])
+    return FilterModule().filters()["slurm_plan"](readings, hosts=hosts, scheduler=more.pop("scheduler", hosts[0]), members=members, **more)
+
+
+def good(*arguments, **more):
+    found = plan(*arguments, **more)
+    assert found["problems"] == [] and found["complete"]
+    return found
+
+
+def text(found, name, part="controller_files"):
+    return next(entry["content"] for entry in found[part] if entry["path"].endswith(name))
+
+
+def conf(*arguments, **more):
+    return parse_conf(text(good(*arguments, **more), "/slurm.conf"))
+
+
+def problem(pattern, *arguments, **more):
+    found = plan(*arguments, **more)
+    assert not found["complete"] and "controller_files" not in found
+    assert [sentence for sentence in found["problems"] if re.search(pattern, sentence)], found["problems"]
+    return found["problems"]
+
+
+def again(found, readings, scheduler="a"):
+    """The readings of the next run: the scheduler has the files of the plan."""
+    later = copy.deepcopy(readings)
+    later[scheduler]["texts"] = {entry["path"]: entry["content"] for entry in found["controller_files"]}
+    return later
+
+
+# Shapes of clusters.
+
+def test_two_models_and_a_host_without_gpu():
+    """The file as a whole, for reading."""
+    readings = dict(cluster("gpu1", "gpu2"), cpu1=reading("cpu1", gpus=0, memory=250000, cpus=64), old1=reading("old1", model=A100, gpus=4))
+    found = good(readings, partitions=[{"name": "train", "hosts": ["all"], "default": True, "max_minutes": 4320},
+                                       {"name": "interactive", "hosts": ["old1"], "max_minutes": 480, "priorities": ["high"]}],
+                 node_features={"gpu2": ["ib"]}, options={"TmpFS": "/scratch"})
+    assert text(found, "/slurm.conf") == (FIXTURES / "two_models.slurm.conf").read_text(encoding="utf-8")
+    assert text(found, "/gres.conf").splitlines()[1:] == [
+        "NodeName=gpu1 Name=gpu Type=h100 File=/dev/nvidia[0-7] Flags=nvidia_gpu_env",
+        "NodeName=gpu2 Name=gpu Type=h100 File=/dev/nvidia[0-7] Flags=nvidia_gpu_env",
+        "NodeName=old1 Name=gpu Type=a100 File=/dev/nvidia[0-3] Flags=nvidia_gpu_env"]
+    assert found["node_names"] == ["gpu1", "gpu2", "cpu1", "old1"] and found["warnings"] == []
+
+
+@pytest.mark.parametrize("release", sorted(VERSIONS))
+def test_one_host_of_every_release(release):
+    found = good(cluster("a", release=release))
+    told = parse_conf(text(found, "/slurm.conf"))
+    assert list(told["nodes"]) == ["a"] and told["partitions"]["train"]["default"] == "YES" and found["release"] == release
+    assert told["options"]["slurmctldparameters"] == "enable_configless" and "slurmdparameters" not in told["options"]
+    # Unknown to earlier releases, where it would be fatal.
+    assert told["options"].get("debugflags", "") == ("GLOB_SILENCE" if release >= "23.11" else "")
+    # cgroup/v2 came with 22.05.
+    assert told["options"]["proctracktype"] == ("proctrack/cgroup" if release >= "22.05" else "proctrack/linuxproc")
+    assert "CgroupAutomount" not in text(found, "/cgroup.conf")
+    assert ("innodb_buffer_pool_size=%dM" % (2048 if release >= "23.11" else 512)) in text(found, "slurm.cnf", "database_files")
+    # Where the unit has a user of its own, it cannot write in /run.
+    assert told["options"]["slurmctldpidfile"] == ("/run/slurmctld/slurmctld.pid" if release >= "23.11" else "/run/slurmctld.pid")
+    assert ("PidFile=/run/slurmdbd/slurmdbd.pid" in text(found, "/slurmdbd.conf", "slurmdbd_files")) == (release >= "23.11")
+
+
+def test_64_hosts_of_two_models():
+    readings = {"n%02d" % number: reading("n%02d" % number, model=H100 if number <= 40 else A100) for number in range(1, 65)}
+    found = good(readings)
+    told = parse_conf(text(found, "/slurm.conf"))
+    assert len(told["nodes"]) == 64 and len(text(found, "/gres.conf").splitlines()) == 65
+    assert told["nodes"]["n40"]["gres"] == "gpu:h100:8" and told["nodes"]["n41"]["gres"] == "gpu:a100:8"
+    assert [node["features"] for node in found["nodes"]].count(["h100"]) == 40
+    # The order of the inventory.
+    assert found["node_names"] == list(readings)
+
+
+def test_two_models_in_one_host():
+    gpus = [{"path": "/dev/nvidia%d" % minor, "minor": minor, "model": H100 if minor in (0, 1, 4) else A100} for minor in (0, 1, 2, 4)]
+    found = good({"a": reading("a", gpus=0, **{}) | {"gpus": gpus}})
+    assert parse_conf(text(found, "/slurm.conf"))["nodes"]["a"]["gres"] == "gpu:h100:3,gpu:a100:1"
+    assert text(found, "/gres.conf").splitlines()[1:] == [
+        "NodeName=a Name=gpu Type=h100 File=/dev/nvidia[0-1,4] Flags=nvidia_gpu_env",
+        "NodeName=a Name=gpu Type=a100 File=/dev/nvidia2 Flags=nvidia_gpu_env"]
+    assert found["nodes"][0]["features"] == ["h100", "a100"]
+
+
+def test_npus():
+    npus = [{"path": "/dev/davinci%d" % minor, "minor": minor, "model": "Ascend 910B"} for minor in range(8)]
+    found = good({"a": reading("a") | {"gpus": npus}})
+    # Slurm sets no variable of another maker for them.
+    assert text(found, "/gres.conf").splitlines()[1:] == ["NodeName=a Name=gpu Type=910b File=/dev/davinci[0-7] Flags=no_gpu_env"]
+
+
+def test_no_gpu_at_all():
+    found = good(cluster("a", gpus=0))
+    told = parse_conf(text(found, "/slurm.conf"))
+    # Quotas on GPUs can be made all the same, and the first GPU needs no restart.
+    assert told["options"]["grestypes"] == "gpu" and "gres" not in told["nodes"]["a"] and "defcpupergpu" not in told["partitions"]["train"]
+    assert len(text(found, "/gres.conf").splitlines()) == 1
+
+
+def test_a_scheduler_outside_of_the_training_hosts():
+    readings = dict(cluster("a", "b"), head=reading("head", gpus=0, release="24.11", cgroup={"version": 1, "usable": False, "why": "x"}))
+    readings["a"]["release"] = readings["b"]["release"] = "23.11"
+    members = [{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": "10.0.0.2"}, {"name": "head", "address": "10.0.0.9"}]
+    found = good(readings, ["a", "b"], scheduler="head", members=members, login_hosts=["head", "a", "front"])
+    told = parse_conf(text(found, "/slurm.conf"))
+    assert list(told["nodes"]) == ["a", "b"] and told["options"]["slurmctldhost"] == "head(10.0.0.9)"
+    # Only the hosts that run jobs decide how jobs are limited.
+    assert found["cgroups"] and "AccountingStorageHost=10.0.0.9" in text(found, "/slurm.conf")
+    # The others have the file already: the scheduler itself, or /run/slurm/conf of slurmd.
+    assert list(found["login_files"]) == ["front"]
+    assert "--conf-server 10.0.0.9:6817" in text(found, "trainyard.conf", "node_files")
+
+
+def test_an_inventory_name_that_is_not_the_host_name():
+    assert conf({"node-1": reading("ip-10-0-0-1")})["nodes"]["node-1"]["nodehostname"] == "ip-10-0-0-1"
+    assert "nodehostname" not in conf(cluster("a"))["nodes"]["a"]
+
+
+def test_containers_of_the_lab():
+    lab = cluster("a", "b", container="docker", cgroup={"version": 1, "usable": False, "why": "the host is a container (docker)"}, cpus=4)
+    found = good(lab, node_hardware={"a": {"cpus": 8, "real_memory": 8000}, "b": {"cpus": 8, "real_memory": 8000}})
+    told = parse_conf(text(found, "/slurm.conf"))
+    assert told["nodes"]["a"]["cpus"] == "8" and told["nodes"]["a"]["corespersocket"] == "8" and told["options"]["slurmdparameters"] == "config_overrides"
+    # slurmctld calls Contain an error without proctrack/cgroup.
+    assert told["options"]["prologflags"] == "Alloc" and told["options"]["taskplugin"] == "task/none"
+    assert "CgroupPlugin" not in text(found, "/cgroup.conf")
+    assert [sentence for sentence in found["warnings"] if "a: the host is a container" in sentence]
+    # Without the variable they are described as they are.
+    assert "slurmdparameters" not in conf(lab)["options"] and conf(lab)["options"]["taskplugin"] == "task/affinity"
+    for host in lab.values():
+        host["release"] = "24.11"
+    assert "CgroupPlugin=disabled" in text(good(lab), "/cgroup.conf")
+    problem("b: its hardware is set by a variable, but it is not a container", cluster("a", "b"), node_hardware={"b": {"cpus": 8}})
+
+
+def test_the_weakest_host_decides_about_control_groups():
+    readings = cluster("a", "b", "c")
+    assert "ConstrainDevices=yes" in text(good(readings), "/cgroup.conf") and "ConstrainSwapSpace=yes" in text(good(readings), "/cgroup.conf")
+    told = parse_conf(text(good(readings), "/slurm.conf"))["options"]
+    assert told["taskplugin"] == "task/affinity,task/cgroup" and told["prologflags"] == "Contain" and told["jobacctgathertype"] == "jobacct_gather/cgroup"
+    readings["b"]["cgroup"] = {"version": 1, "usable": True, "why": ""}
+    assert "ConstrainSwapSpace" not in text(good(readings), "/cgroup.conf")
+    readings["c"]["cgroup"] = {"version": 1, "usable": False, "why": "no memory controller"}
+    found = good(readings)
+    assert not found["cgroups"] and "# No limits: c: no memory controller." in text(found, "/cgroup.conf")
+    assert parse_conf(text(found, "/slurm.conf"))["options"]["proctracktype"] == "proctrack/linuxproc"
+    assert [sentence for sentence in good(cluster("a", dbus=False))["warnings"] if "install dbus" in sentence]
+
+
+# Hardware and its changes.
+
+@pytest.mark.parametrize("model, expected", [
+    (H100, "h100"), (A100, "a100"), ("NVIDIA A100 80GB PCIe", "a100"), ("Tesla V100-PCIE-16GB", "v100"), ("Tesla P100-PCIE-16GB", "p100"),
+    ("NVIDIA L40S", "l40s"),
+    ("NVIDIA GeForce RTX 4090", "rtx4090"), ("NVIDIA GeForce GTX 1080 Ti", "gtx1080ti"), ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
+    ("Quadro RTX 8000", "rtx8000"), ("NVIDIA RTX A6000", "rtxa6000"), ("NVIDIA GH200 480GB", "gh200"), ("NVIDIA TITAN V", "titanv"), ("Tesla T4", "t4"),
+    ("NVIDIA H100 NVL", "h100"), ("Ascend 910B", "910b"), ("", ""), (None, ""), ("NVIDIA", "")])
+def test_type_of_a_model(model, expected):
+    assert _slurm_plan.gpu_type(model) == expected
+
+
+def test_models_that_the_driver_does_not_tell():
+    silent = cluster("a", model="")
+    found = good(silent)
+    assert parse_conf(text(found, "/slurm.conf"))["nodes"]["a"]["gres"] == "gpu:8" and "Type=" not in text(found, "/gres.conf")
+    assert [sentence for sentence in found["warnings"] if "set slurm_gpu_type" in sentence]
+    assert conf(silent, gpu_models={"a": [H100] * 8})["nodes"]["a"]["gres"] == "gpu:h100:8"
+    assert conf(silent, gpu_types={"a": "lab"})["nodes"]["a"]["gres"] == "gpu:lab:8"
+    problem("a: the driver reports 9 GPUs, but there are 8 device nodes", silent, gpu_models={"a": [H100] * 9})
+
+
+def test_memory_is_kept_for_the_system():
+    assert conf(cluster("a", memory=1031000))["nodes"]["a"]["realmemory"] == str(1031000 - 8192)
+    assert conf(cluster("a", memory=24105))["nodes"]["a"]["realmemory"] == str(24105 - 512)
+    assert conf(cluster("a", memory=400))["nodes"]["a"]["realmemory"] == "1"
+
+
+def test_another_kernel_does_not_change_the_node():
+    readings = cluster("a", "b")
+    first = good(readings)
+    later = again(first, readings)
+    for memory in (1031000, 1030900, 1031300):
+        later["a"]["hardware"]["real_memory"] = memory
+        found = good(later)
+        assert text(found, "/slurm.conf") == text(first, "/slurm.conf")
+        assert not found["effect"]["restart_slurmctld"] and not found["effect"]["reconfigure"] and not found["effect"]["first"]
+    # More memory is used.
+    later["a"]["hardware"]["real_memory"] = 2062000
+    assert parse_conf(text(good(later), "/slurm.conf"))["nodes"]["a"]["realmemory"] == str(2062000 - 8192)
+
+
+def test_a_host_that_lost_something():
+    readings = cluster("a", "b")
+    later = again(good(readings), readings)
+    for change, pattern in (({"gpus": later["b"]["gpus"][:7]}, "b: 7 GPUs found, 8 configured"),
+                            ({"hardware": dict(later["b"]["hardware"], real_memory=768000)}, "b: 768000 MiB of memory found, 1022808 configured"),
+                            ({"hardware": dict(later["b"]["hardware"], cpus=64)}, "b: 64 CPUs found, 128 configured")):
+        smaller = dict(later, b=dict(later["b"], **change))
+        assert len(problem(pattern, smaller)) == 1
+        assert good(smaller, accept_smaller=["b"])["effect"]["restart_slurmctld"]
+
+
+def test_a_host_that_does_not_answer():
+    readings = cluster("a", "b", "c")
+    first = good(readings)
+    later = again(first, readings)
+    del later["c"]
+    found = good(later, ["a", "b", "c"])
+    # Its node stays as it was: jobs may run there.
+    assert parse_conf(text(found, "/slurm.conf"))["nodes"]["c"] == parse_conf(text(first, "/slurm.conf"))["nodes"]["c"]
+    assert "NodeName=c Name=gpu Type=h100" in text(found, "/gres.conf") and found["effect"]["removed"] == []
+    assert not found["effect"]["restart_slurmctld"] and "c: the host does not answer; its node stays as it is" in found["warnings"]
+    # One that never was a node waits.
+    found = good(later, ["a", "b", "c", "d"], partitions=[{"name": "p", "hosts": ["a", "d"]}])
+    assert "d" not in found["node_names"] and parse_conf(text(found, "/slurm.conf"))["partitions"]["p"]["nodes"] == "a"
+    # A name that begins like another one's.
+    assert "NodeName=c1" not in text(found, "/gres.conf")
+
+
+def test_defaults_of_a_job():
+    readings = dict(cluster("a"), b=reading("b", cpus=64, gpus=4, memory=257024), c=reading("c", gpus=0))
+    told = conf(readings, partitions=[{"name": "p", "default": True}, {"name": "q", "hosts": ["c"]}])["partitions"]
+    # The smallest share of any host, so that jobs that name nothing fit side by side everywhere.
+    assert told["p"]["defmempercpu"] == str((257024 - 5140) // 64) and told["p"]["defcpupergpu"] == "16"
+    assert "defcpupergpu" not in told["q"]
+
+
+# Partitions, priorities, options.
+
+def test_hosts_of_partitions():
+    groups = {"fast": ["b", "outside"], "web": ["outside"]}
+    entries = [{"name": "train", "default": True}, {"name": "dev", "hosts": ["fast"], "max_minutes": 60, "priorities": ["high", "low"]},
+               {"name": "one", "hosts": "a"}, {"name": "both", "hosts": ["b", "a", "fast"]}]
+    told = conf(partitions=entries, groups=groups)["partitions"]
+    assert [told[name]["nodes"] for name in ("train", "dev", "one", "both")] == ["a,b", "b", "a", "a,b"]
+    assert told["dev"]["maxtime"] == "60" and told["dev"]["allowqos"] == "high,low" and told["train"]["maxtime"] == "INFINITE"
+    assert [told[name]["default"] for name in told] == ["YES", "NO", "NO", "NO"]
+    problem("slurm_partitions: 'x' has the host 'web', which is neither a training host nor a group with one", partitions=[{"name": "x", "hosts": ["web"]}],
+            groups=groups)
+
+
+@pytest.mark.parametrize("partitions, pattern", [
+    ([{"name": "a", "hosts": ["ghost"]}], "'a' has the host 'ghost'"),
+    ([{"name": "a"}, {"name": "b"}], "no partition is the default"),
+    ([{"name": "a", "default": True}, {"name": "b", "default": True}], "a, b are all the default"),
+    ([{"name": "a", "default": True}, {"name": "a"}], "'a' is listed 2 times"),
+    ([{"name": "DEFAULT"}], "'DEFAULT' is not a valid name"),
+    ([{"name": "a b"}], "'a b' is not a valid name"),
+    ([{"name": "a\nNodeName=x"}], "is not a valid name"),
+    ([{}], "'' is not a valid name"),
+    ([{"name": "a", "max_minutes": -1}], "max_minutes '-1'"),
+    ([{"name": "a", "max_minutes": "1 day"}], "max_minutes '1 day'"),
+    ([{"name": "a", "priorities": ["urgent"]}], "the priority 'urgent', which is not in slurm_priorities"),
+])
+def test_wrong_partitions(partitions, pattern):
+    assert len(problem(pattern, partitions=partitions)) == 1
+
+
+@pytest.mark.parametrize("priorities, pattern", [
+    ([{"name": "a", "preempts": ["b"]}, {"name": "b", "preempts": ["a"]}], "a > b > a preempt each other in a circle"),
+    ([{"name": "a", "preempts": ["a"]}], "a > a preempt each other"),
+    ([{"name": "a", "preempts": ["b"]}, {"name": "b", "preempts": ["c"]}, {"name": "c", "preempts": ["b"]}], "b > c > b"),
+    ([{"name": "a", "preempts": ["ghost"]}], "preempts 'ghost', which is not in slurm_priorities"),
+    ([{"name": "A"}], "'A' is not a valid name"),
+    ([{"name": "a"}, {"name": "a"}], "'a' is listed 2 times"),
+    ([{"name": "a", "priority": -1}], "the priority '-1'"),
+    ([{"name": "a", "priority": "high"}], "the priority 'high'"),
+])
+def test_wrong_priorities(priorities, pattern):
+    assert len(problem(pattern, priorities=priorities)) == 1
+
+
+def test_priorities():
+    assert good()["qos"] == ["low", "normal", "high"]
+    assert good(priorities=[{"name": "a", "priority": 1}, {"name": "b", "priority": 2, "preempts": ["a"]}])["qos"] == ["a", "b"]
+
+
+def test_options_of_the_site():
+    told = conf(options={"KillWait": 60, "slurmctldparameters": "idle_on_node_suspend,enable_configless", "DisableRootJobs": True,
+                         "JobSubmitPlugins": ["lua", "require_timelimit"], "SchedulerParameters": "bf_interval=5, bf_continue"})["options"]
+    # Ours is replaced, whatever the case of the key. A list has both.
+    assert told["killwait"] == "60" and told["slurmctldparameters"] == "enable_configless,idle_on_node_suspend"
+    assert told["disablerootjobs"] == "YES" and told["jobsubmitplugins"] == "lua,require_timelimit"
+    assert told["schedulerparameters"] == "bf_interval=5, bf_continue"
+    assert len([line for line in text(good(options={"killwait": 60}), "/slurm.conf").splitlines() if line.lower().startswith("killwait")]) == 1
+
+
+@pytest.mark.parametrize("options, pattern", [
+    ({"PartitionName": "x Nodes=ALL"}, "'PartitionName' is set by the roles: set slurm_partitions; remove it"),
+    ({"proctracktype": "proctrack/pgid"}, "'proctracktype' is set by the roles: it follows"),
+    ({"AuthType": "auth/none"}, "munge is the only"),
+    ({"AccountingStoreFlags": "job_comment,job_env"}, "'job_comment,job_env', which is refused: other people"),
+    ({"PrivateData": "none"}, "which is refused"),
+    ({"PlugStackConfig": "/tmp/x"}, "which is refused: the daemons run"),
+    ({"SlurmdParameters": "config_overrides"}, "it hides memory and GPUs"),
+    ({"ReconfigFlags": "KeepPartInfo"}, "a change of slurm_partitions"),
+    ({"KillWait": "30\nSlurmUser=root"}, "use a text without line breaks"),
+    ({"KillWait": "30 # x"}, "without line breaks, quotes, '#'"),
+    ({"KillWait": "30\\"}, "a backslash at its end"),
+    ({"KillWait": ""}, "use a text"),
+    ({"KillWait": None}, "no text or number"),
+    ({"Kill Wait": 3}, "is not a key of slurm.conf"),
+    ({"KillWait": 3, "killwait": 4}, "the same key as 'KillWait'"),
+])
+def test_refused_options(options, pattern):
+    assert len(problem(pattern, options=options)) == 1
+
+
+def test_every_owned_key_is_decided_or_explained():
+    written = {line.split("=")[0].lower() for line in text(good(), "/slurm.conf").splitlines()}
+    # Keys of the plan that a site may change are the only ones outside of the two tables.
+    assert set(_slurm_plan.OWNED) - written <= {"controlmachine", "credtype", "downnodes", "include", "nodeset", "slurmctldaddr", "slurmctldport",
+                                                "slurmdport", "slurmduser"}
+
+
+# Hosts that do not fit together.
+
+@pytest.mark.parametrize("scheduler, node, pattern", [
+    ("22.05", "24.11", "b: Slurm 24.11 is newer than 22.05 of the scheduler a"),
+    ("24.11", "22.05", "b: Slurm 22.05 is too old for 24.11 of the scheduler a, which talks to 23.02 and later"),
+    ("24.11", "", "b: no Slurm is installed or installable"),
+    ("22.05", "20.11", "b: Slurm 20.11 found; expected 21.08 to 24.11"),
+    ("23.11", "21.08", "b: Slurm 21.08 is too old for 23.11 of the scheduler a, which talks to 22.05 and later"),
+])
+def test_releases_that_do_not_meet(scheduler, node, pattern):
+    problem(pattern, {"a": reading("a", release=scheduler), "b": reading("b", release=node)})
+
+
+@pytest.mark.parametrize("scheduler, node", [("22.05", "21.08"), ("23.11", "22.05"), ("24.11", "23.11")])
+def test_releases_that_meet(scheduler, node):
+    found = good({"a": reading("a", release=scheduler), "b": reading("b", release=node)})
+    # The older one must understand the files.
+    assert ("GLOB_SILENCE" in text(found, "/slurm.conf")) == (node >= "23.11")
+
+
+def test_what_slurm_cannot_use():
+    problem("b/c: not a valid node name", cluster("a", "b/c"))
+    problem("ALL: not a valid node name", cluster("a", "ALL"))
+    problem("b: the host has no address on the cluster network", members=[{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": ""}])
+    problem("address 10.0.0.1: both a and b have it", members=[{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": "10.0.0.1"}])
+    problem("host name ubuntu: a and b have the same", {"a": reading("ubuntu"), "b": reading("ubuntu")})
+    problem("slurm_node_features: a has the feature 'x,y'", node_features={"a": ["x,y"]})
+    problem("slurm_cluster_name: 'My Cluster'", cluster_name="My Cluster")
+    problem("a: the scheduler was not read", {"b": reading("b")}, ["a", "b"])
+    problem("no training host was read", {"head": reading("head")}, ["a"], scheduler="head", members=[])
+
+
+def test_all_problems_at_once():
+    found = plan(partitions=[{"name": "x", "hosts": ["ghost"]}], options={"AuthType": "x"}, priorities=[{"name": "A"}], cluster_name="")
+    assert len(found["problems"]) == 4
+
+
+def test_classes_of_accounts():
+    accounts = [{"name": "vision", "hosts_classes": ["h100", "h200"]}, {"name": "nlp"}]
+    assert good(accounts=accounts)["warnings"] == ["slurm_accounts: 'vision' names the host class 'h200', which no host has; hosts have h100"]
+
+
+def test_munge_keys():
+    readings = cluster("a", "b", "c")
+    readings["c"]["munge_key"] = {"exists": True, "private": True, "digest": "other"}
+    assert [sentence[:21] for sentence in _slurm_plan.munge_problems(readings, "a")] == ["c: another munge key "]
+    assert _slurm_plan.munge_problems(cluster("a", "b"), "a") == []
+
+
+# Files and commands.
+
+def test_mariadb_of_the_site():
+    assert "skip-networking" in text(good(), "slurm.cnf", "database_files")
+    ours = cluster("a", packages={"mariadb-server": "10.11", "slurmctld": VERSIONS["22.05"]})
+    # It may serve others by network.
+    assert "skip-networking" not in text(good(ours), "slurm.cnf", "database_files")
+    ours["a"]["record"] = {"packages": ["mariadb-server"]}
+    assert "skip-networking" in text(good(ours), "slurm.cnf", "database_files")
+
+
+def test_secrets_and_owners():
+    entry = good()["slurmdbd_files"][0]
+    # slurmdbd refuses a file that others can read.
+    assert entry["mode"] == "0600" and entry["owner"] == "slurm" and "StoragePass" not in entry["content"]
+    assert good()["sql"][1] == "CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket"
+
+
+def test_the_pmix_library_of_debian_12():
+    folder = "/usr/lib/x86_64-linux-gnu/pmix2/lib"
+    link = {"path": folder + "/libpmix.so", "state": "link", "src": "libpmix.so.2"}
+    for release, target, expected in (("22.05", "", [link]), ("22.05", "libpmix.so.2", [link]), ("22.05", "libpmix.so.2.6.2", []), ("24.11", "", []),
+                                      ("21.08", "", [])):
+        found = good(cluster("a", release=release, pmix_folder=folder, pmix_link=target))
+        assert found["pmix_files"]["a"] == expected
+    assert "libpmix2" in good()["packages"]["a"] and "libpmix2" not in good(cluster("a", release="24.11"))["packages"]["a"]
+
+
+def test_packages():
+    known = {"slurmd": VERSIONS["22.05"], "libpam-slurm-adopt": "1", "slurm-wlm-mysql-plugin": "1"}
+    found = good(cluster("a", "b", "c", candidates=known), login_hosts=["b"])["packages"]
+    assert found["a"] == ["munge", "slurm-client", "slurmctld", "slurmdbd", "mariadb-server", "slurm-wlm-mysql-plugin", "slurmd", "libpmix2"]
+    # pam_slurm_adopt only where nobody logs in for other reasons.
+    assert "libpam-slurm-adopt" not in found["b"] and "libpam-slurm-adopt" in found["c"]
+
+
+def test_without_scripts_and_mail():
+    told = parse_conf(text(good(cluster("a", mail_program=""), scripts={"prolog": "", "epilog": "", "health": ""}), "/slurm.conf"))
+    assert not {"prolog", "epilog", "healthcheckprogram", "healthcheckinterval", "prologepilogtimeout"} & set(told["options"])
+    # The default would be a program that is missing, which is an error in the log at each start.
+    assert told["options"]["mailprog"] == "/bin/true"
+    assert conf(scripts={"health": "/opt/h"})["options"]["healthcheckprogram"] == "/opt/h"
+
+
+def test_validation_is_one_command_for_managed_files():
+    words = shlex.split(good()["validate"])
+    assert words[:2] == ["/bin/sh", "-c"] and words[3:] == ["validate", "%s"] and "%s" not in words[2]
+    assert [entry.get("validate") for entry in good()["controller_files"]] == [None, None, good()["validate"]]
+    assert good()["controller_files"][2]["path"] == "/etc/slurm/slurm.conf"
+
+
+def test_no_value_breaks_a_line():
+    for entry in good(options={"TmpFS": "/x"})["controller_files"]:
+        assert entry["content"].endswith("\n") and "\n\n" not in entry["content"] and not re.search(r"[^\x20-\x7e\n]", entry["content"])

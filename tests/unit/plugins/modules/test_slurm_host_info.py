@@ -1,0 +1,88 @@
+"""slurm_host_info on a fake host: programs that are missing or answer, device nodes, the munge key."""
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.modules import slurm_host_info
+
+INSTALLED = "munge\t0.5.15-2+deb12u1\tii \nslurmd\t22.05.8-4+deb12u3\tii \nsackd\t\tun \n"
+POLICY = "slurmd:\n  Installed: (none)\n  Candidate: 24.11.5-4\n  Version table:\nsackd:\n  Installed: (none)\n  Candidate: (none)\n  Version table:\n"
+
+
+class FakeModule:
+    """Programs by the first word and what they print."""
+
+    def __init__(self, programs, **params):
+        self.programs, self.commands = programs, []
+        self.params = dict({"packages": [], "munge_key": "/none", "munge_salt": "", "texts": [], "folders": [], "record": None}, **params)
+
+    def get_bin_path(self, name, opt_dirs=None):
+        return name if name in self.programs else None
+
+    def run_command(self, command):
+        self.commands.append(command)
+        return 0, self.programs[command[0]], ""
+
+
+def host(programs=None, **params):
+    return slurm_host_info.Host(FakeModule(programs or {}, **params))
+
+
+def test_a_host_without_any_program():
+    bare = host()
+    assert bare.packages() == {} and bare.candidates({}) == {} and not bare.services()["slurmd"]["loaded"]
+    assert set(bare.services()) == set(slurm_host_info.SERVICES)
+
+
+def test_packages():
+    found = host({"dpkg-query": INSTALLED}, packages=["podman"])
+    assert found.packages() == {"munge": "0.5.15-2+deb12u1", "slurmd": "22.05.8-4+deb12u3"}
+    assert found.module.commands[0][-1] == "podman"
+
+
+def test_apt_is_asked_on_hosts_without_slurm_only():
+    assert host({"apt-cache": POLICY}).candidates({"munge": "1"}) == {"slurmd": "24.11.5-4"}
+    installed = host({"apt-cache": POLICY})
+    assert installed.candidates({"slurmctld": "1"}) == {} and installed.module.commands == []
+
+
+def test_device_nodes(monkeypatch):
+    nodes = ["/dev/nvidia10", "/dev/nvidia2", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-caps", "/dev/nvidia0"]
+    information = {"/proc/driver/nvidia/gpus/0000:01/information": "Model: NVIDIA H100\nDevice Minor: 2\n"}
+    monkeypatch.setattr(slurm_host_info.glob, "glob", lambda pattern: nodes if pattern.startswith("/dev") else list(information))
+    monkeypatch.setattr(slurm_host_info, "read_text", information.get)
+    assert host().gpus() == [{"path": "/dev/nvidia0", "minor": 0, "model": ""}, {"path": "/dev/nvidia2", "minor": 2, "model": "NVIDIA H100"},
+                             {"path": "/dev/nvidia10", "minor": 10, "model": ""}]
+
+
+def test_the_munge_key_is_not_returned(tmp_path):
+    key = tmp_path / "munge.key"
+    assert host(munge_key=str(key), munge_salt="s").munge_key() == {"exists": False, "private": False, "digest": ""}
+    key.write_bytes(b"secret" * 20)
+    key.chmod(0o600)
+    found = host(munge_key=str(key), munge_salt="s").munge_key()
+    assert found["exists"] and found["private"] and "secret" not in str(found)
+    key.chmod(0o640)
+    assert not host(munge_key=str(key)).munge_key()["private"]
+
+
+def test_folders_and_texts(tmp_path):
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=c\n", encoding="utf-8")
+    found = host(texts=[str(conf), str(tmp_path / "none")], folders=[str(tmp_path), str(tmp_path / "none")])
+    assert found.texts() == {str(conf): "ClusterName=c\n"} and list(found.free_mib()) == [str(tmp_path)]
+
+
+def test_link_target(tmp_path):
+    (tmp_path / "libpmix.so").symlink_to("libpmix.so.2")
+    assert slurm_host_info.link_target(str(tmp_path / "libpmix.so")) == "libpmix.so.2"
+    assert slurm_host_info.link_target(str(tmp_path / "none")) == ""
+
+
+@pytest.mark.parametrize("allowed", [{0, 1}, {0}])
+def test_cpus_of_the_host(monkeypatch, allowed):
+    monkeypatch.setattr(slurm_host_info.os, "sched_getaffinity", lambda pid: allowed)
+    monkeypatch.setattr(slurm_host_info, "read_text", lambda path: "MemTotal: 2048 kB\n" if path == "/proc/meminfo" else "")
+    found = host().kernel_hardware()
+    assert found["cpus"] == len(allowed) and found["cores_per_socket"] == len(allowed) and found["real_memory"] == 2
