@@ -153,6 +153,13 @@ _value:
     packages:
       description: Packages by inventory name.
       type: dict
+    munge_hosts:
+      description: Hosts to which the scheduler's munge key must be copied, with a restart of munge and of their daemons.
+      type: list
+      elements: str
+    absent:
+      description: Files of these roles to remove, by inventory name.
+      type: dict
     pmix_files:
       description: Files for M(trainyard.gpu.managed_files) by inventory name, which must exist before C(controller_files) are validated.
       type: dict

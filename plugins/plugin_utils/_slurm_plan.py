@@ -13,6 +13,7 @@ import shlex
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import RELEASES, distance, effect, gpus_of, is_before, parse_conf, reach
 
 FOLDER = "/etc/slurm"
+HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten."
 STATE = "/var/lib/slurm"
 LOGS = "/var/log/slurm"
 DATABASE = "slurm_acct_db"
@@ -376,12 +377,24 @@ def _same(entries, sentence):
     return [sentence % (value, " and ".join(names)) for value, names in hosts.items() if len(names) > 1]
 
 
-def munge_problems(readings, scheduler):
-    """Return the hosts whose munge key is not the scheduler's. For after the key was copied; before, every new host has one of its own."""
-    expected = (readings.get(scheduler) or {}).get("munge_key", {}).get("digest")
-    return ["%s: another munge key than on the scheduler %s; its daemons and jobs are refused. Run scheduler.yml, which copies the key and restarts munge"
-            % (name, scheduler) for name, reading in readings.items()
-            if expected and reading and name != scheduler and reading["munge_key"]["digest"] != expected]
+def munge_hosts(readings, scheduler):
+    """Return the hosts to which the scheduler's munge key must be copied: each package makes a key of its own, and munged refuses one that others can read."""
+    expected = readings[scheduler]["munge_key"]["digest"]
+    return [name for name, reading in readings.items() if reading and name != scheduler
+            and (not expected or reading["munge_key"]["digest"] != expected or not reading["munge_key"]["private"])]
+
+
+def _is_ours(reading):
+    """Return whether a host's slurm.conf is of these roles, or there is none."""
+    text = reading["texts"].get(FOLDER + "/slurm.conf", "")
+    return not text or text.startswith(HEADING)
+
+
+def foreign_problems(known, scheduler):
+    """Return the hosts that belong to a Slurm cluster of someone else: it would be overwritten, or their commands would still ask it."""
+    return ["%s: %s/slurm.conf was not written by these roles, so %s. Remove the file if that cluster is no longer used, or set cluster_scheduler to none"
+            % (name, FOLDER, "a Slurm cluster of the site runs here" if name == scheduler else "Slurm's commands on the host use another cluster")
+            for name, reading in known.items() if not _is_ours(reading)]
 
 
 # The files.
@@ -398,7 +411,7 @@ def cgroups_usable(readings, releases):
 
 
 def _heading(*lines):
-    return ["# Managed by Ansible (trainyard.gpu). Changes are overwritten."] + ["# " + line for line in lines]
+    return [HEADING] + ["# " + line for line in lines]
 
 
 def slurm_conf(cluster_name, controller, nodes, former, partitions, options, usable, oldest, mail_program, scripts):
@@ -595,7 +608,8 @@ def packages(reading, release, roles):
     available = dict(reading["candidates"], **reading["packages"])
     names = ["munge", "slurm-client"]
     if "controller" in roles:
-        names += ["slurmctld", "slurmdbd", "mariadb-server"] + [name for name in ("slurm-wlm-mysql-plugin",) if name in available]
+        # The check of slurm.conf needs iproute2.
+        names += ["slurmctld", "slurmdbd", "mariadb-server", "iproute2"] + [name for name in ("slurm-wlm-mysql-plugin",) if name in available]
     if "node" in roles:
         names.append("slurmd")
     # On a login host or scheduler it would lock people out.
@@ -702,7 +716,9 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
             warnings.append("%s: the host does not answer; its node stays as it is" % name)
         else:
             warnings.append("%s: the host does not answer and was no node before; it is added when it answers" % name)
-    problems += _release_problems(scheduler, releases)
+    if not addresses.get(scheduler):
+        problems.append("%s: the scheduler has no address on the cluster network; set cluster_address" % scheduler)
+    problems += foreign_problems(known, scheduler) + _release_problems(scheduler, releases)
     problems += _same([(name, nodes[name]["address"]) for name in hosts_known], "address %s: both %s have it; correct cluster_address")
     problems += _same([(name, nodes[name]["hostname"]) for name in hosts_known], "host name %s: %s have the same; set a name of its own for each")
     if not nodes:
@@ -750,6 +766,9 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
         "packages": {name: packages(reading, reading["release"], [role for role, named in (("controller", [scheduler]), ("node", hosts), ("login", login_hosts))
                                                                   if name in named])
                      for name, reading in readings.items() if reading and name in {scheduler, *hosts, *login_hosts}},
+        "munge_hosts": munge_hosts({name: readings[name] for name in dict.fromkeys([scheduler, *hosts, *login_hosts]) if name in readings}, scheduler),
+        # A training host that was a login host before: its commands would use the file instead of slurmd's.
+        "absent": {name: [FOLDER + "/slurm.conf"] for name in hosts_known if name != scheduler and known[name]["texts"].get(FOLDER + "/slurm.conf")},
         # To be there before slurm.conf is validated.
         "pmix_files": {name: pmix_files(reading, reading["release"]) for name, reading in known.items()},
         # Hosts without slurmd have no folder /run/slurm/conf.

@@ -383,6 +383,7 @@ def test_what_slurm_cannot_use():
     problem("b/c: not a valid node name", cluster("a", "b/c"))
     problem("ALL: not a valid node name", cluster("a", "ALL"))
     problem("b: the host has no address on the cluster network", members=[{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": ""}])
+    problem("a: the scheduler has no address", members=[{"name": "b", "address": "10.0.0.2"}])
     problem("address 10.0.0.1: both a and b have it", members=[{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": "10.0.0.1"}])
     problem("host name ubuntu: a and b have the same", {"a": reading("ubuntu"), "b": reading("ubuntu")})
     problem("slurm_node_features: a has the feature 'x,y'", node_features={"a": ["x,y"]})
@@ -402,10 +403,24 @@ def test_classes_of_accounts():
 
 
 def test_munge_keys():
-    readings = cluster("a", "b", "c")
+    readings = cluster("a", "b", "c", "d")
+    assert good(readings)["munge_hosts"] == []
     readings["c"]["munge_key"] = {"exists": True, "private": True, "digest": "other"}
-    assert [sentence[:21] for sentence in _slurm_plan.munge_problems(readings, "a")] == ["c: another munge key "]
-    assert _slurm_plan.munge_problems(cluster("a", "b"), "a") == []
+    readings["d"]["munge_key"]["private"] = False
+    assert good(readings)["munge_hosts"] == ["c", "d"]
+    # Read without a salt: nothing is known.
+    for found in readings.values():
+        found["munge_key"] = {"exists": True, "private": True, "digest": ""}
+    assert good(readings)["munge_hosts"] == ["b", "c", "d"]
+
+
+def test_a_cluster_of_the_site():
+    foreign = {"/etc/slurm/slurm.conf": "ClusterName=theirs\n"}
+    assert len(problem("a: /etc/slurm/slurm.conf was not written by these roles, so a Slurm cluster of the site runs", {"a": reading("a", texts=foreign)})) == 1
+    problem("b: /etc/slurm/slurm.conf was not written by these roles, so Slurm's commands", {"a": reading("a"), "b": reading("b", texts=foreign)})
+    # A former login host has ours.
+    ours = {"/etc/slurm/slurm.conf": text(good(), "/slurm.conf")}
+    assert good({"a": reading("a", texts=ours), "b": reading("b", texts=ours)})["absent"] == {"b": ["/etc/slurm/slurm.conf"]}
 
 
 # Files and commands.
@@ -439,7 +454,7 @@ def test_the_pmix_library_of_debian_12():
 def test_packages():
     known = {"slurmd": VERSIONS["22.05"], "libpam-slurm-adopt": "1", "slurm-wlm-mysql-plugin": "1"}
     found = good(cluster("a", "b", "c", candidates=known), login_hosts=["b"])["packages"]
-    assert found["a"] == ["munge", "slurm-client", "slurmctld", "slurmdbd", "mariadb-server", "slurm-wlm-mysql-plugin", "slurmd", "libpmix2"]
+    assert found["a"] == ["munge", "slurm-client", "slurmctld", "slurmdbd", "mariadb-server", "iproute2", "slurm-wlm-mysql-plugin", "slurmd", "libpmix2"]
     # pam_slurm_adopt only where nobody logs in for other reasons.
     assert "libpam-slurm-adopt" not in found["b"] and "libpam-slurm-adopt" in found["c"]
 
