@@ -31,6 +31,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import (
     _packages,
     _pem,
     _signatures,
+    _slurm,
     _ssh_mesh,
     _transient_unit,
 )
@@ -292,6 +293,18 @@ OF_LINES = dict({"%s.%s" % (parser.__module__.rpartition(".")[2], parser.__name_
     "ssh": (lambda text: _ssh_mesh.judge_login("a", 255, text), "Host key verification failed. SHA256:abcd\n"),
     "record": (_ssh_mesh.parse_record, '{"hosts": []}'),
     "output": (lambda text: _transient_unit.take_lines(_transient_unit.clean(text.encode()).encode()), "a\x1b[1mb\x1b]0;title\x07c\n"),
+    "slurm nodes": (_slurm.parse_nodes, fixture("slurm/22.05/nodes-drained.txt")),
+    "slurm partitions": (_slurm.parse_partitions, fixture("slurm/24.11/partitions.txt")),
+    "slurm reservations": (_slurm.parse_reservations, fixture("slurm/24.11/reservations.txt")),
+    "slurm config": (_slurm.parse_config, "ClusterName             = a\nSLURM_VERSION           = 1\nSlurmctld(primary) at h is UP\n"),
+    "slurm jobs": (lambda text: _slurm.parse_jobs(text, "|7b1f9c42e0d85a36|"), fixture("slurm/24.11/jobs.txt")),
+    "slurm finished": (lambda text: _slurm.parse_finished(text, "|7b1f9c42e0d85a36|"), fixture("slurm/24.11/finished.txt")),
+    "slurm hosts": (_slurm.expand_hosts, "n[01-03,7],head\n"),
+    "slurm tres": (lambda text: _slurm.parse_tres(text.strip()), "cpu=8,mem=4000M,gres/gpu=4\n"),
+    "slurm gres": (lambda text: _slurm.parse_gres(text.strip()), "gpu:h100:4(S:0-1),mps:100\n"),
+    "slurm reason": (_slurm.reason_of, "trainyard: a b\n"),
+    "slurm, why": (lambda text: (_slurm.why_no_answer(1, text, text), _slurm.credential_fault(text), _slurm.controllers_of(text)),
+                   fixture("slurm/24.11/error-nomunge-config.txt") + "STATUS:          Success (0)\nSlurmctldHost=a(b)\n"),
     "hosts": (lambda text: _own_name.with_own_name(text, "h", "10.0.0.1"), "127.0.1.1 h h.x # c\n"),
 })
 # What made one of them slow once, by its name.

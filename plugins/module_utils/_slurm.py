@@ -1,0 +1,630 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Parsers for the output of Slurm's commands, 21.08 to 24.11. Text in, data out.
+
+Each reading uses the format in which no text of a person can be taken for a field, in all of these versions:
+
+- Nodes, partitions, reservations and the configuration come from ``scontrol``. It prints ``Key=value`` words, and only administrators write its texts.
+  In nodes, only reason, comment and what follows are free text, and they come last. ``--oneliner``, because it replaces the line breaks of a reason.
+  ``sinfo`` lacks the boot time, and prints a node once per partition.
+- Jobs come from ``squeue --Format`` with a mark after each field. Everybody chooses names and comments, with spaces, line breaks and ``State=RUNNING`` in
+  them, so ``scontrol show jobs`` is ambiguous. The mark is random and made for the run: no name that exists already contains it. ``--Format`` has
+  the GPUs (``tres-alloc``), which ``--format`` lacks.
+- Finished jobs come from ``sacct --parsable2`` with such a mark as the delimiter. The last field has no free text, as a line break ends a job.
+- ``--json`` needs a plugin that distributions build or leave out, and its keys differ from release to release. sacctmgr has it from 23.02 on only.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "ParseError",
+    "MAX_REASON",
+    "REASON_PREFIX",
+    "available_for_jobs",
+    "command_environment",
+    "controllers_of",
+    "credential_fault",
+    "expand_hosts",
+    "finished_command",
+    "is_ours",
+    "jobs_command",
+    "minutes",
+    "node_state_plan",
+    "parse_config",
+    "parse_finished",
+    "parse_gres",
+    "parse_jobs",
+    "parse_nodes",
+    "parse_partitions",
+    "parse_reservations",
+    "parse_tres",
+    "reason_of",
+    "state_word",
+    "why_no_answer",
+]
+
+CONFIG = ["scontrol", "show", "config"]
+NODES = ["scontrol", "--oneliner", "--details", "show", "nodes"]
+PARTITIONS = ["scontrol", "--oneliner", "--all", "show", "partitions"]
+RESERVATIONS = ["scontrol", "--oneliner", "show", "reservations"]
+JOB_FIELDS = (
+    "JobID ArrayJobID ArrayTaskID HetJobID HetJobOffset UserName Account QOS Partition State Reason NumNodes NodeList ReqNodes SchedNodes tres-alloc "
+    "PriorityLong SubmitTime EligibleTime StartTime EndTime TimeLimit RestartCnt Feature Reservation Dependency Name Comment"
+).split()
+# ExitCode is the last one because it has a fixed form.
+FINISHED_FIELDS = "JobID JobIDRaw User Account QOS Partition State Submit Start End ElapsedRaw NodeList AllocTRES Reason JobName Comment ExitCode".split()
+
+# Other programs and people rely on reasons of their own: only what begins with this is ours.
+REASON_PREFIX = "trainyard: "
+# Slurm accepts more. The reason is shown in tables and mails.
+MAX_REASON = 240
+# Who sets reasons in the name of Slurm (SlurmUser of the distributions' packages).
+SLURM_USER = "slurm"
+# A range of more hosts is a typing error. Without a limit it would fill the memory.
+MAX_HOSTS = 100000
+
+_NONE = frozenset(("", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "None assigned"))
+# The end of a node: texts of administrators, and what follows them in some releases.
+_FREE = ("Reason", "Comment", "Extra", "InstanceId", "InstanceType", "ReservationName")
+_AFTER_REASON = "(?:%s)=" % "|".join(_FREE[1:])
+# node_state_string() marks a state with one of these, node_state_string_complete() spells it out.
+_SUFFIXES = {"*": "not_responding", "~": "powered_down", "#": "powering_up", "!": "power_down", "%": "powering_down", "$": "maintenance",
+             "@": "reboot_requested", "^": "reboot_issued", "-": "planned"}
+# Releases differ in these.
+_STATE_NAMES = {"maint": "maintenance", "inval": "invalid_reg", "invalid": "invalid_reg", "drained": "drain", "draining": "drain", "failing": "fail",
+                "reboot": "reboot_requested", "alloc": "allocated", "mix": "mixed"}
+# A node that has one of these starts no job, whatever its base state.
+_BLOCKING = frozenset(("drain", "fail", "invalid_reg", "maintenance", "not_responding", "power_down", "powered_down", "powering_down", "powering_up",
+                       "reboot_issued", "reboot_requested", "blocked", "dynamic_future"))
+_STARTING = frozenset(("idle", "mixed", "allocated"))
+_UNITS = {"": 1.0, "K": 1.0 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 ** 2, "P": 1024.0 ** 3}
+_COUNTS = {"": 1, "K": 1024, "M": 1024 ** 2}
+
+
+class ParseError(ValueError):
+    """Text that is not in the format of the command; the message shows the line."""
+
+
+def command_environment(environment):
+    """Return the environment for Slurm's commands: without settings that change their output, and with times in UTC."""
+    # SLURM_TIME_FORMAT, SQUEUE_FORMAT, SINFO_FORMAT and SLURM_CLUSTERS would change the output. SLURM_CONF and SLURM_CONF_SERVER name the cluster.
+    kept = {name: value for name, value in environment.items()
+            if not name.startswith(("SLURM_", "SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_")) or name in ("SLURM_CONF", "SLURM_CONF_SERVER")}
+    return dict(kept, LC_ALL="C", TZ="UTC0")
+
+
+def jobs_command(mark):
+    """Return the command whose output parse_jobs reads. C(mark) must not begin with a digit, which squeue takes for the width of a field."""
+    fields = ",".join("%s:%s" % (field, mark) for field in JOB_FIELDS)
+    return ["squeue", "--all", "--noheader", "--noconvert", "--Format=" + fields]
+
+
+def finished_command(mark, since):
+    """Return the command whose output parse_finished reads."""
+    return ["sacct", "--allusers", "--allocations", "--noheader", "--noconvert", "--parsable2", "--delimiter=" + mark, "--starttime=" + since,
+            "--format=" + ",".join(FINISHED_FIELDS)]
+
+
+# --- values -----------------------------------------------------------------------------------------------------------------
+
+
+def _text(value):
+    return "" if value in _NONE else value
+
+
+def _words(value):
+    return [] if value in _NONE else value.split(",")
+
+
+def _number(key, value, line):
+    # isdigit alone accepts other digits too.
+    if not (value.isascii() and value.isdigit() and len(value) < 19):
+        raise ParseError("%s is %.40r, expected a number: %.160r" % (key, value, line))
+    return int(value)
+
+
+def _time(key, value, line):
+    if value in _NONE:
+        return None
+    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}", value):
+        raise ParseError("%s is %.40r, expected a time such as 2026-01-31T23:59:59: %.160r" % (key, value, line))
+    return value + "Z"
+
+
+def minutes(value):
+    """Return the minutes of [days-]hours:minutes:seconds, rounded up. None if it is unlimited or not set."""
+    if value in _NONE or value in ("UNLIMITED", "INFINITE", "INVALID", "Partition_Limit", "NOT_SET"):
+        return None
+    match = re.fullmatch(r"(?:([0-9]{1,9})-)?(?:([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})", value)
+    if not match:
+        raise ParseError("not a duration such as 1-12:00:00: %.160r" % value)
+    days, hours, mins, seconds = [int(part or 0) for part in match.groups()]
+    return (days * 24 + hours) * 60 + mins + (1 if seconds else 0)
+
+
+def parse_tres(value):
+    """Return the amounts in C(cpu=8,mem=4000M,gres/gpu=4,gres/gpu:h100=4) by name; C(mem) in MiB."""
+    found = {}
+    for entry in _words(value):
+        name, dummy, amount = entry.partition("=")
+        match = re.fullmatch(r"([0-9]{1,18})(\.[0-9]{1,9})?([KMGTP]?)", amount)
+        if not name or not match:
+            raise ParseError("not a resource such as cpu=8: %.160r" % entry)
+        number = float(match.group(1) + (match.group(2) or ""))
+        found[name] = int(round(number * (_UNITS[match.group(3)] if name == "mem" else _COUNTS.get(match.group(3), 1))))
+    return found
+
+
+def _gpus_of_tres(tres):
+    """Total, and amounts by model as far as Slurm counts them by model (AccountingStorageTRES)."""
+    models = {name[len("gres/gpu:"):]: count for name, count in tres.items() if name.startswith("gres/gpu:")}
+    return tres.get("gres/gpu", sum(models.values())), models
+
+
+def parse_gres(value):
+    """Return the GPUs in C(gpu:h100:4(S:0-1),gpu:2,mps:100) by model; the model is empty if none is configured."""
+    found = {}
+    # What is in parentheses (sockets, indices) contains commas too.
+    bare = re.sub(r"\([^()]*\)", "", "" if value in _NONE else value)
+    for entry in bare.split(",") if bare else []:
+        words = [word for word in entry.split(":") if word != "no_consume"]
+        match = re.fullmatch(r"([0-9]{1,18})([KM]?)", words[-1])
+        if len(words) < 2 or not match:
+            raise ParseError("not a generic resource such as gpu:h100:4: %.160r" % entry)
+        if words[0] == "gpu":
+            model = ":".join(words[1:-1])
+            found[model] = found.get(model, 0) + int(match.group(1)) * _COUNTS[match.group(2)]
+    return found
+
+
+def expand_hosts(value):
+    """Return the hosts in C(n[01-03,7],head), as C(scontrol show hostnames) does."""
+    if value in _NONE:
+        return []
+    if len(value) > MAX_HOSTS:
+        raise ParseError("a list of hosts of %d characters: %.160r" % (len(value), value))
+    hosts = []
+    for entry in re.findall(r"(?:\[[^\[\]]*\]|[^,])+", value):
+        if not re.fullmatch(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+", entry):
+            raise ParseError("not a list of hosts: %.160r" % value)
+        names = [""]
+        for text, ranges in re.findall(r"([^\[\]]+)|\[([^\[\]]*)\]", entry):
+            ends = [text] if text else _numbers(ranges, value)
+            if len(names) * len(ends) > MAX_HOSTS:
+                raise ParseError("more than %d hosts: %.160r" % (MAX_HOSTS, value))
+            names = [name + end for name in names for end in ends]
+        hosts += names
+        if len(hosts) > MAX_HOSTS:
+            raise ParseError("more than %d hosts: %.160r" % (MAX_HOSTS, value))
+    if not hosts:
+        raise ParseError("not a list of hosts: %.160r" % value)
+    return hosts
+
+
+def _numbers(ranges, value):
+    found = []
+    for part in ranges.split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+        if not match or int(match.group(2) or match.group(1)) < int(match.group(1)):
+            raise ParseError("not a list of hosts: %.160r" % value)
+        first, last = int(match.group(1)), int(match.group(2) or match.group(1))
+        if last - first >= MAX_HOSTS - len(found):
+            raise ParseError("more than %d hosts: %.160r" % (MAX_HOSTS, value))
+        found += ["%0*d" % (len(match.group(1)), number) for number in range(first, last + 1)]
+    return found
+
+
+# --- scontrol ---------------------------------------------------------------------------------------------------------------
+
+
+def _records(text, first, free=()):
+    """Yield (line, values by key, free text) of each line of scontrol --oneliner. The free text begins with one of the keys C(free)."""
+    if not text.strip():
+        raise ParseError("scontrol printed nothing; expected lines that begin with %s=" % first)
+    if not text.endswith("\n"):
+        # scontrol was killed. Its last word may be half a word.
+        raise ParseError("the last line is incomplete: %.160r" % text.rsplit("\n", 1)[-1])
+    records = []
+    # Not splitlines, which also splits at characters that a comment may contain.
+    for line in text.split("\n"):
+        if not line.strip() or re.match(r"No (nodes|partitions|reservations) in the system", line):
+            continue
+        if line.startswith(first + "="):
+            head, rest = line, ""
+            places = [at for at in (line.find(" %s=" % key) for key in free) if at >= 0]
+            if places:
+                head, rest = line[:min(places)], line[min(places):]
+            records.append([line, head, rest])
+        elif records and re.search(r" (Comment|Extra)=", records[-1][2]):
+            # Only these two keep their line breaks.
+            records[-1][2] += "\n" + line
+        else:
+            raise ParseError("expected a line that begins with %s=: %.160r" % (first, line))
+    for line, head, rest in records:
+        # One space: a pattern for more would go back and forth in a line of spaces.
+        pieces = re.split(r" ([A-Za-z][A-Za-z_]*)=", " " + head)
+        values = {}
+        for key, value in zip(pieces[1::2], pieces[2::2]):
+            values.setdefault(key, value.strip(" "))
+        yield line, values, rest
+
+
+def _require(values, keys, line):
+    for key in keys:
+        if not values.get(key):
+            raise ParseError("%s is missing: %.160r" % (key, line))
+
+
+def _states(value):
+    """IDLE+DRAIN, idle* or DOWN*+DRAIN: base state, then flags, in lower case and without marks."""
+    found = []
+    for word in value.split("+"):
+        bare = word.rstrip("".join(_SUFFIXES))
+        found.append(_STATE_NAMES.get(bare.lower(), bare.lower()))
+        found += [_SUFFIXES[mark] for mark in word[len(bare):]]
+    states = list(dict.fromkeys(state for state in found if state))
+    # DRAINED and INVAL, as in sinfo, have no base state.
+    return states
+
+
+def available_for_jobs(states):
+    """Return whether a node with these states starts jobs as soon as it has free resources."""
+    return bool(states) and states[0] in _STARTING and not _BLOCKING & set(states)
+
+
+def _reason(rest):
+    """Text, person and time of `` Reason=text [person@time]        second line Comment=…``."""
+    if not rest.startswith(" Reason="):
+        return "", "", None
+    text = rest[len(" Reason="):]
+    # The name and time follow the first line. The reason may itself contain some in brackets, so what follows them must fit.
+    stamp = None
+    for match in re.finditer(r" \[([^\s\[\]@]{1,64})@([0-9T:-]{19}|Unknown|None)\](?=        |$| %s)" % _AFTER_REASON, text):
+        stamp = match
+    if stamp is None:
+        return text.strip(" "), "", None
+    more = text[stamp.end():]
+    if more.startswith("        "):
+        # Line breaks, which scontrol prints as eight spaces.
+        more = re.split(" " + _AFTER_REASON, more)[0]
+        return text[:stamp.start()] + " " + " ".join(more.split()), stamp.group(1), _time("time of the reason", stamp.group(2), rest)
+    return text[:stamp.start()], stamp.group(1), _time("time of the reason", stamp.group(2), rest)
+
+
+def parse_nodes(text):
+    """Return the nodes in the output of NODES, in its order."""
+    nodes = []
+    for line, values, rest in _records(text, "NodeName", _FREE):
+        _require(values, ("NodeName", "State", "CPUTot", "CPUAlloc", "RealMemory"), line)
+        states = _states(values["State"])
+        if not states or not re.fullmatch(r"[a-z_]+", "".join(states)):
+            raise ParseError("State is %.40r, expected a state such as IDLE+DRAIN: %.160r" % (values["State"], line))
+        total, used = parse_gres(values.get("Gres", "")), parse_gres(values.get("GresUsed", ""))
+        reason, user, since = _reason(rest)
+        nodes.append({
+            "name": values["NodeName"],
+            "address": _text(values.get("NodeAddr", "")),
+            "states": states,
+            "flags": states[1:],
+            "available_for_jobs": available_for_jobs(states),
+            "cpus": _number("CPUTot", values["CPUTot"], line),
+            "cpus_allocated": _number("CPUAlloc", values["CPUAlloc"], line),
+            "memory_mib": _number("RealMemory", values["RealMemory"], line),
+            "memory_allocated_mib": _number("AllocMem", values.get("AllocMem", "0"), line),
+            "gpus": [{"model": model, "total": total[model], "used": used.get(model, 0)} for model in sorted(total)],
+            "features": _words(values.get("AvailableFeatures", "")),
+            "active_features": _words(values.get("ActiveFeatures", "")),
+            "partitions": _words(values.get("Partitions", "")),
+            "reason": reason,
+            "reason_user": user,
+            "reason_time": since,
+            "boot_time": _time("BootTime", values.get("BootTime", ""), line),
+            "slurmd_start_time": _time("SlurmdStartTime", values.get("SlurmdStartTime", ""), line),
+            "slurmd_version": _text(values.get("Version", "")),
+        })
+    return nodes
+
+
+def parse_partitions(text):
+    """Return the partitions in the output of PARTITIONS, in its order."""
+    partitions = []
+    for line, values, dummy in _records(text, "PartitionName"):
+        _require(values, ("PartitionName", "State", "Nodes", "TotalNodes"), line)
+        tres = parse_tres(values.get("TRES", ""))
+        gpus, models = _gpus_of_tres(tres)
+        nodes_limit = values.get("MaxNodes", "UNLIMITED")
+        partitions.append({
+            "name": values["PartitionName"],
+            "default": values.get("Default") == "YES",
+            "state": values["State"].lower(),
+            "hidden": values.get("Hidden") == "YES",
+            "nodes": expand_hosts(values["Nodes"]),
+            "max_minutes": minutes(values.get("MaxTime", "")),
+            "default_minutes": minutes(values.get("DefaultTime", "")),
+            "max_nodes": None if nodes_limit == "UNLIMITED" else _number("MaxNodes", nodes_limit, line),
+            "priority_tier": _number("PriorityTier", values.get("PriorityTier", "1"), line),
+            "allow_accounts": None if values.get("AllowAccounts", "ALL") == "ALL" else _words(values["AllowAccounts"]),
+            "allow_qos": None if values.get("AllowQos", "ALL") == "ALL" else _words(values["AllowQos"]),
+            "qos": _text(values.get("QoS", "")),
+            "preempt_mode": values.get("PreemptMode", "").lower(),
+            "cpus": tres.get("cpu", 0),
+            "gpus": gpus,
+            "gpu_models": models,
+        })
+    return partitions
+
+
+def parse_reservations(text):
+    """Return the reservations in the output of RESERVATIONS, in its order."""
+    reservations = []
+    for line, values, rest in _records(text, "ReservationName", ("Comment",)):
+        _require(values, ("ReservationName", "StartTime", "EndTime", "State"), line)
+        reservations.append({
+            "name": values["ReservationName"],
+            "state": values["State"].lower(),
+            "start_time": _time("StartTime", values["StartTime"], line),
+            "end_time": _time("EndTime", values["EndTime"], line),
+            "nodes": expand_hosts(values.get("Nodes", "")),
+            "flags": [flag.lower() for flag in _words(values.get("Flags", ""))],
+            "users": _words(values.get("Users", "")),
+            "accounts": _words(values.get("Accounts", "")),
+            "partition": _text(values.get("PartitionName", "")),
+            "comment": rest[len(" Comment="):].strip(" ") if rest else "",
+        })
+    return reservations
+
+
+def parse_config(text):
+    """Return cluster, version of the controller, and the controllers of C(scontrol show config)."""
+    values = dict(re.findall(r"^([A-Za-z_]+(?:\[[0-9]+\])?) *= (.*)$", text, re.MULTILINE))
+    for key in ("ClusterName", "SLURM_VERSION"):
+        if not values.get(key):
+            raise ParseError("%s is missing in the output of scontrol show config, whose last line is: %.160r" % (key, text.rstrip().rsplit("\n", 1)[-1]))
+    controllers = [{"role": role, "host": host, "up": state == "UP"}
+                   for role, host, state in re.findall(r"^Slurmctld\(([^()\n]*)\) at (\S+) is (UP|DOWN)$", text, re.MULTILINE)]
+    if not controllers:
+        raise ParseError("the state of the controllers is missing in the output of scontrol show config, whose last line is: %.160r"
+                         % text.rstrip().rsplit("\n", 1)[-1])
+    return {"cluster": values["ClusterName"], "version": values["SLURM_VERSION"].strip(), "controllers": controllers}
+
+
+# --- squeue and sacct -------------------------------------------------------------------------------------------------------
+
+
+def parse_jobs(text, mark):
+    """Return the jobs in the output of jobs_command(mark), in its order. A job array that waits is one entry."""
+    width = len(JOB_FIELDS)
+    pieces = text.split(mark)
+    last = pieces.pop()
+    if last not in ("", "\n") or len(pieces) % width:
+        shown = (pieces[-1] + last).strip() if pieces else last
+        raise ParseError("the output of squeue is incomplete or has another format; its end is: %.160r" % shown[-160:])
+    jobs = []
+    for at in range(0, len(pieces), width):
+        values = dict(zip(JOB_FIELDS, pieces[at:at + width]))
+        line = " ".join(pieces[at:at + width])
+        if at:
+            # What ends the job before.
+            if not values["JobID"].startswith("\n"):
+                raise ParseError("expected a line break between two jobs: %.160r" % line)
+            values["JobID"] = values["JobID"][1:]
+        jobs.append(_job(values, line.lstrip("\n")))
+    return jobs
+
+
+def _job(values, line):
+    tres = parse_tres(values["tres-alloc"])
+    gpus, models = _gpus_of_tres(tres)
+    state = values["State"].lower()
+    if not re.fullmatch(r"[a-z_]+", state):
+        raise ParseError("State is %.40r, expected a state such as PENDING: %.160r" % (values["State"], line))
+    tasks, het = values["ArrayTaskID"], values["HetJobID"]
+    waits = state in ("pending", "configuring", "requeued", "requeue_hold", "special_exit", "requeue_fed")
+    start = _time("StartTime", values["StartTime"], line)
+    nodes = expand_hosts(values["NodeList"])
+    return {
+        "id": _number("JobID", values["JobID"], line),
+        "array": None if tasks in _NONE else {"id": _number("ArrayJobID", values["ArrayJobID"], line), "tasks": tasks},
+        "het": None if het in _NONE or het == "0" else {"id": _number("HetJobID", het, line), "offset": _number("HetJobOffset", values["HetJobOffset"], line)},
+        "name": values["Name"],
+        "comment": _text(values["Comment"]),
+        "user": values["UserName"],
+        "account": _text(values["Account"]),
+        "qos": _text(values["QOS"]),
+        "partition": values["Partition"],
+        "state": state,
+        "reason": _text(values["Reason"]),
+        "priority": _number("PriorityLong", values["PriorityLong"], line),
+        "node_count": _number("NumNodes", values["NumNodes"].partition("-")[0], line),
+        "nodes": nodes,
+        "requested_nodes": expand_hosts(values["ReqNodes"]),
+        "planned_nodes": expand_hosts(values["SchedNodes"]),
+        "cpus": tres.get("cpu", 0),
+        "memory_mib": tres.get("mem", 0),
+        "gpus": gpus,
+        "gpu_models": models,
+        "submit_time": _time("SubmitTime", values["SubmitTime"], line),
+        "eligible_time": _time("EligibleTime", values["EligibleTime"], line),
+        "start_time": None if waits else start,
+        "start_estimate": start if waits else None,
+        "end_time": _time("EndTime", values["EndTime"], line),
+        "limit_minutes": minutes(values["TimeLimit"]),
+        "restarts": _number("RestartCnt", values["RestartCnt"], line),
+        "features": _text(values["Feature"]),
+        "reservation": _text(values["Reservation"]),
+        "dependency": _text(values["Dependency"]),
+    }
+
+
+def parse_finished(text, mark):
+    """Return the jobs in the output of finished_command(mark), in its order, with those that still run.
+
+    C(cancelled_by) is missing for jobs that were still in the memory of the controller when it was restarted: it then writes their records again, without it.
+    """
+    jobs = []
+    if not text.strip():
+        return jobs
+    if not text.endswith("\n"):
+        raise ParseError("the output of sacct is incomplete; its end is: %.160r" % text[-160:])
+    pieces = text.split(mark)
+    width = len(FINISHED_FIELDS) - 1
+    if (len(pieces) - 1) % width:
+        raise ParseError("the output of sacct is incomplete or has another format; its end is: %.160r" % text[-160:])
+    first = pieces[0]
+    for at in range(1, len(pieces), width):
+        # The last field of a job, a line break, the first field of the next one.
+        last, dummy, following = pieces[at + width - 1].partition("\n")
+        values = dict(zip(FINISHED_FIELDS, [first] + pieces[at:at + width - 1] + [last]))
+        line = " ".join(values.values())
+        first = following
+        state, dummy, by = values["State"].partition(" by ")
+        match = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", last)
+        if not re.fullmatch(r"[A-Z_]+\+?", state) or not match or not re.match(r"[0-9]+", values["JobID"]):
+            raise ParseError("not a job as sacct prints it: %.160r" % line)
+        gpus, models = _gpus_of_tres(parse_tres(values["AllocTRES"]))
+        jobs.append({
+            "id": values["JobID"],
+            "raw_id": _number("JobIDRaw", values["JobIDRaw"], line),
+            "name": values["JobName"],
+            "comment": _text(values["Comment"]),
+            "user": values["User"],
+            "account": values["Account"],
+            "qos": values["QOS"],
+            "partition": values["Partition"],
+            "state": state.rstrip("+").lower(),
+            "cancelled_by": _number("State", by, line) if by else None,
+            "exit_code": int(match.group(1)),
+            "signal": int(match.group(2)),
+            "reason": _text(values["Reason"]),
+            "nodes": expand_hosts(values["NodeList"]),
+            "gpus": gpus,
+            "gpu_models": models,
+            "submit_time": _time("Submit", values["Submit"], line),
+            "start_time": _time("Start", values["Start"], line),
+            "end_time": _time("End", values["End"], line),
+            "seconds": _number("ElapsedRaw", values["ElapsedRaw"], line),
+        })
+    if first:
+        raise ParseError("the output of sacct is incomplete; its end is: %.160r" % first)
+    return jobs
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------------
+
+# In this order: later lines of the same output are consequences of the first.
+_CAUSES = [
+    # Of the MUNGE library, on this host.
+    ("auth_munge_down", r"Did you start munged|Munge encode failed: Failed to (?:access|connect)|munged? (?:is not running|communication)"),
+    ("auth_clock", r"(?:Expired|Rewound) credential"),
+    ("auth_key", r"Invalid credential"),
+    ("not_configured", r"Could not establish a configuration source|Unable to establish (?:a )?configuration source"),
+    ("invalid_configuration", r"Unable to process configuration file|Parsing error at unrecognized key|error opening/reading (?:configuration|\S+\.conf)"),
+    # 22.05 and earlier close the connection if they cannot verify the credential.
+    ("auth", r"Protocol authentication error|authentication error|Zero Bytes were transmitted or received|Failed to unpack SLURM_PERSIST_INIT"),
+    ("database_down", r"persistent connection to host:\S+: Connection refused|persist_conn_open|Problem talking to the database|Sending PersistInit msg"
+                      r"|slurmdbd.*(?:[Cc]onnection refused|not responding)|Unable to contact slurmdbd"),
+    ("permission", r"Access/permission denied|Invalid user id|Permission denied|not authorized|requires? (?:operator|administrator)"),
+    ("controller_unreachable", r"Unable to resolve|No route to host|Network is unreachable|Name or service not known"),
+    ("controller_down", r"Unable to contact slurm controller|Connection refused|connect failure|Slurm backup controller in standby mode"),
+    ("timeout", r"timed out"),
+]
+FIXES = {
+    "not_installed": "install Slurm's commands on this host (package slurm-client), or run the task on a host that has them",
+    "not_configured": "install /etc/slurm/slurm.conf on this host, or start slurmd or sackd with --conf-server, which fetches the configuration",
+    "invalid_configuration": "correct the line in /etc/slurm/slurm.conf that the message names. It may belong to another version of Slurm",
+    "controller_down": "start the controller on its host ('systemctl start slurmctld'). If it stops again, 'journalctl -u slurmctld' shows the reason",
+    "controller_unreachable": "check that this host resolves the name of the controller in SlurmctldHost, and that it reaches TCP port 6817 there",
+    "auth_munge_down": "start MUNGE on this host ('systemctl start munge')",
+    "auth_key": "copy /etc/munge/munge.key from the controller to this host and restart munge and Slurm's daemons here. The keys differ",
+    "auth_clock": "synchronise the clocks of this host and the controller. MUNGE refuses credentials that are more than 5 minutes old or from the future",
+    "auth": "compare the clocks ('date') and the checksums of /etc/munge/munge.key on this host and on the controller. They must be the same",
+    "database_down": "start the database daemon on its host ('systemctl start mariadb slurmdbd'). Jobs go on meanwhile. 'journalctl -u slurmdbd' shows errors",
+    "permission": "run the task as root, or as a person with AdminLevel=Operator in Slurm",
+    "timeout": "check the load and the log of the controller ('journalctl -u slurmctld'), or raise 'timeout'",
+    "failed": "run the command on the host to see its whole output",
+}
+
+
+def why_no_answer(rc, stdout, stderr):
+    """Return (cause, the line that shows it) of a command that failed."""
+    lines = [line.strip() for line in (stderr + "\n" + stdout).split("\n") if line.strip()]
+    for cause, pattern in _CAUSES:
+        for line in lines[:200]:
+            if re.search(pattern, line[:1000]):
+                return cause, line[:400]
+    return "failed", lines[-1][:400] if lines else "exit code %d and no output" % rc
+
+
+def credential_fault(text):
+    """Return auth_key, auth_clock or empty for the output of unmunge, which decoded a new credential of the controller."""
+    match = re.search(r"^(?:STATUS:|unmunge: Error:) +(.*?) *(?:\([0-9]+\))?$", text[:4000], re.MULTILINE)
+    status = match.group(1) if match else ""
+    if re.search(r"Expired|Rewound", status):
+        return "auth_clock"
+    return "auth_key" if re.search(r"Invalid credential", status) else ""
+
+
+def controllers_of(text):
+    """Return ([host names or addresses], port) of the controllers in a slurm.conf."""
+    hosts, port = [], 6817
+    for line in text.split("\n"):
+        match = re.match(r"\s*(SlurmctldHost|SlurmctldPort)\s*=\s*([^\s#]+)", line, re.IGNORECASE)
+        if match and match.group(1).lower() == "slurmctldhost":
+            name, dummy, address = match.group(2).rstrip(")").partition("(")
+            hosts.append(address or name)
+        elif match and re.match(r"[0-9]{1,5}", match.group(2)):
+            # Several controllers' daemons may use a range.
+            port = int(re.match(r"[0-9]{1,5}", match.group(2)).group(0))
+    return hosts, port
+
+
+# --- drain and resume -------------------------------------------------------------------------------------------------------
+
+
+def reason_of(text):
+    """Return the reason with our prefix, in one line, and not longer than MAX_REASON. Empty if there is no text."""
+    # A finding may quote a whole log.
+    words = " ".join("".join(character if character.isprintable() else " " for character in text[:10 * MAX_REASON]).split())
+    if words.startswith(REASON_PREFIX.strip()):
+        words = words[len(REASON_PREFIX.strip()):].strip()
+    if not words:
+        return ""
+    reason = REASON_PREFIX + words
+    return reason if len(reason) <= MAX_REASON else reason[:MAX_REASON - 3].rstrip() + "..."
+
+
+def is_ours(reason):
+    return reason.startswith(REASON_PREFIX.strip())
+
+
+def node_state_plan(found, names, state, reason, only_ours):
+    """Return what slurm_node_state does with each node: {name: drain, resume, unchanged or kept}. C(found) is from parse_nodes."""
+    nodes = {node["name"]: node for node in found}
+    plan = {}
+    for name in dict.fromkeys(names):
+        node = nodes[name]
+        foreign = only_ours and node["reason"] != "" and not is_ours(node["reason"])
+        if state == "drain":
+            if "drain" in node["states"]:
+                plan[name] = "unchanged" if node["reason"] == reason else "kept" if foreign else "drain"
+            else:
+                # Slurm itself sets nodes down that do not respond. They must not return to service by themselves before the finding is cleared. A person's
+                # reason for a node that is down stays.
+                person = foreign and node["reason_user"] != SLURM_USER and node["states"][0] in ("down", "error")
+                plan[name] = "kept" if person else "drain"
+        elif not {"drain", "down", "fail", "error"} & set(node["states"]):
+            plan[name] = "unchanged"
+        else:
+            plan[name] = "resume" if not only_ours or is_ours(node["reason"]) else "kept"
+    return plan
+
+
+def state_word(node, action):
+    """Return the state for C(scontrol update) that does the action with the node."""
+    # Slurm refuses RESUME for a node that has not registered since the controller was first started.
+    return "undrain" if action == "resume" and node["states"][0] == "unknown" else action
