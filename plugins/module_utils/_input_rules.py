@@ -57,6 +57,7 @@ characters, unless a rule says C(multiline).
 - C(one_version_each: true)  pip's packages, none of which has two versions under one condition
 - C(capability: true)     compute capability without its dot;  C(capability: number): without its letter
 - C(key: PGP PUBLIC KEY BLOCK)  armored text, or the absolute path of a file on the controller
+- C(public_keys: name)    a dictionary with a list public_keys, each of which is one line of authorized_keys without options; the finding names whose it is
 - C(file: true)           absolute path of a file on the controller;  C(file: directory): of a folder
 - C(registry_of: variable)  the registry that the name of an image, in another variable, begins with
 - C(environment: true)    a dictionary of variables for a program;  C(environment: unset): null for one that is taken away, too
@@ -93,6 +94,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds 
 from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import describe, normal, show
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import are_exclusive, contradictions
+from ansible_collections.trainyard.gpu.plugins.module_utils._public_keys import RSA_BITS, TYPES, public_key_fault
 
 __all__ = ["KINDS", "READING", "RuleError", "check_inventory", "describe", "judge_rules", "parse_options", "parse_rules", "reveal_at", "secretive", "select",
            "show", "texts_of_many_lines", "unknown_variables"]
@@ -147,7 +149,7 @@ _GOOD = {
 }
 # These also read other variables.
 READING = ("inside", "covers", "registry_of", "beside", "apart_from")
-KINDS = tuple(_GOOD) + READING + ("options", "apart", "counted_by", "in_group", "writable", "own_path", "unique", "same", "that")
+KINDS = tuple(_GOOD) + READING + ("options", "public_keys", "apart", "counted_by", "in_group", "writable", "own_path", "unique", "same", "that")
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
 _NEED_WORDS = ("pattern", "that")
 
@@ -288,6 +290,7 @@ _WORDS = {
     "capability": {True: "a compute capability without its dot, such as 90", "number": 'a compute capability without its dot, such as "90" for 9.0'},
     "key": {"PGP PUBLIC KEY BLOCK": "only an ASCII-armored public key, or the absolute path of one on the controller",
             "CERTIFICATE": "PEM text of certificates without keys, or the absolute path of such a file on the controller"},
+    "public_keys": "a public key in one line, without options, of type %s (ssh-rsa: %d bits or more)" % (", ".join(TYPES), RSA_BITS),
     "file": {True: "the absolute path of a file on the controller", "directory": "the absolute path of a folder on the controller"},
     "environment": {True: "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
                     "unset": "names of letters, digits and _, not beginning with a digit, each with a text of one line, a number, or null to remove it"},
@@ -306,14 +309,29 @@ _WORDS = {
 
 
 def texts_of_many_lines(rules):
-    """Return the paths of texts that may contain line breaks."""
-    return {rule["variable"] for rule in rules if rule["kind"] == "multiline"}
+    """Return the paths of texts that may contain line breaks, or whose own rule judges them."""
+    return {rule["variable"] for rule in rules if rule["kind"] == "multiline"}.union(
+        _keys_of(rule) + "[]" for rule in rules if rule["kind"] == "public_keys")
+
+
+def _keys_of(rule):
+    """Return the path of the list that a rule of kind public_keys judges."""
+    return rule["variable"] + ".public_keys"
 
 
 def secretive(rules):
     """Return {path: function to display it} of the variables whose values are never shown in full."""
     how = {"environment": kinds.show_names, "key": kinds.show_key}
-    return {rule["variable"]: how[rule["kind"]] for rule in rules if rule["kind"] in how}
+    found = {rule["variable"]: how[rule["kind"]] for rule in rules if rule["kind"] in how}
+    # A private key may stand where a public one should.
+    found.update({_keys_of(rule): _show_public_keys for rule in rules if rule["kind"] == "public_keys"})
+    return found
+
+
+def _show_public_keys(value):
+    if isinstance(value, (list, tuple)):
+        return [_show_public_keys(inner) for inner in value]
+    return public_key_fault(value) or "a key of type '%s'" % value.split(" ")[0]
 
 
 def reveal_at(path, value, paths):
@@ -348,12 +366,19 @@ def _finding(rule, host, label, value, reveal):
         # After the path of the rule and a dot.
         ((dummy, allowed, advice),) = kinds.option_faults({label[len(rule["variable"]) - len(base) + 1:]: value}, *rule["options"])
         rule = dict(rule, allowed=allowed, fix=advice)
+    if rule["kind"] == "public_keys":
+        name, number, value = value
+        found = "%s, key %d: %s" % (show(name), number, public_key_fault(value))
+    elif rule["kind"] == "environment":
+        found = "; ".join(kinds.environment_faults(value, rule["environment"]))
+    else:
+        found = reveal(host, base + label, value)
     return finding(
         "input-rule" if rule["kind"] == "that" else "input-" + rule["kind"].replace("_", "-"),
         host,
         "warn" if rule.get("severity") == "warn" else "fail",
         expected=_allowed(rule, value),
-        found=reveal(host, base + label, value) if rule["kind"] != "environment" else "; ".join(kinds.environment_faults(value, rule["environment"])),
+        found=found,
         source=base + label,
         fix=_likely(rule, base + label, value, functools.partial(reveal, host, base + label)) or rule.get("fix") or (
             "set a different value for each entry" if rule["kind"] == "unique" else "set %s to %s" % (base + label, _allowed(rule, value))),
@@ -381,7 +406,8 @@ def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(
             if kind == "same" and unsteady(host, base):
                 continue
             group = key(host, base)
-            wrong = judged.get(group) if group is not None and (kind in _GOOD or kind in ("same", "options") or rule.get("unique") is True) else None
+            alike = kind in _GOOD or kind in ("same", "options", "public_keys") or rule.get("unique") is True
+            wrong = judged.get(group) if group is not None and alike else None
             if wrong is None:
                 wrong = judged[group] = _wrong(rule, host, select(values[host][base], path), evaluate, seen, values[host], groups)
             for label, value in wrong:
@@ -439,6 +465,10 @@ def _wrong(rule, host, selected, evaluate, seen, its, groups):
             continue
         if kind == "options":
             wrong += [("%s.%s" % (label, name), value.get(name)) for name, dummy, dummy in kinds.option_faults(value, *rule[kind])]
+            continue
+        if kind == "public_keys":
+            wrong += [("%s.public_keys[%d]" % (label, place), (value.get(rule[kind]), place + 1, key))
+                      for place, key in enumerate(value.get("public_keys") or []) if public_key_fault(key)]
             continue
         if kind in _GOOD:
             good = _GOOD[kind](value, rule[kind])

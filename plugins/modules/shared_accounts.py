@@ -15,6 +15,8 @@ description:
   - Fails before it creates anything if a name has another id on the host, or an id has another name.
   - Accounts of a directory service count as existing.
   - New accounts are written to O(record), so that V(former) can remove them.
+  - Writes the public keys of users, with which they log in, to files that only root changes, and lets the sshd of the host read them. sshd judges its whole
+    configuration with the new file before it goes live. The files that AuthorizedKeysFile already names stay in force.
 options:
   groups:
     description: The groups.
@@ -59,12 +61,34 @@ options:
     description: Parent folder of the homes of new users in C(passwd). This module does not create the homes.
     type: path
     default: /home
+  keys:
+    description:
+      - OpenSSH public keys by user, one line each and without options. Files of other users in O(keys_folder) are removed.
+      - Without keys, the host needs no sshd, and the files and O(sshd_drop_in) are removed.
+    type: dict
+    default: {}
+    version_added: "0.3.0"
+  keys_folder:
+    description: Folder of the files with keys, one for each user.
+    type: path
+    default: /etc/trainyard/people
+    version_added: "0.3.0"
+  sshd_config:
+    description: Configuration of the host's sshd, which must include the folder of O(sshd_drop_in).
+    type: path
+    default: /etc/ssh/sshd_config
+    version_added: "0.3.0"
+  sshd_drop_in:
+    description: File that adds the files in O(keys_folder) to AuthorizedKeysFile. sshd uses the first value that it reads, so the name must be an early one.
+    type: path
+    default: /etc/ssh/sshd_config.d/00-trainyard-people.conf
+    version_added: "0.3.0"
   record:
     description: Absolute path of a JSON file that records new accounts. Its folder must exist.
     type: path
     required: true
   state:
-    description: V(present) creates the accounts. V(former) removes the accounts and memberships in O(record).
+    description: V(present) creates the accounts. V(former) removes the accounts and memberships in O(record), all keys and O(sshd_drop_in).
     type: str
     choices: [present, former]
     default: present
@@ -75,7 +99,9 @@ attributes:
   check_mode:
     support: full
   diff_mode:
-    support: none
+    support: partial
+    details:
+      - The files with keys are shown, the accounts are not.
 author:
   - trainyard maintainers (@trainyard)
 """
@@ -87,6 +113,8 @@ EXAMPLES = r"""
       - {name: vision, gid: 3001}
     users:
       - {name: anna, uid: 2001, groups: [vision]}
+    keys:
+      anna: ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfWBWeD+lmc81HJ9lxOQA+NHp50RTLc67//Lm0MyXzY anna@laptop"]
     record: /var/lib/trainyard/placed.d/shared_accounts.json
 """
 
@@ -96,12 +124,25 @@ made:
   returned: success
   type: list
   elements: str
+changed_paths:
+  description: Changed files and folders of O(keys) and O(sshd_drop_in).
+  returned: success
+  type: list
+  elements: str
+  version_added: "0.3.0"
+reload:
+  description: Unit of the host's sshd that has not read O(sshd_drop_in) and runs; empty if none needs a reload.
+  returned: success
+  type: str
+  sample: ssh.service
+  version_added: "0.3.0"
 """
 
 import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes, find_group, find_user
+from ansible_collections.trainyard.gpu.plugins.module_utils._people_keys import PeopleKeys
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 
@@ -128,10 +169,11 @@ class Accounts:
         if rc != 0:
             self.module.fail_json(msg="%s: %s: %s" % (words, command[0], (err or out).strip()), made=self.made)
 
-    def present(self, users, groups):
+    def present(self, users, groups, keys):
         # A user without groups gets one with the same number. The number that useradd chooses would differ between hosts.
         groups = groups + [{"name": user["name"], "gid": user["uid"]} for user in users if not user["groups"]]
         users = [dict(user, groups=user["groups"] or [user["name"]]) for user in users]
+        keys.plan(self.module.params["keys"], {user["name"]: user["groups"] for user in users})
         clashes = account_clashes({user["name"]: user["uid"] for user in users}, {group["name"]: group["gid"] for group in groups})
         if clashes:
             self.module.fail_json(msg="; ".join("%s is requested, this host has %s" % (clash["asked"], clash["found"]) for clash in clashes)
@@ -186,17 +228,27 @@ def main():
                 },
             },
             "homes": {"type": "path", "default": "/home"},
+            "keys": {"type": "dict", "default": {}, "no_log": False},
+            "keys_folder": {"type": "path", "default": "/etc/trainyard/people", "no_log": False},
+            "sshd_config": {"type": "path", "default": "/etc/ssh/sshd_config"},
+            "sshd_drop_in": {"type": "path", "default": "/etc/ssh/sshd_config.d/00-trainyard-people.conf"},
             "record": {"type": "path", "required": True},
             "state": {"type": "str", "choices": ["present", "former"], "default": "present"},
         },
         supports_check_mode=True,
     )
     accounts = Accounts(module)
+    keys = PeopleKeys(module, *[module.params[name] for name in ("keys_folder", "sshd_config", "sshd_drop_in")])
     if module.params["state"] == "former":
+        # Before the accounts, so that nobody logs in while they are removed.
+        keys.plan({}, {})
+        reload = keys.write()
         accounts.former()
     else:
-        accounts.present(module.params["users"], module.params["groups"])
-    module.exit_json(changed=bool(accounts.made), made=accounts.made)
+        accounts.present(module.params["users"], module.params["groups"], keys)
+        reload = keys.write()
+    files = keys.files
+    module.exit_json(changed=bool(accounts.made or files.changed_paths), made=accounts.made, changed_paths=files.changed_paths, reload=reload, diff=files.diff)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def fix(cause, expected):
 
 
 def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
-                        require_mount=True, written=None):
+                        require_mount=True, written=None, login_hosts=()):
     """Return the plan; see the filter."""
     folder = share
     names = {member["address"]: member["name"] for member in members if member["address"]}
@@ -107,6 +107,7 @@ def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=()
         "quotas": quotas,
         "accounts": [{"name": user["name"], "uid": user["uid"], "groups": user.get("groups") or []} for user in users],
         "homes": homes,
+        "people_keys": {user["name"]: list(user["public_keys"]) for user in users if user.get("public_keys")} if host in login_hosts else {},
         "serves": serves,
         "package": "nfs-kernel-server" if serves else "nfs-common" if own else "",
         "program": "exportfs" if serves else "mount.nfs4",

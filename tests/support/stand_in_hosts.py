@@ -15,8 +15,8 @@ NETWORK = "10.64.0.0/16"
 PREFIX = "node-"
 IMAGE_ID = "sha256:" + "1" * 64
 # Modules that are answered: those of a second run, and those with which the first one writes files and makes the container.
-MODULES = ("docker_engine_info", "horovod_build_info", "host_health_info", "host_info", "image_info", "managed_files", "shared_storage_proof", "ssh_mesh_info",
-           "ssh_mesh_keys", "training_container_info", "trusted_certificates", "docker_container", "systemd_service")
+MODULES = ("docker_engine_info", "horovod_build_info", "host_health_info", "host_info", "image_info", "managed_files", "shared_accounts", "shared_folders",
+           "shared_storage_proof", "ssh_mesh_info", "ssh_mesh_keys", "training_container_info", "trusted_certificates", "docker_container", "systemd_service")
 LAYERS = ["sha256:" + "2" * 64, "sha256:" + "3" * 64]
 
 
@@ -124,6 +124,18 @@ class StandInHost:
                 "space": {"total_mib": 1000000, "free_mib": 500000, "inodes": 0, "inodes_free": 0}, "speed": speed,
             }
         return {"seen": [{"name": file["name"], "cause": "", "seconds": 0.01} for file in getattr(asked, "files", [])]}
+
+    def shared_accounts(self, asked):
+        """What users, groups and keys were asked for is what the host has from then on."""
+        wanted = {name: getattr(asked, name, None) for name in ("groups", "users", "keys")}
+        changed = self.written.get("people") != wanted
+        if changed:
+            self.written["people"] = wanted
+            self.keep()
+        return {"changed": changed, "made": [], "changed_paths": [], "reload": ""}
+
+    def shared_folders(self, asked):
+        return {"changed": False, "changed_paths": [], "kept": [], "unprotected": []}
 
     def image_info(self, asked):
         labels = {"trainyard.recipe": self.recipe, "trainyard.managed": "true"}

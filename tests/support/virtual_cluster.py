@@ -69,6 +69,19 @@ class VirtualCluster(WholeCluster):
     def shared_storage(self, *arguments):
         return self.playbook("playbooks/shared_storage.yml", *arguments)
 
+    def people_with_keys(self):
+        """PEOPLE, where anna logs in on the client with the key of the lab's operator."""
+        with open(self.lab_state / "ssh/id_ed25519.pub", encoding="utf-8") as public:
+            anna, *others = PEOPLE["shared_storage_users"]
+            return dict(PEOPLE, shared_storage_login_hosts=[self.client], shared_storage_users=[dict(anna, public_keys=[public.read().strip()]), *others])
+
+    def login(self, user, host, command):
+        """A command on a host as somebody who logs in with the key of the lab's operator."""
+        *ssh, target = self.ssh(host)
+        done = subprocess.run([*ssh, "%s@%s" % (user, target.partition("@")[2]), command], text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False, timeout=600)
+        return SimpleNamespace(code=done.returncode, out=done.stdout)
+
     def power(self, host, switch):
         subprocess.run([str(ROOT / ".venv/bin/python"), "lab/lab.py", "power", switch, host, "--name", self.name, "--subnet", self.subnet,
                         "--state", str(self.lab_state)], cwd=ROOT, check=True)

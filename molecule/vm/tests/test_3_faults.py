@@ -6,7 +6,7 @@ import socket
 import time
 
 import pytest
-from virtual_cluster import PEOPLE, SHARE, lines_of
+from virtual_cluster import SHARE, lines_of
 
 pytestmark = pytest.mark.acceptance
 
@@ -182,7 +182,8 @@ def test_a_server_outside_by_automount_then_ones_own_by_fstab(cluster):
 
 def test_people_and_groups(cluster):
     """Also replaces the line in fstab of the previous test with a unit."""
-    run = cluster.shared_storage("-e", PEOPLE)
+    people = cluster.people_with_keys()
+    run = cluster.shared_storage("-e", people)
     assert run.code == 0 and mounted(cluster)
     assert cluster.on(cluster.client, "grep --count nfs /etc/fstab", check=False).out == "0\n"
     assert cluster.on(cluster.client, "systemctl is-enabled data1-share.mount").out == "enabled\n"
@@ -200,8 +201,11 @@ def test_people_and_groups(cluster):
     assert over.code != 0 and "quota" in over.text.lower()
     assert "no group quotas are on for /" in run.text
     assert cluster.quotas() == {2001: 65536, 2002: 32768}
-    again = cluster.shared_storage("-e", PEOPLE)
+    again = cluster.shared_storage("-e", people)
     assert (again.code, again.changed) == (0, {})
+    # anna has a key on the login host, and her home there is on the share.
+    assert cluster.login("anna", cluster.client, "id -un; pwd; cat file").out == "anna\n/data1/user/anna\nmine\n"
+    assert cluster.login("anna", cluster.server, "true").code == 255 and cluster.login("ben", cluster.client, "true").code == 255
     # A quota that was changed since is left alone.
     cluster.on(cluster.server, "setquota --user 2001 0 70000 0 0 /data1")
     # No longer configured, but in use: neither the mount nor the export is removed, because data that is not written yet would be lost.
@@ -213,6 +217,8 @@ def test_people_and_groups(cluster):
     cluster.on(cluster.client, "systemctl stop holder")
     # Not in use: the mount and the quota are removed. The users' files are kept.
     assert cluster.shared_storage().code == 0
+    assert cluster.login("anna", cluster.client, "true").code == 255
+    assert cluster.on(cluster.client, "ls /etc/ssh/sshd_config.d/00-trainyard-people.conf /etc/trainyard/people", check=False).code != 0
     assert cluster.quotas() == {2001: 70000}
     cluster.on(cluster.server, "setquota --user 2001 0 0 0 0 /data1")
     assert cluster.on(cluster.server, "cat /data1/user/anna/held").out == "held\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from virtual_cluster import PEOPLE, SHARE
+from virtual_cluster import SHARE
 
 pytestmark = pytest.mark.acceptance
 
@@ -18,7 +18,8 @@ def test_nothing_is_left(cluster):
     # The users' files are kept. The test removes them as their owner would.
     cluster.on(cluster.server, "rm -rf /data1/user/* /mnt/share/vision/*", check=False)
     # The file system had no quotas before. A quota that was changed since is left alone.
-    assert cluster.shared_storage("-e", PEOPLE).code == 0
+    assert cluster.shared_storage("-e", cluster.people_with_keys()).code == 0
+    assert cluster.login("anna", cluster.client, "true").code == 0
     assert cluster.quotas() == {2001: 65536, 2002: 32768}
     cluster.on(cluster.server, "setquota --user 2001 0 1024 0 0 /data1")
     run = cluster.playbook("playbooks/teardown.yml")

@@ -41,6 +41,26 @@ def test_second_run_of_site_yml(cluster):
     assert run.tasks <= TASKS
 
 
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfWBWeD+lmc81HJ9lxOQA+NHp50RTLc67//Lm0MyXzY anna@laptop"
+
+
+def test_keys_of_people_cost_no_module_run(cluster):
+    """On the login host, which is the head, the run that creates the accounts also writes the keys. The other hosts get none."""
+    counted = []
+    for more in ({}, {"public_keys": [KEY]}):
+        arguments = ["playbooks/shared_storage.yml", "--extra-vars", json.dumps({"shared_storage_users": [dict(name="anna", uid=2001, **more)]})]
+        first, again = cluster.playbook(*arguments), cluster.playbook(*arguments)
+        assert (first.code, again.code, again.changed) == (0, 0, {}), first.text + again.text
+        counted.append(({host: Counter(names) for host, names in again.runs.items()}, again.tasks))
+        keys = {name_of(number): StandInHost(name_of(number), cluster.folder).written["people"]["keys"] for number in range(2)}
+        assert keys == {name_of(0): {"anna": [KEY]} if more else {}, name_of(1): {}}
+    assert counted[0] == counted[1]
+    assert [names["trainyard.gpu.shared_storage : Create the users and groups"] for names in counted[1][0].values()] == [1, 1], counted
+    # Without people the module runs only where keys are left, and these hosts have none.
+    gone = cluster.playbook("playbooks/shared_storage.yml")
+    assert gone.code == 0 and not any("users" in name for names in gone.runs.values() for name in names)
+
+
 def test_input_that_uses_the_cluster_facts_is_judged_before_a_host_changes(cluster):
     run = cluster.playbook("site.yml", "--extra-vars", json.dumps({"verify_timeout": "{{ cluster_host.architecture }}"}))
     assert run.code == 2 and "The input is not valid; nothing was changed." in run.text and "verify_timeout" in run.text

@@ -249,6 +249,37 @@ def test_what_is_refused_of_the_shared_storage(judge, name, value, source, allow
     assert allowed in first["expected"] and first["fix"]
 
 
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfWBWeD+lmc81HJ9lxOQA+NHp50RTLc67//Lm0MyXzY anna@laptop"
+# Without its first line, the last line of a private key is short.
+TORN = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ\nhunter2\n-----END OPENSSH PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize("keys, said", [
+    (["-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n-----END OPENSSH PRIVATE KEY-----\n"], "[1].public_keys[0]: ben, key 1: a private key"),
+    ([KEY, TORN], "[1].public_keys[1]: ben, key 2: a private key"), ([KEY, KEY, "hunter2"], "[1].public_keys[2]: ben, key 3: text that does not begin"),
+    ([KEY + "\n"], "[1].public_keys[0]: ben, key 1: text with line breaks"), (['from="10.0.0.1" ' + KEY], "ben, key 1: a key with options"),
+    (["ssh-dss AAAA"], "ben, key 1: a key of type 'ssh-dss'"), ([KEY[:50]], "ben, key 1: a damaged or incomplete key"), ([""], "ben, key 1: empty"),
+    # Values of another type name no person.
+    ([{"key": "hunter2"}], "shared_storage_users[1].public_keys[0]: not text"), ("hunter2", "shared_storage_users[1].public_keys: "),
+    ([["hunter2"]], "shared_storage_users[1].public_keys[0]: ['text that does not begin"), ([5.5], "shared_storage_users[1].public_keys[0]"),
+    ({"a": "hunter2"}, "shared_storage_users[1].public_keys: not text"),
+])
+def test_text_that_is_no_public_key_of_a_person(judge, keys, said):
+    result = judge(cluster({"shared_storage_users": [{"name": "anna", "uid": 2001, "public_keys": [KEY]}, {"name": "ben", "uid": 2002, "public_keys": keys}]}))
+    assert result["failed"] and said in result["msg"], result["msg"]
+    assert "hunter2" not in str(result) and KEY.split()[1] not in str(result)
+
+
+def test_hosts_on_which_people_log_in(judge):
+    people = {"shared_storage_users": [{"name": "anna", "uid": 2001, "public_keys": [KEY]}]}
+    assert "failed" not in judge(cluster(people)) and "failed" not in judge(cluster(dict(people, shared_storage_login_hosts=["server-b"])))
+    result = judge(cluster(dict(people, shared_storage_login_hosts=["server-a", "nas"])))
+    assert result["failed"] and problems(result) == {("input-rule", "shared_storage_login_hosts[1]")}
+    # Also by the default, and only if a person has keys.
+    assert problems(judge(cluster(people, login={"hosts": {"nas": {}}}))) == {("input-rule", "shared_storage_login_hosts[0]")}
+    assert "failed" not in judge(cluster({"shared_storage_users": [{"name": "anna", "uid": 2001}]}, login={"hosts": {"nas": {}}}))
+
+
 @pytest.mark.parametrize("first, both, allowed", [
     ({"container_toolkit_version": "1.17.7"}, {"container_toolkit_version": "1.17.8"}, "same value for all hosts"),
     ({}, {"container_toolkit_version": "1.20.0", "docker_engine_version": "5:25.0.3-1~debian.12~bookworm"}, "below 1.19.1"),

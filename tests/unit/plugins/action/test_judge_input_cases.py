@@ -88,6 +88,7 @@ TIMEOUTS = ["cuda_toolkit_timeout", "nccl_timeout", "nccl_tests_timeout", "nfs_c
     "training_image_timeout",
             "training_sshd_timeout", "verify_timeout", "verify_bandwidth_timeout", "nvidia_driver_reboot_timeout", "train_start_timeout"]
 TREE = {"of": "users"}
+SSH_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfWBWeD+lmc81HJ9lxOQA+NHp50RTLc67//Lm0MyXzY anna@laptop"
 REPOSITORY = {"uris": ["https://m.example/debian"], "suites": ["stable"], "components": ["main"], "signed_by": ARMOR}
 FIX = {"name": "ours", "reason": "why", "source": ["issue"], "when": {"torch": ">=2"}}
 RUNFILE = {"version": "11.4.4", "url": "https://m.example/cuda_11.4.4_470.82.01_linux.run", "checksum": SHA}
@@ -260,6 +261,13 @@ REFUSED = (
         {"anna": 2001},
         [{"name": "anna", "uid": 2001, "groups": "x"}], [{"name": "anna", "uid": 2001, "groups": ["x"]}], [{"name": "anna", "uid": 2001, "quota_mib": -1}],
         [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": "2001"}]) +
+    bad("shared_storage_users", *[[{"name": "anna", "uid": 2001, "public_keys": keys}] for keys in (
+        [SSH_KEY + "\n"], [SSH_KEY + "\n" + SSH_KEY], [SSH_KEY, ""], [" " + SSH_KEY], ['command="id" ' + SSH_KEY], ["# " + SSH_KEY], ["cert-authority " + SSH_KEY],
+        ["-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n-----END OPENSSH PRIVATE KEY-----\n"], ["hunter2"], "hunter2", {"a": "hunter2"}, [["hunter2"]],
+        ["ssh-dss AAAAB3NzaC1kc3M="], ["ssh-ed25519"], ["ssh-ed25519 AAAA"], [SSH_KEY[:60]], [SSH_KEY.replace("ed25519", "rsa", 1)], ["/home/anna/.ssh/id_ed25519.pub"],
+        [SSH_KEY + "\u2028x"], [SSH_KEY.replace(" ", "\t")], [1.5], [None], [True])]) +
+    bad("shared_storage_users", [{"name": "anna", "uid": 2001, "public_key": [SSH_KEY]}]) +
+    bad("shared_storage_login_hosts", ["nas"], [{"a": "b"}], {"a": "b"}, [1.5], shared_storage_users=[{"name": "anna", "uid": 2001, "public_keys": [SSH_KEY]}]) +
     bad("nfs_server_exports", [{"path": "/data1/a"}, {"path": "/data1/a/"}], [{"path": "/data1/a", "clients": ["0.0.0.0/0"]}], [{"path": "/data1/a",
         "option": ["rw"]}], "/data1", ["/data1"], [{}]) +
     bad("shared_storage_trees", [{"path": "/mnt/a", "of": "users"}, {"path": "/mnt//a/", "of": "groups"}], [{"path": "/mnt/a", "of": "people"}],
@@ -357,6 +365,8 @@ GOOD = [
     {"cluster_share_path": "/srv/training"},
     {"cluster_share_path": "/mnt/gr\u00f6\u00dfe"}, {"first": {"cluster_share_path": "/data1/share/"}}, {"first": {"nvidia_driver_version": 570},
     "nvidia_driver_version": "570"},
+    {"shared_storage_users": [{"name": "anna", "uid": 2001, "public_keys": [SSH_KEY, SSH_KEY + " of Anna M\u00fcller"]}, {"name": "ben", "uid": 2002,
+    "public_keys": []}, {"name": "eve", "uid": 2003, "public_keys": None}], "shared_storage_login_hosts": ["server-b"]},
     {"shared_storage_users": [{"name": "anna", "uid": "2001", "quota_mib": "100"}]}, {"training_container_ulimits": {"memlock": "-1", "nofile": 65536}},
     {"shared_storage_trees": [{"path": "/home", "of": "users"}]}, {"shared_storage_trees": []}, {"nfs_client_mounts": [{"server": "nas.example.org",
     "path": "/", "target": "/data2"}]},

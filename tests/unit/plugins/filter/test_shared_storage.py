@@ -71,6 +71,17 @@ def test_everyone_has_a_folder():
     assert plan["homes"] == "/mnt/user"
 
 
+@pytest.mark.parametrize("host, login_hosts, keys", [
+    ("a", ["a"], {"anna": ["one", "two"]}), ("b", ["a", "b"], {"anna": ["one", "two"]}), ("b", ["a"], {}), ("a", [], {}),
+])
+def test_keys_are_for_login_hosts_only(host, login_hosts, keys):
+    users = [dict(USERS[0], public_keys=["one", "two"]), dict(USERS[1], public_keys=[]), {"name": "eve", "uid": 2003, "public_keys": None}]
+    plan = shared_storage_plan("/data1/share", "a", TREES, users, GROUPS, host=host, login_hosts=login_hosts)
+    assert plan["people_keys"] == keys
+    # The accounts are the same with and without keys.
+    assert plan["accounts"][:2] == shared_storage_plan("/data1/share", "a", TREES, USERS, GROUPS)["accounts"]
+
+
 def test_a_tree_in_the_share_is_shared_with_it():
     plan = shared_storage_plan("/data1/share", "a", [{"path": "/data1/share/user", "of": "users"}], USERS, GROUPS)
     assert [export["path"] for export in plan["exports"]] == ["/data1/share"]
