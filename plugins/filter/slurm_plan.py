@@ -163,6 +163,10 @@ _value:
     pmix_files:
       description: Files for M(trainyard.gpu.managed_files) by inventory name, which must exist before C(controller_files) are validated.
       type: dict
+    check_files:
+      description: Files of the scheduler that check slurm.conf. They must exist before C(controller_files) are validated.
+      type: list
+      elements: dict
     database_files:
       description: Files of MariaDB on the scheduler. MariaDB is restarted if they change.
       type: list

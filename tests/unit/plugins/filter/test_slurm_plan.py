@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -467,11 +466,13 @@ def test_without_scripts_and_mail():
     assert conf(scripts={"health": "/opt/h"})["options"]["healthcheckprogram"] == "/opt/h"
 
 
-def test_validation_is_one_command_for_managed_files():
-    words = shlex.split(good()["validate"])
-    assert words[:2] == ["/bin/sh", "-c"] and words[3:] == ["validate", "%s"] and "%s" not in words[2]
-    assert [entry.get("validate") for entry in good()["controller_files"]] == [None, None, good()["validate"]]
-    assert good()["controller_files"][2]["path"] == "/etc/slurm/slurm.conf"
+def test_slurm_conf_is_validated_by_a_program_of_the_scheduler():
+    found = good()
+    program = found["check_files"][-1]
+    assert found["validate"] == program["path"] + " %s" and program["mode"] == "0755" and program["content"].startswith("#!/bin/sh\n")
+    assert [entry["path"] for entry in found["check_files"][:2]] == ["/usr/local/lib/trainyard", "/usr/local/lib/trainyard/slurm"]
+    assert [entry.get("validate") for entry in found["controller_files"]] == [None, None, found["validate"]]
+    assert found["controller_files"][2]["path"] == "/etc/slurm/slurm.conf"
 
 
 def test_no_value_breaks_a_line():
