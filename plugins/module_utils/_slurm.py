@@ -248,9 +248,7 @@ def _records(text, first, free=()):
     for line, head, rest in records:
         # One space: a pattern for more would go back and forth in a line of spaces.
         pieces = re.split(r" ([A-Za-z][A-Za-z_]*)=", " " + head)
-        values = {}
-        for key, value in zip(pieces[1::2], pieces[2::2]):
-            values.setdefault(key, value.strip(" "))
+        values = {key: value.strip(" ") for key, value in zip(pieces[1::2], pieces[2::2])}
         yield line, values, rest
 
 
@@ -282,10 +280,8 @@ def _reason(rest):
     if not rest.startswith(" Reason="):
         return "", "", None
     text = rest[len(" Reason="):]
-    # The name and time follow the first line. The reason may itself contain some in brackets, so what follows them must fit.
-    stamp = None
-    for match in re.finditer(r" \[([^\s\[\]@]{1,64})@([0-9T:-]{19}|Unknown|None)\](?=        |$| %s)" % _AFTER_REASON, text):
-        stamp = match
+    # The name and time follow the first line. It may itself contain some in brackets, so what follows them must fit.
+    stamp = re.search(r" \[([^\s\[\]@]{1,64})@([0-9T:-]{19}|Unknown|None)\](?=        |$| %s)" % _AFTER_REASON, text)
     if stamp is None:
         return text.strip(" "), "", None
     more = text[stamp.end():]

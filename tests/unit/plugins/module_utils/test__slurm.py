@@ -150,6 +150,7 @@ def test_gpus_of_a_node(total, used, gpus):
     (" Reason=a [b] [root@2026-01-02T03:04:05]", "a [b]", "root", "2026-01-02T03:04:05Z"),
     (" Reason=a [root@2020-01-01T00:00:00] b [slurm@2026-01-02T03:04:05] Comment=c d Extra=e", "a [root@2020-01-01T00:00:00] b", "slurm", "2026-01-02T03:04:05Z"),
     (" Reason=a [root@2026-01-02T03:04:05]        b        c Comment=d\nNodeName", "a b c", "root", "2026-01-02T03:04:05Z"),
+    (" Reason=a [root@2026-01-02T03:04:05]        b [eve@2020-01-01T00:00:00]", "a b [eve@2020-01-01T00:00:00]", "root", "2026-01-02T03:04:05Z"),
     (" Comment=Reason=x y", "", "", None),
     (" Comment=one\ntwo State=DOWN\nthree", "", "", None),
     (" Reason=a [root@Unknown] InstanceId=i ", "a", "root", None),
@@ -318,6 +319,11 @@ def test_jobs_of_other_clusters(values, told):
 def test_a_job_that_cannot_be_read_is_refused(values, message):
     with pytest.raises(slurm.ParseError, match=re.escape(message)):
         slurm.parse_jobs(row() + row(**values), MARK)
+
+
+def test_two_jobs_without_a_line_break_are_refused():
+    with pytest.raises(slurm.ParseError, match="expected a line break between two jobs"):
+        slurm.parse_jobs(row()[:-1] + row(JobID="123"), MARK)
 
 
 def test_no_jobs():
