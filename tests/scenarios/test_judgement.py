@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 from molecule_runs import MoleculeRuns, Pace
@@ -90,3 +91,12 @@ def test_check_mode_that_lies():
 
 def test_exceptions_have_to_happen():
     assert judge.check_mode_differences(runs([], ["start"]), {"start", "gone"}) == ([], {"gone"})
+
+
+def test_files_of_other_scenarios_exist():
+    """CI does not run the scenarios of make acceptance, so a file that was moved is noticed here."""
+    root = Path(__file__).resolve().parents[2]
+    named = {(path, name) for path in root.glob("molecule/*/*.yml") for name in re.findall(r"\.\./([a-z_]+/[\w./-]+)", path.read_text(encoding="utf-8"))
+             if (root / "molecule" / name.partition("/")[0]).is_dir()}
+    named |= {(path, name) for path in root.glob("molecule/*/*.yml") for name in re.findall(r"'/\.\./([a-z_]+/[\w./-]+)", path.read_text(encoding="utf-8"))}
+    assert named and sorted("%s: %s" % (path.relative_to(root), name) for path, name in named if not (root / "molecule" / name).exists()) == []
