@@ -9,7 +9,7 @@ name: slurm_plan
 short_description: Plan Slurm's configuration files for a cluster
 version_added: "0.3.0"
 description:
-  - Writes the texts of Slurm's files from what M(trainyard.gpu.slurm_host_info) found on the hosts and from the variables of role P(trainyard.gpu.slurm#role),
+  - Writes the texts of Slurm's files from what M(trainyard.gpu.slurm_host_info) found on the hosts and from the variables of the roles for Slurm,
     says which daemons a change of them concerns, and lists problems.
   - A training host that was not read keeps its node as it is in the scheduler's slurm.conf.
 options:

@@ -102,8 +102,8 @@ class PeopleKeys:
         texts = self._texts(text)
         staging = tempfile.mkdtemp(dir=self.module.tmpdir)
         try:
-            self.staged = {os.path.join(staging, "sshd_config"): self.config, os.path.join(staging, "people.conf"): self.drop_in}
-            config, part = self.staged
+            config, part = os.path.join(staging, "sshd_config"), os.path.join(staging, "people.conf")
+            self.staged = {config: self.config, part: self.drop_in}
             base = self._effective(sshd, config, config_with(text, glob.glob, self.drop_in)[0])
             self.pid_file = base.get("pidfile", [""])[0]
             # The site can name the files itself, where the drop-in cannot help.
