@@ -33,24 +33,21 @@ def test_second_run_is_cheap(cluster):
     assert before == [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
     # No data of an image is transferred, neither from the head nor from the controller.
     assert {key: count - moved[key] for key, count in cluster.moved_bytes().items() if count - moved[key] > MOVED_BYTES[key[1]]} == {}
-    # The limit is for a machine where a module run takes MODULE_RUN_SECONDS, and grows with it on a slower one.
+    # The limits of `make acceptance` and `make bench`, which fail on a slow machine. In CI the limit depends on the machine.
+    if os.environ.get("TRAINYARD_ACCEPTANCE"):
+        assert run.seconds <= SECONDS
+    # The shortest of several, as what else the machine does makes a run longer and never shorter: after the other scenarios the first one reads what it
+    # needs from the disk.
     module_run = cluster.module_run_seconds()
     limit = SECONDS / MODULE_RUN_SECONDS * max(module_run, MODULE_RUN_SECONDS)
     runs = [run]
-    if os.environ.get("TRAINYARD_ACCEPTANCE"):
-        # Nothing else runs on the machine, so the median counts.
-        runs += [cluster.site() for _count in range(4)]
-        judged = sorted(runs, key=lambda run: run.seconds)[2]
-    else:
-        # The shortest of several, as what else the machine does makes a run longer and never shorter: after the other scenarios the first one reads what
-        # it needs from the disk.
-        while min(run.seconds for run in runs) > limit and len(runs) < 5:
-            runs.append(cluster.site())
-        judged = min(runs, key=lambda run: run.seconds)
+    while min(run.seconds for run in runs) > limit and len(runs) < 5:
+        runs.append(cluster.site())
+    best = min(runs, key=lambda run: run.seconds)
     told = "second run: %s s, at most %.1f, where one module run takes %.2f s; the slowest tasks: %s" % (
-        ", ".join("%.1f" % run.seconds for run in runs), limit, module_run, ", ".join("%.1f %s" % (seconds, name) for seconds, name in judged.slowest))
+        ", ".join("%.1f" % run.seconds for run in runs), limit, module_run, ", ".join("%.1f %s" % (seconds, name) for seconds, name in best.slowest))
     print(told)
-    assert judged.seconds <= limit, told
+    assert best.seconds <= limit, told
 
 
 def test_verify_is_cheap_and_leaves_its_evidence(cluster):
