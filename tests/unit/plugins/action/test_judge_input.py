@@ -155,6 +155,7 @@ def test_checks_of_verify_by_their_ids(judge):
     ("cluster_network", "10.0.0.1/24", "input-network", "10.0.0.0/24"),
     ("cluster_head", "server-z", "input-rule", "group cluster"),
     ("cluster_storage", "nas", "input-rule", "group cluster"),
+    ("cluster_scheduler", "pbs", "input-choice", "none, slurm"),
     ("container_toolkit_version", "latest", "input-pattern", "1.17.8"),
     ("container_toolkit_proof_image", "--privileged", "input-image", "reference of an image"),
     ("preflight_fail_on", "never", "input-choice", "block, warn"),

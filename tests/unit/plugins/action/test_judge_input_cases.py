@@ -218,6 +218,8 @@ REFUSED = (
     bad("cluster_network", "10.0.0.1/24", "10.0.0.0", "10.0.0.0/33", "0.0.0.0/0", "127.0.0.0/8", "224.0.0.0/4", "::/0", "lan", "10.0.0.0/24 ",
         "10.0.0.0/255.255.255.0", ["10.0.0.0/24"]) +
     bad("cluster_interface", "eth0 ", "a" * 16, "eth0;id", ["eth0"], "eth0,eth1", "-x") + bad("cluster_fabric_interface", "ib 0", {"a": 1}) +
+    bad("cluster_scheduler", "pbs", "", ["slurm"], True) + bad("cluster_scheduler_host", "nas", "", ["server-a"], cluster_scheduler="slurm") +
+    bad("cluster_login_hosts", ["nas"], [], [["server-a"]], {"a": "b"}, cluster_scheduler="slurm") +
     bad("cluster_head", "server-z", "", ["server-a"], 1.5) + bad("cluster_storage", "nas") + bad("cluster_slots", -1, 65, "eight", 1.5, True, [8]) +
     bad("cluster_ssh_port", 0, 65536, "ssh", 1.5, True, 22, 2049, 111, "12345 ", [1], None) +
     bad("verify_cluster_name", {"a": "b"}, "", " ", " x", ["x"], 1.5, True, "a" * 101) + bad("verify_report_dir", "", "x", "/", ["/x"]) +
@@ -335,11 +337,16 @@ REFUSED = (
         "verify_requird", "trainyard_cluster_network", "clusterSharePath", "cluster_members", "cluster_host", "upgrade_bach", "training_ssh_timeout",
         "cuda_toolkit_version")] +
     [({"groups": {name: ["server-a"]}}, "inventory") for name in ("gpus", "heads", "clusters", "storages", "GPU", "Head", "storge", "haed", "stroage")] +
+    [({"cluster_scheduler": "slurm", "groups": {"scheduler": ["server-a", "server-b"]}}, "cluster_scheduler_host"),
+     ({"cluster_scheduler": "slurm", "groups": {"login": ["gate"]}}, "cluster_login_hosts")] +
     [({"groups": {"head": ["login"]}}, "inventory"), ({"groups": {"head": ["server-a", "server-b"]}}, "inventory"), ({"groups": {"server-a": ["server-b"]}},
     "inventory")]
 )
 
 GOOD = [
+    # The groups of a scheduler that this collection does not run are the site's own.
+    {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm"},
+    {"cluster_scheduler": "slurm", "cluster_scheduler_host": "server-b", "cluster_login_hosts": ["server-a", "{{ cluster_head }}"]},
     {"training_image_base_archive": "/srv/images/base image.tar", "training_image_base_archive_on_head": True},
     {"training_image_source_fixes": [FIX, dict(FIX, name="other", environment={"A": 1})], "training_image_rebuild": "never",
      "training_image_horovod_dependencies": ["cloudpickle==2.2.1 ; python_version < '3.7'", "cloudpickle==3.1.1 ; python_version >= \"3.7\""]},
