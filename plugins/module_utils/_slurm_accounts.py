@@ -16,15 +16,13 @@ import re
 from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._sacctmgr import GPU
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import MOST, NAME, NAMES, priority_faults
 
 __all__ = ["Found", "Plan", "Step", "default_priority", "diff_of", "faults", "plan", "settled_record"]
 
-# sacctmgr folds names to lower case. It accepts any character, and its own output is ambiguous with some.
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}", re.ASCII)
 _PERSON = re.compile(r"[a-z_][a-z0-9_-]{0,31}", re.ASCII)
 # | separates columns, and quotes are taken away or replaced.
 _DESCRIPTION = re.compile(r"[ -~]{1,200}")
-_MOST = 1000000
 # A line of arguments must stay below 128 KiB.
 _NAMES_PER_COMMAND = 1000
 
@@ -67,7 +65,7 @@ class Plan(NamedTuple):
 
 def faults(accounts, priorities):
     """Return what is wrong with a request, as texts."""
-    wrong = []
+    wrong = ["priorities: " + fault for fault in priority_faults(priorities)]
 
     def names(label, values, pattern, allowed):
         for name in values:
@@ -77,21 +75,10 @@ def faults(accounts, priorities):
             wrong.append("%s: '%s' is listed twice; remove one" % (label, name))
 
     def number(label, value, low):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= _MOST):
-            wrong.append("%s: '%s' is not a whole number from %d to %d" % (label, value, low, _MOST))
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MOST):
+            wrong.append("%s: '%s' is not a whole number from %d to %d" % (label, value, low, MOST))
 
-    letters = "lower-case letters, digits, _ and -, at most 40, beginning with a letter, and not root"
-    names("priorities", [entry["name"] for entry in priorities], _NAME, letters)
-    names("accounts", [entry["name"] for entry in accounts], _NAME, letters)
-    known = {entry["name"]: list(entry.get("preempts") or []) for entry in priorities}
-    for entry in priorities:
-        number("priority of %s" % entry["name"], entry.get("priority", 0), 0)
-        names("preempts of %s" % entry["name"], known[entry["name"]], _NAME, letters)
-        for other in known[entry["name"]]:
-            if other not in known:
-                wrong.append("preempts of %s: '%s' is not one of the priorities: %s" % (entry["name"], other, ", ".join(known)))
-    for name in _in_circle(known):
-        wrong.append("preempts of %s: '%s' would preempt itself; remove one of the entries of preempts that lead back to it" % (name, name))
+    names("accounts", [entry["name"] for entry in accounts], NAME, NAMES)
     for entry in accounts:
         name, gpus, each = entry["name"], entry.get("gpus"), entry.get("max_gpus_per_person")
         number("gpus of %s" % name, gpus, 0)
@@ -105,21 +92,6 @@ def faults(accounts, priorities):
         if text and (not _DESCRIPTION.fullmatch(text) or any(sign in text for sign in "|\"'`\\") or text != text.strip()):
             wrong.append("description of %s: '%s' is not valid; use at most 200 printable ASCII characters without | \" ' ` \\" % (name, text))
     return wrong
-
-
-def _in_circle(preempts):
-    """Return the names that lead back to themselves."""
-    found = []
-    for name in preempts:
-        reached, following = set(), list(preempts[name])
-        while following:
-            other = following.pop()
-            if other not in reached:
-                reached.add(other)
-                following += preempts.get(other, [])
-        if name in reached:
-            found.append(name)
-    return found
 
 
 def default_priority(priorities):

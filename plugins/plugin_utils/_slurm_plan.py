@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import RELEASES, distance, effect, gpus_of, is_before, parse_conf, reach
 
 FOLDER = "/etc/slurm"
@@ -77,8 +78,6 @@ MERGED = ("accountingstoragetres", "debugflags", "launchparameters", "privatedat
 
 _NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# sacctmgr turns names into lower case.
-_QOS = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _CLUSTER = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _RESERVED = ("default", "all", "none")
 # Words of a GPU's name that tell nothing about the model.
@@ -251,43 +250,9 @@ def hosts_of(partition, nodes, groups):
     return [name for name in nodes if name in found], unknown
 
 
-def _circle(preempts):
-    """Return the names of priorities that preempt each other in a circle, in its order, [] if there is none."""
-    def walk(name, path):
-        if name in path:
-            return path[path.index(name):] + [name]
-        for other in preempts.get(name, ()):
-            circle = walk(other, path + [name])
-            if circle:
-                return circle
-        return []
-
-    for name in preempts:
-        circle = walk(name, [])
-        if circle:
-            return circle
-    return []
-
-
 def priority_problems(priorities):
-    found, names = [], [entry.get("name", "") for entry in priorities]
-    for entry in priorities:
-        name = entry.get("name", "")
-        where = "slurm_priorities: '%s'" % name
-        if not _QOS.fullmatch(str(name)):
-            found.append("%s is not a valid name; use lower-case letters, digits, '_' and '-'" % where)
-        if names.count(name) > 1:
-            found.append("%s is listed %d times; keep one" % (where, names.count(name)))
-        number = entry.get("priority", 0)
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 1000000:
-            found.append("%s has the priority '%s'; use a whole number from 0 to 1000000" % (where, number))
-        found += ["%s preempts '%s', which is not in slurm_priorities; correct the name or add it" % (where, other)
-                  for other in entry.get("preempts") or [] if other not in names]
-    circle = _circle({entry.get("name"): entry.get("preempts") or [] for entry in priorities})
-    if circle:
-        found.append("slurm_priorities: %s preempt each other in a circle; jobs would requeue each other without end. Remove one of these 'preempts'"
-                     % " > ".join(circle))
-    return list(dict.fromkeys(found))
+    """Return what is wrong with slurm_priorities, one sentence each."""
+    return ["slurm_priorities: " + fault for fault in priority_faults(priorities)]
 
 
 def partition_problems(partitions, nodes, groups, priorities):

@@ -305,7 +305,7 @@ def test_wrong_partitions(partitions, pattern):
     ([{"name": "a", "preempts": ["b"]}, {"name": "b", "preempts": ["a"]}], "a > b > a preempt each other in a circle"),
     ([{"name": "a", "preempts": ["a"]}], "a > a preempt each other"),
     ([{"name": "a", "preempts": ["b"]}, {"name": "b", "preempts": ["c"]}, {"name": "c", "preempts": ["b"]}], "b > c > b"),
-    ([{"name": "a", "preempts": ["ghost"]}], "preempts 'ghost', which is not in slurm_priorities"),
+    ([{"name": "a", "preempts": ["ghost"]}], "preempts 'ghost', which is not in the list"),
     ([{"name": "A"}], "'A' is not a valid name"),
     ([{"name": "a"}, {"name": "a"}], "'a' is listed 2 times"),
     ([{"name": "a", "priority": -1}], "the priority '-1'"),

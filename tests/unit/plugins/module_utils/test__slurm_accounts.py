@@ -252,10 +252,10 @@ def test_many_people_of_an_account_are_one_command():
     ([{"name": "a", "gpus": 2, "max_gpus_per_person": 3}], [], "max_gpus_per_person of a: '3' is above the 2 GPUs of the account"),
     ([{"name": "a", "description": "x|y"}], [], "description of a: 'x|y' is not valid"),
     ([{"name": "a", "description": "it's"}], [], "description of a"),
-    ([], [{"name": "a", "preempts": ["a"]}], "preempts of a: 'a' would preempt itself"),
-    ([], [{"name": "a", "preempts": ["b"]}], "preempts of a: 'b' is not one of the priorities: a"),
-    ([], [{"name": "a", "preempts": ["b"]}, {"name": "b", "preempts": ["c"]}, {"name": "c", "preempts": ["a"]}], "preempts of c: 'c' would preempt itself"),
-    ([], [{"name": "a", "priority": -5}], "priority of a: '-5'"),
+    ([], [{"name": "a", "preempts": ["a"]}], "priorities: a > a preempt each other in a circle"),
+    ([], [{"name": "a", "preempts": ["b"]}], "priorities: 'a' preempts 'b', which is not in the list"),
+    ([], [{"name": "a", "preempts": ["b"]}, {"name": "b", "preempts": ["c"]}, {"name": "c", "preempts": ["a"]}], "priorities: a > b > c > a preempt each other in a circle"),
+    ([], [{"name": "a", "priority": -5}], "priorities: 'a' has the priority '-5'"),
 ])
 def test_bad_requests_are_named(accounts, priorities, words):
     assert any(words in fault for fault in accounts_of.faults(accounts, priorities))
