@@ -37,6 +37,13 @@ def test_what_decides_the_image_is_one_for_all_hosts():
     assert decides - {rule["variable"] for rule in rules if rule.get("same")} == set()
 
 
+def test_steps_leave_no_bytecode_in_a_layer():
+    """They run from bind mounts, beside which Python would write __pycache__ into the image."""
+    runs = [line for name in ("Dockerfile", "Dockerfile.nccl_tests") for line in (ROLE / "files" / name).read_text(encoding="utf-8").splitlines()
+            if "python3" in line]
+    assert len(runs) == 6 and [line for line in runs if "python3 -B /run/trainyard/" not in line] == []
+
+
 def applied(**versions):
     return [name for name, fix in FIXES.items() if steps.applies(fix, dict({"horovod": "0.28.1"}, **versions))]
 
