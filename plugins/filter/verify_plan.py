@@ -5,19 +5,24 @@
 from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _verify_plan
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import draining_checks
 
 
 def verify_plan(variables, members):
     return _verify_plan.measured(members, variables)
 
 
-def verify_evidence(variables, members, checked, answering):
-    return {"hosts": _verify_plan.checked(members, checked, variables), "versions": _verify_plan.versions(answering, variables),
+def verify_evidence(variables, members, checked, answering, scheduler=""):
+    return {"hosts": _verify_plan.checked(members, checked, variables, scheduler), "versions": _verify_plan.versions(answering, variables),
             "logs": _verify_plan.tails(answering, variables)}
 
 
 def verify_logs(checks, host, sources, job_log, job_checks=()):
     return _verify_plan.logs(checks, host, sources, job_checks, job_log)
+
+
+def verify_nodes(checks, rules, scheduler, hosts, blame=(), suspect=()):
+    return _verify_plan.nodes(checks, blame, suspect, draining_checks(rules), scheduler.get("nodes") or [], hosts)
 
 
 def verify_unmeasured(required, of_jobs, hosts, can_start=True, is_asked=True, has_tool=True, has_process_sets=True, needs_horovod=True):
@@ -28,4 +33,5 @@ class FilterModule:
     """Filters for the decisions of role verify."""
 
     def filters(self):
-        return {"verify_plan": verify_plan, "verify_evidence": verify_evidence, "verify_logs": verify_logs, "verify_unmeasured": verify_unmeasured}
+        return {"verify_plan": verify_plan, "verify_evidence": verify_evidence, "verify_logs": verify_logs, "verify_nodes": verify_nodes,
+                "verify_unmeasured": verify_unmeasured}

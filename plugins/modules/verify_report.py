@@ -35,7 +35,8 @@ options:
   hosts:
     description:
       - The hosts in rank order, as in C(cluster_members) of role C(trainyard.gpu.cluster). Unknown keys are left out.
-      - The numbers C(gpus) and C(rdma_devices) of each host determine which checks apply to it.
+      - The numbers C(gpus) and C(rdma_devices) of each host determine which checks apply to it, and so does its list C(scheduler), with V(controller),
+        V(node), both or neither. A cluster without a scheduler has no such key.
     type: list
     elements: dict
     required: true

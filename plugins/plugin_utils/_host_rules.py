@@ -14,12 +14,12 @@ from jinja2 import Environment, TemplateSyntaxError
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import nearest
 
-__all__ = ["problem_of_facts", "problem_of_rule", "problem_of_table", "published_checks"]
+__all__ = ["draining_checks", "problem_of_facts", "problem_of_rule", "problem_of_table", "published_checks"]
 
 REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
 OPTIONAL = {"for_each", "hosts", "only_warn", "when", "otherwise", "needs"}
 # Only for the report of role verify.
-PUBLISHED = {"title", "checked", "required", "applies_to", "procedure"}
+PUBLISHED = {"title", "checked", "required", "applies_to", "procedure", "drains"}
 TABLE = {"host_rules", "other_checks", "data", "let", "when", "otherwise"}
 _EXPRESSIONS = ("that", "when", "for_each", "hosts", "only_warn")
 _TEXTS = ("expected", "found", "source", "fix", "otherwise")
@@ -101,6 +101,11 @@ def published_checks(table):
     trouble = [check for check in others if check.get("applies_to") == "trouble"]
     rows = trouble + table["host_rules"] + [check for check in others if check not in trouble]
     return [{key: row[key] for key in ("id", "title", "checked", "stage", "required", "applies_to", "procedure") if key in row} for row in rows]
+
+
+def draining_checks(table):
+    """Return the ids of the checks whose failure on a host is a reason to start no more jobs there."""
+    return [row["id"] for row in table["host_rules"] + table.get("other_checks", []) if row.get("drains")]
 
 
 def problem_of_facts(more, facts):

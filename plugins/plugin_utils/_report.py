@@ -25,7 +25,7 @@ NOTICEABLE = 0.05
 PEAK = "peak bandwidth, "
 # Longer lists are not readable in one sentence.
 NAMED = 3
-HOST_KEYS = ("name", "address", "interface", "fabric_address", "slots", "reachable", "gpus", "rdma_devices")
+HOST_KEYS = ("name", "address", "interface", "fabric_address", "slots", "reachable", "gpus", "rdma_devices", "scheduler")
 REMOVED = "[removed]"
 
 
@@ -113,6 +113,10 @@ def applies(check, host, hosts):
         "several_gpus": (host.get("gpus") or 0) > 1 and host.get("slots", 2) > 1,
         "rdma": bool(host.get("rdma_devices")),
         "peers": len(hosts) > 1,
+        # Parts of the scheduler that the host has. The key is absent in a cluster without a scheduler.
+        "scheduled": "scheduler" in host,
+        "node": "node" in host.get("scheduler", ()),
+        "controller": "controller" in host.get("scheduler", ()),
         # It is not made on a healthy host.
         "trouble": False,
     }[check.get("applies_to", "")]

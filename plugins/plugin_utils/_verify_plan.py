@@ -11,6 +11,9 @@ variables are read, and each host is looked up once.
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import is_ours
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import redact
+
 #: Ranks of a host without GPUs that is measured alone.
 RANKS_ALONE = 2
 
@@ -28,14 +31,16 @@ def measured(members, variables):
     return {"hosts": hosts, "gpus": gpus}
 
 
-def checked(members, names, variables):
-    """The members among C(names), with the hardware that determines which checks apply."""
+def checked(members, names, variables, scheduler=""):
+    """The members among C(names), with what determines which checks apply: hardware, and parts of the scheduler, whose controller is C(scheduler)."""
     hosts = []
     for member in members:
         if member["name"] in names:
             its = variables[member["name"]]
             hosts.append(dict(member, gpus=(its.get("cluster_host") or {}).get("nvidia_devices", 0),
                               rdma_devices=len((its.get("__verify_infiniband") or {}).get("devices", []))))
+            if scheduler:
+                hosts[-1]["scheduler"] = ["controller"] * (member["name"] == scheduler) + ["node"] * bool(member["slots"])
     return hosts
 
 
@@ -80,6 +85,35 @@ def logs(checks, host, sources, job_checks, job_log):
     failed = {check["id"] for check in checks if check["verdict"] == "fail" and host in check["host"].split(", ")}
     found = [{"host": host, "name": source["name"], "argv": source["argv"]} for source in sources if failed.intersection(source["checks"])]
     return found + ([job_log] if job_failed(job_checks) else [])
+
+
+def nodes(checks, blame, suspect, draining, known, hosts):
+    """Return which of the scheduler's nodes to C(drain), with C(node) and C(reason) of each, and the names of those to C(resume).
+
+    A node is drained if one of the checks C(draining) failed on it, or if the measurement blames it (C(blame)) and leaves it out of later runs (C(suspect)).
+    It is resumed if trainyard drained it, all of these checks were made where they apply, and its bandwidth was measured. C(known) are the nodes as
+    M(trainyard.gpu.slurm_info#module) returns them. Those that are not in C(hosts) were not checked and stay as they are.
+    """
+    reasons, open_checks, measured_hosts = {}, set(), set()
+    for check in checks:
+        names = check["host"].split(", ")
+        if check["id"] in draining and check["verdict"] == "fail":
+            for name in names:
+                reasons.setdefault(name, []).append("%s: %s" % (check["id"], check["found"]))
+        if check["id"] in draining and check["verdict"] == "not_evaluated":
+            open_checks.update(names)
+        if check["id"].startswith("bandwidth-") and check["verdict"] in ("pass", "warn"):
+            measured_hosts.update(names)
+    for each in blame:
+        for name in each["names"]:
+            if name in suspect:
+                reasons.setdefault(name, []).append("%s %s: %s" % (each["kind"], ", ".join(each["names"]), each["evidence"]))
+    names = [node["name"] for node in known if node["name"] in hosts]
+    ours = [node["name"] for node in known if is_ours(node["reason"])]
+    return {
+        "drain": [{"node": name, "reason": redact("verify: " + "; ".join(dict.fromkeys(reasons[name])))} for name in names if name in reasons],
+        "resume": [name for name in names if name in ours and name in measured_hosts and name not in open_checks and name not in reasons],
+    }
 
 
 def unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_process_sets, needs_horovod):

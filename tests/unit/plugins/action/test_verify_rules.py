@@ -79,6 +79,19 @@ def a_mesh(memlock="unlimited", cause="", **sessions):
     return dict(mesh_problems(proofs, members, [{"name": name, "host_key": "ssh-ed25519 AAAA"} for name in ids]), proofs=proofs)
 
 
+def a_node(name, states=("idle",), models=(), reason="", reason_user=""):
+    """As slurm_info returns it."""
+    base, *flags = states
+    return {"name": name, "states": list(states), "flags": flags, "available_for_jobs": base in ("idle", "mixed", "allocated") and not flags,
+            "gpus": [{"model": model, "total": number, "used": 0} for model, number in models], "reason": reason, "reason_user": reason_user}
+
+
+def scheduled(*nodes, cause="", fix="", **changes):
+    """The scheduler as host b sees it. Host a is in order."""
+    answer = {"available": not cause, "cause": cause or None, "fix": fix or None, "nodes": [a_node("a"), *nodes]}
+    return dict({"cluster_scheduler": "slurm", "cluster_scheduler_host": "a", "__verify_scheduler": answer}, **changes)
+
+
 def plain(name="a", address="10.0.0.11", answer=None, mesh=None, facts=None, **changes):
     """A host without GPUs that is in order."""
     host = a_host(name, address, **{"facts_" + key: value for key, value in dict({"container": False}, **(facts or {})).items()})
@@ -115,7 +128,7 @@ def bad(findings):
 def test_a_cluster_in_order(kind):
     findings = verdicts(kind("a", "10.0.0.11"), kind("b", "10.0.0.12"))
     assert {(entry["id"], entry["verdict"]) for entry in findings if entry["verdict"] != "pass"} == (
-        {("ib-ports", "skipped")} | ({(check_id, "skipped") for check_id in GPU_IDS} if kind is plain else set()))
+        {(check_id, "skipped") for check_id in {"ib-ports", "scheduler-answers", "scheduler-nodes"} | (GPU_IDS if kind is plain else set())})
     assert {entry["host"] for entry in findings} == {"a", "b"}
     assert {entry["id"] for entry in findings} == set(BY_ID)
     # Why, in words.
@@ -208,6 +221,20 @@ FIRING = {
         (plain, free(inodes_free=12), "12 files"),
         (plain, free("/data1/share", free_bytes=None, error="no end after 10 s"), "/data1/share: no end after 10 s"),
     ],
+    "scheduler-answers": [
+        (plain, scheduled(cause="auth_key", fix="copy the key"), "auth_key"),
+        (plain, scheduled(a_node("b"), __verify_failed={"scheduler-answers": "scontrol: line 3 is incomplete"}), "line 3 is incomplete"),
+    ],
+    "scheduler-nodes": [
+        (plain, scheduled(), "the scheduler has no node of this name"),
+        (plain, scheduled(a_node("b", ["down", "not_responding"])), "down, not_responding"),
+        (plain, scheduled(a_node("b", ["idle", "drain"], reason="Kill task failed", reason_user="slurm")), "idle, drain: Kill task failed"),
+        (plain, scheduled(a_node("b", ["down", "drain"], reason="maintenance", reason_user="root")), "down, drain: maintenance"),
+        (plain, scheduled(a_node("b", ["mixed", "drain"], reason="new disk", reason_user="root")), "warn: mixed, drain: new disk"),
+        (plain, scheduled(a_node("b", ["idle", "drain"], reason="trainyard: verify: gpu-xid", reason_user="root")), "warn: idle, drain: trainyard: verify"),
+        (gpu_host, scheduled(a_node("b", models=[("h100", 7)])), "7 GPUs"),
+        (plain, scheduled(a_node("b", models=[("h100", 1)])), "1 GPUs"),
+    ],
     "ib-ports": [
         (plain, fabric(a_port(state="init")), "mlx5_0 port 1: init, link_up"),
         (plain, fabric(a_port(state="down", physical_state="polling")), "mlx5_0 port 1: down, polling"),
@@ -219,7 +246,9 @@ FIRING = {
 @pytest.mark.parametrize("check_id, kind, changes, found", [(check_id, *case) for check_id, cases in FIRING.items() for case in cases])
 def test_each_defect_fails_exactly_its_check(check_id, kind, changes, found):
     """On the second of two hosts, the first of which is in order."""
-    other = fabric(a_port()) if "__verify_infiniband" in changes else {}
+    other = fabric(a_port()) if "__verify_infiniband" in changes else scheduled(a_node("b")) if "__verify_scheduler" in changes else {}
+    if other and kind is gpu_host:
+        other["__verify_scheduler"]["nodes"][0]["gpus"] = [{"model": "h100", "total": 8, "used": 0}]
     findings = verdicts(kind("a", "10.0.0.11", **other) if kind is plain and "training_container_gpus" not in changes else gpu_host("a", "10.0.0.11"),
                         kind("b", "10.0.0.12", **changes))
     entries = bad(findings)
@@ -271,6 +300,8 @@ def test_harmless_differences_fail_no_check(kind, changes):
     ("horovod-build", plain, {"mesh": a_mesh(b_from_b={"cause": "timeout"}), "__verify_horovod": {"skipped": True}},
      "not checked, because the login through port 12345 fails (timeout)"),
     ("ib-ports", plain, fabric(available=False, fix="load mlx5_ib"), "load mlx5_ib"),
+    ("scheduler-answers", plain, scheduled(__verify_scheduler={"skipped": True}), "the scheduler was not asked"),
+    ("scheduler-nodes", plain, scheduled(cause="controller_down"), "Check scheduler-answers gives the reason"),
 ])
 def test_what_cannot_be_told_is_not_passed(check_id, kind, changes, found):
     findings = verdicts(kind("a", "10.0.0.11"), kind("b", "10.0.0.12", **changes))

@@ -126,3 +126,68 @@ JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
 def test_what_cannot_be_required(required, run, left_out):
     assert FILTERS["verify_unmeasured"](required, JOBS, **dict({"hosts": 2}, **run)) == left_out
     assert JOBS == ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
+
+
+# --- nodes of the scheduler -------------------------------------------------------------------------------------------------------
+
+RULES = {"host_rules": [{"id": "gpu-xid", "drains": True}, {"id": "ssh-mesh"}], "other_checks": [{"id": "bandwidth-host", "drains": True}, {"id": "bandwidth-cluster"}]}
+
+
+def found(check_id, host, verdict="pass", what=""):
+    return {"id": check_id, "host": host, "verdict": verdict, "found": what}
+
+
+def node(name, reason=""):
+    return {"name": name, "reason": reason}
+
+
+OURS = "trainyard: verify: gpu-xid: Xid 79"
+MEASURED = found("bandwidth-cluster", "a, b")
+
+
+@pytest.mark.parametrize("checks, drain", [
+    ([found("gpu-xid", "b", "fail", "Xid 79"), found("ssh-mesh", "a", "fail", "refused")], {"b": "verify: gpu-xid: Xid 79"}),
+    ([found("gpu-xid", "b", "warn", "Xid 31"), found("gpu-xid", "a", "not_evaluated", "no log")], {}),
+    ([found("gpu-xid", "a, b", "fail", "Xid 48"), found("bandwidth-host", "b", "fail", "3.1 GB/s"), found("gpu-xid", "b", "fail", "Xid 48")],
+     {"a": "verify: gpu-xid: Xid 48", "b": "verify: gpu-xid: Xid 48; bandwidth-host: 3.1 GB/s"}),
+    # Not a node, and not checked.
+    ([found("gpu-xid", "login", "fail", "Xid 79"), found("gpu-xid", "away", "fail", "Xid 79")], {}),
+    ([found("gpu-xid", "a", "fail", "curl https://ops:geheim@hub/x")], {"a": "verify: gpu-xid: curl https://[removed]@hub/x"}),
+])
+def test_a_node_is_drained_with_the_findings_that_are_a_reason_for_it(checks, drain):
+    decided = FILTERS["verify_nodes"](checks, RULES, {"nodes": [node("a"), node("b"), node("away")]}, ["login", "a", "b"])
+    assert {entry["node"]: entry["reason"] for entry in decided["drain"]} == drain and decided["resume"] == []
+
+
+def test_of_a_slow_link_the_suspect_is_drained():
+    blame = [{"kind": "link", "names": ["a", "b"], "evidence": "3.1 of 24 GB/s"}]
+    decided = FILTERS["verify_nodes"]([found("bandwidth-cluster", "a, b", "fail")], RULES, {"nodes": [node("a"), node("b")]}, ["a", "b"], blame, ["b"])
+    assert decided["drain"] == [{"node": "b", "reason": "verify: link a, b: 3.1 of 24 GB/s"}]
+
+
+@pytest.mark.parametrize("nodes, checks, resumed", [
+    ([node("a", OURS), node("b", "new disk")], [MEASURED, found("gpu-xid", "a"), found("gpu-xid", "b")], ["a"]),
+    # Another host's fault keeps no good node away.
+    ([node("a", OURS), node("b")], [MEASURED, found("gpu-xid", "a", "warn"), found("gpu-xid", "b", "fail", "Xid 79")], ["a"]),
+    ([node("a", OURS)], [MEASURED, found("gpu-xid", "a", "not_evaluated")], []),
+    ([node("a", OURS)], [MEASURED, found("gpu-xid", "a", "fail", "Xid 79")], []),
+    # Without a measurement nobody knows whether the link is good again.
+    ([node("a", OURS)], [found("gpu-xid", "a"), found("bandwidth-cluster", "a, b", "skipped")], []),
+    ([node("a", OURS)], [found("gpu-xid", "a"), found("bandwidth-cluster", "a, b", "fail")], []),
+    ([node("away", OURS)], [found("bandwidth-cluster", "a, b, away")], []),
+])
+def test_only_good_nodes_that_trainyard_drained_are_resumed(nodes, checks, resumed):
+    assert FILTERS["verify_nodes"](checks, RULES, {"nodes": nodes}, ["a", "b"])["resume"] == resumed
+
+
+def test_without_an_answer_of_the_scheduler_nothing_is_decided():
+    assert FILTERS["verify_nodes"]([found("gpu-xid", "a", "fail", "Xid 79")], RULES, {"available": False, "nodes": []}, ["a"]) == {"drain": [], "resume": []}
+    assert FILTERS["verify_nodes"]([found("gpu-xid", "a", "fail", "Xid 79")], RULES, {}, ["a"]) == {"drain": [], "resume": []}
+
+
+def test_hosts_of_a_scheduler():
+    members = [member("a", slots=0), member("b")]
+    variables = {name: {"cluster_host": {"kernel": "6.1"}} for name in "ab"}
+    assert [host.get("scheduler") for host in FILTERS["verify_evidence"](variables, members, ["a", "b"], [])["hosts"]] == [None, None]
+    with_slurm = FILTERS["verify_evidence"](variables, members, ["a", "b"], [], "a")["hosts"]
+    assert [host["scheduler"] for host in with_slurm] == [["controller"], ["node"]]

@@ -58,7 +58,8 @@ def test_every_rule_is_in_the_readme():
 
 def decided(name, **given):
     variables = {"inventory_hostname": "a", "ansible_play_hosts": ["a", "b"], "ansible_play_hosts_all": ["a", "b"], "hostvars": {"a": {}, "b": {}},
-                 "cluster_head": "a", "cluster_share_path": "/data1/share", "training_container_name": "trainyard-training", "verify_checks": []}
+                 "cluster_head": "a", "cluster_share_path": "/data1/share", "training_container_name": "trainyard-training", "verify_checks": [],
+                 "cluster_scheduler": "none"}
     return role_variable("verify", "__verify_" + name, **dict(variables, **given))
 
 
