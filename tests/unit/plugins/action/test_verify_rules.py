@@ -232,6 +232,7 @@ FIRING = {
         (plain, scheduled(a_node("b", ["down", "drain"], reason="maintenance", reason_user="root")), "down, drain: maintenance"),
         (plain, scheduled(a_node("b", ["mixed", "drain"], reason="new disk", reason_user="root")), "warn: mixed, drain: new disk"),
         (plain, scheduled(a_node("b", ["idle", "drain"], reason="trainyard: verify: gpu-xid", reason_user="root")), "warn: idle, drain: trainyard: verify"),
+        (plain, scheduled(a_node("b", ["idle", "maintenance", "reserved"])), "warn: idle, maintenance, reserved"),
         (gpu_host, scheduled(a_node("b", models=[("h100", 7)])), "7 GPUs"),
         (plain, scheduled(a_node("b", models=[("h100", 1)])), "1 GPUs"),
     ],
