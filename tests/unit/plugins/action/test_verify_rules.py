@@ -234,7 +234,6 @@ FIRING = {
         (plain, scheduled(a_node("b", ["idle", "drain"], reason="trainyard: verify: gpu-xid", reason_user="root")), "warn: idle, drain: trainyard: verify"),
         (plain, scheduled(a_node("b", ["idle", "maintenance", "reserved"])), "warn: idle, maintenance, reserved"),
         (gpu_host, scheduled(a_node("b", models=[("h100", 7)])), "7 GPUs"),
-        (plain, scheduled(a_node("b", models=[("h100", 1)])), "1 GPUs"),
     ],
     "ib-ports": [
         (plain, fabric(a_port(state="init")), "mlx5_0 port 1: init, link_up"),
@@ -273,6 +272,8 @@ SILENT = [
     (plain, {"facts": {"container": True}, "answer": an_answer(clock={"synchronized": False, "source": "timedatectl", "error": ""})}),
     (plain, {"answer": an_answer(clock={"synchronized": None, "source": "", "error": "nothing tells"})}),
     (plain, {**free(free_bytes=100 << 20), "verify_free_mib": "50"}),
+    # The device nodes of a lab, without hardware.
+    (plain, scheduled(a_node("b", ["mixed"], models=[("h100", 2)]))),
     # A second port that no host has a cable in.
     (plain, fabric(a_port(), a_port("mlx5_1", state="down", physical_state="polling"))),
     (plain, {"training_image_requires": {"frameworks": [], "controllers": [], "tensor_operations": []}, "__verify_horovod": {"skipped": True}}),
@@ -286,7 +287,8 @@ def test_horovod_of_which_nothing_is_required():
 
 @pytest.mark.parametrize("kind, changes", SILENT)
 def test_harmless_differences_fail_no_check(kind, changes):
-    assert bad(verdicts(kind("a", "10.0.0.11", **(fabric(a_port()) if "__verify_infiniband" in changes else {})), kind("b", "10.0.0.12", **changes))) == []
+    other = fabric(a_port()) if "__verify_infiniband" in changes else scheduled(a_node("b")) if "__verify_scheduler" in changes else {}
+    assert bad(verdicts(kind("a", "10.0.0.11", **other), kind("b", "10.0.0.12", **changes))) == []
 
 
 @pytest.mark.parametrize("check_id, kind, changes, found", [
