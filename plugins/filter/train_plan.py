@@ -62,8 +62,12 @@ def train_plan(members, environment, gpus):
     return _train_plan.train_plan(members, environment, gpus)
 
 
+def train_queue(hosts, job_id, timeout=0, options=()):
+    return _train_plan.queue_command(hosts, job_id, timeout, options)
+
+
 class FilterModule:
     """Filters for the plan of a job."""
 
     def filters(self):
-        return {"train_plan": train_plan}
+        return {"train_plan": train_plan, "train_queue": train_queue}

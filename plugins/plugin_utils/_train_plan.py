@@ -59,3 +59,13 @@ def train_plan(members, environment, gpus):
             problems.append("%s: '%s' names GPU %s, but host %s has %d, numbered from 0; name those that it has" % (
                 DEVICES, ",".join(devices), ", ".join(beyond), name, found))
     return {"hosts": hosts, "watch": watch, "problems": problems}
+
+
+def queue_command(hosts, job_id, timeout, options):
+    """Return the words before the command that runs a job, with which it waits in Slurm's queue until its hosts are free of other jobs. Times in seconds."""
+    names = [host["name"] for host in hosts if host["slots"]]
+    # The runner itself ends a job at its time limit. Slurm's limit is for a runner that hangs, and lets the queue plan.
+    limit = ["--time=%d" % (-(-timeout // 60) + 5)] if timeout else []
+    # Without kill-command, a job that was cancelled in the queue would run on.
+    return ["salloc", "--job-name=trainyard-" + job_id, "--nodes=%d" % len(names), "--nodelist=" + ",".join(names), "--exclusive", "--kill-command=TERM",
+            *limit, *options]

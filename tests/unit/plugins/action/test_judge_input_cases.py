@@ -117,7 +117,7 @@ def with_space(value, space):
 # What is used once for all hosts: a task with run_once takes the first host's.
 ONCE = {
     "train_command": "x", "train_environment": {"A": "b"}, "train_workdir": "/x", "train_timeout": 5, "train_start_timeout": 7, "train_master_port": 29511,
-    "train_controller": "gloo", "train_job_id": "x", "train_detach": True, "train_remove_share_data": True, "train_horovod_examples_version": "0.28.1",
+    "train_controller": "gloo", "train_backend": "direct", "train_queue_options": ["--qos=high", "--exclusive"], "train_job_id": "x", "train_detach": True, "train_remove_share_data": True, "train_horovod_examples_version": "0.28.1",
     "verify_fail_on": "warn", "verify_report_dir": "/x", "verify_required": ["gpu-ecc"], "verify_overrule": {"gpu-xid": "skip"},
     "verify_measure_bandwidth": False, "verify_bandwidth_tool": "torch", "verify_bandwidth_at_once": 3, "verify_bandwidth_fraction": 0.6,
     "verify_bandwidth_min_gb_s": 4, "verify_bandwidth_peer_fraction": 0.5, "verify_bandwidth_drop_percent": 33, "verify_bandwidth_history": __file__,
@@ -310,7 +310,9 @@ REFUSED = (
      ({"cuda_toolkit_versions": ["12.4"], "cuda_toolkit_cudnn_version": "8.9.7.29-1+cuda11.8"}, "cuda_toolkit_cudnn_version"),
      ({"cuda_toolkit_versions": ["12.4"], "nccl_version": "2.21.5-1+cuda11.0"}, "nccl_version"), ({"nccl_cuda": "12.4"}, "nccl_cuda"),
      ({"nccl_version": "2.21.5-1+cuda12.4", "nccl_checksum": SHA}, "nccl_checksum"), ({"train_controller": "mpi",
-     "training_image_requires": {"controllers": ["gloo"]}}, "train_controller"),
+     "training_image_requires": {"controllers": ["gloo"]}}, "train_controller"), ({"train_backend": "slurm"}, "train_backend"),
+    ({"train_queue_options": ["-p train"]}, "train_queue_options"), ({"train_queue_options": ["--qos=a b"]}, "train_queue_options"),
+    ({"train_queue_options": ["--wrap=x;id"]}, "train_queue_options"),
      ({"train_launcher": "torchrun", "training_image_requires": {"frameworks": ["tensorflow"]}}, "train_launcher"), ({"train_launcher": "torchrun",
      "train_controller": "mpi"}, "train_controller"),
      ({"training_image_horovod_version": "0.27.0"}, "training_image_horovod_sha256"),

@@ -65,3 +65,10 @@ def test_what_cuda_does_not_take(devices, problem):
 
 def test_hosts_without_a_slot_request_nothing():
     assert plan(member(slots=0), devices="0")["watch"] == {}
+
+
+@pytest.mark.parametrize("timeout, limit", [(0, []), (1, ["--time=6"]), (3600, ["--time=65"]), (3601, ["--time=66"])])
+def test_a_job_waits_in_the_queue_for_its_hosts(timeout, limit):
+    hosts = [{"name": "gpu-a", "slots": 8}, {"name": "front", "slots": 0}, {"name": "gpu-b", "slots": 1}]
+    assert FilterModule().filters()["train_queue"](hosts, "night", timeout, ["--qos=high"]) == [
+        "salloc", "--job-name=trainyard-night", "--nodes=2", "--nodelist=gpu-a,gpu-b", "--exclusive", "--kill-command=TERM", *limit, "--qos=high"]

@@ -21,3 +21,10 @@ def test_gpus_of_the_hosts_in_the_play(names, gpus):
 ])
 def test_proxies_for_the_download(site, proxies):
     assert role_variable("train", "__train_proxies", **{"package_sources_" + name: value for name, value in site.items()}) == proxies
+
+
+@pytest.mark.parametrize("backend, scheduler, waits", [("auto", "slurm", True), ("slurm", "slurm", True), ("direct", "slurm", False), ("auto", "none", False)])
+def test_a_job_waits_in_the_queue_of_a_scheduled_cluster(backend, scheduler, waits):
+    words = role_variable("train", "__train_queue", train_backend=backend, cluster_scheduler=scheduler, __train_job_id="x", train_timeout=0,
+                          train_queue_options=["--qos=high"], __train_members=[{"name": "a", "slots": 1}])
+    assert words == (["salloc", "--job-name=trainyard-x", "--nodes=1", "--nodelist=a", "--exclusive", "--kill-command=TERM", "--qos=high"] if waits else [])
