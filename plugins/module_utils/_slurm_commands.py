@@ -17,6 +17,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_t
 
 # Where slurm.conf is. slurmd and sackd keep what they fetched in the last two.
 CONFIGURATIONS = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/var/lib/slurm/slurmd/conf-cache/slurm.conf"]
+# Seconds between two looks at the queue.
+PAUSE = 5
+# Jobs that a message names.
+NAMED = 10
 # Seconds for the connection that tells a controller that is down from one that cannot be reached.
 PROBE = 3
 
@@ -73,6 +77,28 @@ class Slurm:
         # Made now, so no name or comment contains it.
         mark = "|%s|" % uuid.uuid4().hex
         return self.read(_slurm.jobs_command(mark), lambda text: _slurm.parse_jobs(text, mark))
+
+    def wait_for_jobs(self, nodes, wait, reservation=""):
+        """Wait C(wait) seconds until no job runs on the nodes, but for those of the reservation. Returns the jobs that still run, and the seconds waited.
+
+        The time limit of the commands does not include it.
+        """
+        self.deadline += wait
+        begun = time.monotonic()
+        while True:
+            jobs = [job for job in self.jobs() if set(job["nodes"]).intersection(nodes) and (not reservation or job["reservation"] != reservation)]
+            waited = int(time.monotonic() - begun)
+            if not jobs or waited >= wait:
+                return jobs, waited
+            time.sleep(min(PAUSE, max(wait - waited, 1)))
+
+    def fail_for_jobs(self, jobs, waited, end):
+        """Fail the module with the jobs in the way; C(end) says what was done about the nodes."""
+        told = ["job %d of %s on %s%s" % (job["id"], job["user"], ", ".join(job["nodes"]), ", until %s at most" % job["end_time"] if job["end_time"] else "")
+                for job in jobs[:NAMED]] + (["and %d more" % (len(jobs) - NAMED)] if len(jobs) > NAMED else [])
+        self.module.fail_json(msg="Jobs run on the nodes%s: %s. Expected none. Wait until they have ended, or cancel them (scancel ID). %s"
+                              % (" after %d s" % waited if waited else "", "; ".join(told), end),
+                              jobs=[{key: job[key] for key in ("id", "user", "nodes", "end_time")} for job in jobs])
 
     @staticmethod
     def _no_answer(cause, command, evidence):

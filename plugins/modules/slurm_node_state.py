@@ -37,6 +37,11 @@ options:
       - Why the nodes are drained. Required for V(drain).
       - C(trainyard:) is added if it is missing. Line breaks become spaces. A reason of more than 240 characters is shortened.
     type: str
+  wait:
+    description:
+      - Seconds to wait, after the change, until no job runs on the nodes. 0 or more.
+      - If jobs still run then, the task fails and names them, and the nodes stay as they are. If not set, the task does not wait.
+    type: int
   only_ours:
     description: V(false) also resumes nodes, and replaces reasons, that others have drained or set.
     type: bool
@@ -56,10 +61,19 @@ attributes:
 seealso:
   - module: trainyard.gpu.slurm_info
 requirements:
+  - C(squeue) for O(wait)
   - C(scontrol), as root or as a person with C(AdminLevel=Operator)
 """
 
 EXAMPLES = r"""
+- name: Drain a node for an upgrade, and wait at most an hour for its jobs
+  trainyard.gpu.slurm_node_state:
+    nodes: [gpu03]
+    state: drain
+    reason: upgrade
+    wait: 3600
+  run_once: true
+
 - name: Drain a node with a finding
   trainyard.gpu.slurm_node_state:
     nodes: [gpu03]
@@ -159,6 +173,7 @@ def main():
             "nodes": {"type": "list", "elements": "str", "required": True},
             "state": {"type": "str", "choices": ["drain", "resume"], "required": True},
             "reason": {"type": "str"},
+            "wait": {"type": "int"},
             "only_ours": {"type": "bool", "default": True},
             "timeout": {"type": "int", "default": 30},
         },
@@ -169,6 +184,9 @@ def main():
     reason = _slurm.reason_of(module.params["reason"]) if state == "drain" else ""
     if state == "drain" and not reason:
         module.fail_json(msg="reason: '%s' has no text. Say why the nodes are drained" % module.params["reason"])
+    wait = module.params["wait"]
+    if wait is not None and wait < 0:
+        module.fail_json(msg="wait: %d is too low; use 0 or more" % wait)
     for name in names:
         # Brackets and commas would address other nodes too, and ALL all of them.
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
@@ -203,6 +221,10 @@ def main():
             if wrong:
                 module.fail_json(msg="%s: %s after 'scontrol update state=%s'; expected %s. See the log of the controller ('journalctl -u slurmctld')" % (
                     ", ".join(wrong), "+".join(after[wrong[0]]["states"]), state, "the flag drain" if state == "drain" else "no flag drain"))
+        if wait is not None and not module.check_mode:
+            jobs, waited = slurm.wait_for_jobs(names, wait)
+            if jobs:
+                slurm.fail_for_jobs(jobs, waited, "The nodes are %s" % "; ".join("%s: %s" % (name, "+".join(after[name]["states"])) for name in sorted(after)))
     except NoAnswer as error:
         module.fail_json(msg=str(error), cause=error.cause)
     kept = [{key: by_name[name][key] for key in ("name", "states", "reason", "reason_user", "reason_time")} for name in plan if plan[name] == "kept"]

@@ -94,21 +94,10 @@ jobs:
 """
 
 import re
-import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_commands import NoAnswer, Slurm
-
-# Seconds between two looks at the queue.
-PAUSE = 5
-# Jobs that a message names.
-NAMED = 10
-
-
-def told(jobs):
-    return "; ".join(["job %d of %s on %s%s" % (job["id"], job["user"], ", ".join(job["nodes"]), ", until %s at most" % job["end_time"] if job["end_time"] else "")
-                      for job in jobs[:NAMED]] + (["and %d more" % (len(jobs) - NAMED)] if len(jobs) > NAMED else []))
 
 
 def main():
@@ -137,8 +126,6 @@ def main():
         module.fail_json(msg="nodes: the list is empty; name the nodes")
 
     slurm = Slurm(module)
-    slurm.deadline += wait
-    waited, jobs, mine = 0, [], None
     try:
         found = [entry for entry in slurm.read(_slurm.RESERVATIONS, _slurm.parse_reservations) if entry["name"] == name]
         if module.params["state"] == "absent":
@@ -154,21 +141,13 @@ def main():
             module.exit_json(changed=not found or sorted(found[0]["nodes"]) != sorted(nodes), waited=0)
         slurm.run(["scontrol"] + action + ["reservationname=" + name, "nodes=" + ",".join(nodes), "duration=%d" % module.params["minutes"]]
                   + ([] if found else ["starttime=now", "flags=maint,ignore_jobs", "users=root"]))
-        begun = time.monotonic()
-        while True:
-            jobs = [job for job in slurm.jobs() if set(job["nodes"]).intersection(nodes) and job["reservation"] != name]
-            waited = int(time.monotonic() - begun)
-            if not jobs or waited >= wait:
-                break
-            time.sleep(min(PAUSE, max(wait - waited, 1)))
+        jobs, waited = slurm.wait_for_jobs(nodes, wait, name)
         if jobs and mine:
             slurm.run(mine)
     except NoAnswer as error:
         module.fail_json(msg=str(error), cause=error.cause)
     if jobs:
-        module.fail_json(msg="Jobs run on the nodes%s: %s. Expected none. Wait until they have ended, or cancel them (scancel ID)"
-                         % (" after %d s" % waited if waited else "", told(jobs)),
-                         jobs=[{key: job[key] for key in ("id", "user", "nodes", "end_time")} for job in jobs])
+        slurm.fail_for_jobs(jobs, waited, "The nodes are not reserved now" if mine else "The reservation of an earlier run stays")
     module.exit_json(changed=True, waited=waited)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from scripted_tools import run_module, scripts
+from slurm_queue import JOBS, MARK, a_job
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/slurm"
 LINE = "NodeName=%s Arch=x86_64 CPUAlloc=0 CPUTot=8 RealMemory=4000 AllocMem=0 State=%s ThreadsPerCore=1%s\n"
@@ -125,3 +126,21 @@ def test_no_controller(nodes):
     nodes.script("scontrol", "cat %s/22.05/error-nomunge-nodes.txt >&2; exit 1" % FIXTURES)
     told = act("resume", "n1")
     assert (told["failed"], told["cause"]) == (True, "auth_munge_down") and told["msg"].endswith("Start MUNGE on this host ('systemctl start munge')")
+
+
+@pytest.mark.parametrize("queue, expected", [("", ""), ("4711", "Jobs run on the nodes after ")])
+def test_jobs_on_a_drained_node_are_waited_for(nodes, queue, expected):
+    """On n1. The job on n3 is not in the way."""
+    nodes.are({"n1": ("MIXED", ""), "n3": ("MIXED", "")}, {"n1": ("MIXED+DRAIN", "trainyard: upgrade"), "n3": ("MIXED", "")})
+    (nodes.folder / "jobs").write_text(a_job(1, "n3") + (a_job(int(queue), "n1") if queue else ""), encoding="utf-8")
+    nodes.script("squeue", JOBS % (MARK, nodes.folder))
+    assert act("drain", "n1", reason="upgrade", wait=1, check=True)["drained"] == ["n1"]
+    told = act("drain", "n1", reason="upgrade", wait=1)
+    assert told.get("msg", "")[:len(expected)] == expected and nodes.updated()[1:3] == ["nodename=n1", "state=drain"]
+    if queue:
+        assert "job 4711 of anna on n1, until 2026-11-26T12:00:00Z at most. Expected none." in told["msg"] and told["msg"].endswith("The nodes are n1: mixed+drain")
+
+
+def test_a_wait_that_is_no_time(nodes):
+    nodes.are({"n1": ("IDLE", "")})
+    assert act("drain", "n1", reason="upgrade", wait=-1)["msg"] == "wait: -1 is too low; use 0 or more" and nodes.updated() is None

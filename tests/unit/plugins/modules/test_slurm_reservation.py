@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import pytest
 from scripted_tools import run_module, scripts
+from slurm_queue import JOBS, MARK, a_job
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import JOB_FIELDS
-
-MARK = "|7b1f9c42e0d85a36|"
 OURS = ("ReservationName=%s StartTime=2026-11-26T04:48:43 EndTime=2026-11-26T05:48:43 Duration=01:00:00 Nodes=%s NodeCnt=1 CoreCnt=8 Features=(null) "
         "PartitionName=(null) Flags=%s TRES=cpu=8 Users=root Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE BurstBuffer=(null)\n")
 MAINTENANCE = "MAINT,IGNORE_JOBS,SPEC_NODES"
-
-
-def a_job(number, nodes, state="RUNNING", user="anna", reservation="(null)", end="2026-11-26T12:00:00"):
-    values = dict.fromkeys(JOB_FIELDS, "")
-    values.update({"JobID": str(number), "ArrayJobID": str(number), "ArrayTaskID": "N/A", "HetJobID": "0", "HetJobOffset": "0", "UserName": user, "State": state,
-                   "NumNodes": "1", "NodeList": nodes, "tres-alloc": "cpu=1,mem=1M,node=1,billing=1", "PriorityLong": "1", "SubmitTime": "2026-11-26T04:00:00",
-                   "EligibleTime": "2026-11-26T04:00:00", "StartTime": "2026-11-26T04:00:00", "EndTime": end, "TimeLimit": "8:00:00", "RestartCnt": "0",
-                   "Reservation": reservation, "Name": "job"})
-    return "".join(values[field] + MARK for field in JOB_FIELDS) + "\n"
 
 
 class Queue:
@@ -28,8 +17,7 @@ class Queue:
         (folder / "reservations").write_text("No reservations in the system\n", encoding="utf-8")
         script("scontrol", "case \"$*\" in *show*) cat %(at)s/reservations;; *) echo \"$*\" >> %(at)s/log;; esac" % {"at": folder})
         # The jobs of the first look, then those of the later ones.
-        script("squeue", "mark=$(echo \"$*\" | sed 's/.*--Format=JobID:\\([^,]*\\),.*/\\1/')\nsed \"s/%s/$mark/g\" %s/jobs\n[ ! -e %s/later ] || mv %s/later %s/jobs"
-               % (MARK, folder, folder, folder, folder))
+        script("squeue", JOBS % (MARK, folder) + "\n[ ! -e %(at)s/later ] || mv %(at)s/later %(at)s/jobs" % {"at": folder})
         self.has()
 
     def has(self, *jobs, later=None):
@@ -80,6 +68,7 @@ def test_jobs_that_do_not_end_are_named_and_the_nodes_are_released(queue, state)
     assert told["failed"] and queue.log() == [CREATE, DELETE]
     assert told["msg"].startswith("Jobs run on the nodes after ")
     assert ": job 4711 of anna on n1, n9, until 2026-11-26T12:00:00Z at most; job 4712 of ben on n2. Expected none. Wait until they have ended" in told["msg"]
+    assert told["msg"].endswith("(scancel ID). The nodes are not reserved now")
     assert told["jobs"][1] == {"id": 4712, "user": "ben", "nodes": ["n2"], "end_time": None}
     # Without waiting, and of many only some.
     queue.has(*[a_job(number, "n1") for number in range(1, 13)])
@@ -94,7 +83,7 @@ def test_a_reservation_that_is_there_is_extended_and_not_deleted(queue):
     assert "msg" not in act(minutes=90)
     assert queue.log() == ["update reservationname=trainyard nodes=n1,n2 duration=90"]
     queue.has(a_job(1, "n1"))
-    assert act()["failed"] and len(queue.log()) == 2 and not any("delete" in line for line in queue.log())
+    assert act()["msg"].endswith("The reservation of an earlier run stays") and len(queue.log()) == 2 and not any("delete" in line for line in queue.log())
 
 
 def test_absent(queue):
