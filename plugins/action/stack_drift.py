@@ -15,18 +15,19 @@ class ActionModule(ActionBase):
 
     TRANSFERS_FILES = False
     _requires_connection = False
-    _VALID_ARGS = frozenset(("answers", "asked", "driver"))
+    _VALID_ARGS = frozenset(("answers", "asked", "driver", "more"))
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
-        dummy, args = self.validate_argument_spec({name: {"type": "str", "required": True} for name in ("answers", "asked", "driver")})
+        spec = {name: {"type": "str", "required": True} for name in ("answers", "asked", "driver")}
+        dummy, args = self.validate_argument_spec(dict(spec, more={"type": "str"}))
         hosts = []
         for name in [name for name in task_vars["groups"]["cluster"] if name in task_vars["ansible_play_hosts_all"]]:
             variables = task_vars["hostvars"][name]
             answer, asked, driver = variables.get(args["answers"], {}), variables.get(args["asked"], {}), variables.get(args["driver"], "")
             # A host that has dropped out of the play did not answer, even if it has a result of an earlier play.
             silent = name not in task_vars["ansible_play_hosts"] or "packages" not in answer
-            hosts.append({"name": name, "asked": len(asked), "problems": None if silent else problems(answer, asked, driver)})
+            hosts.append({"name": name, "asked": len(asked), "problems": None if silent else problems(answer, asked, driver) + list(variables.get(args["more"] or "", []))})
         self._display.display(table(hosts))
         drifted = [host["name"] for host in hosts if host["problems"]]
         result.update(changed=False, hosts=hosts, msg="drift on %d of %d hosts" % (len(drifted), len(hosts)), failed=bool(drifted))

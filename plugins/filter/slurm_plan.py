@@ -107,7 +107,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: The plan. With problems it has only C(complete), C(problems) and C(warnings).
+  description: The plan. With problems it has only C(complete), C(problems), C(warnings) and C(scheduler).
   type: dict
   contains:
     complete:
@@ -121,6 +121,9 @@ _value:
       description: What works with a restriction, one sentence each.
       type: list
       elements: str
+    scheduler:
+      description: Inventory name of the scheduler.
+      type: str
     release:
       description: Release of Slurm on the scheduler.
       type: str
@@ -153,6 +156,21 @@ _value:
     packages:
       description: Packages by inventory name.
       type: dict
+    installed:
+      description: Hosts that have all of their packages.
+      type: list
+      elements: str
+    cluster_name:
+      description: Name of the cluster.
+      type: str
+    accounts:
+      description: The accounts for M(trainyard.gpu.slurm_accounts), without C(hosts_classes).
+      type: list
+      elements: dict
+    missing_people:
+      description: Members of accounts without a Unix account on the scheduler.
+      type: list
+      elements: str
     munge_hosts:
       description: Hosts to which the scheduler's munge key must be copied, with a restart of munge and of their daemons.
       type: list
@@ -193,6 +211,28 @@ _value:
     validate:
       description: Command that checks a slurm.conf, with C(%s) for its path.
       type: str
+    pending:
+      description: Whether an earlier run was interrupted before all daemons had its settings. Then C(effect) includes what is left to do.
+      type: bool
+    pending_files:
+      description: Files that record C(effect) on the scheduler, from before C(controller_files) are written until all of it is done.
+      type: list
+      elements: dict
+    changes:
+      description: Whether C(effect) needs anything.
+      type: bool
+    in_the_way:
+      description: Which running jobs the change would end.
+      type: list
+      elements: dict
+      contains:
+        arguments:
+          description: Arguments of squeue that select the jobs.
+          type: list
+          elements: str
+        why:
+          description: Why they would end, and what to do.
+          type: str
     effect:
       description: What the difference between the scheduler's present files and the plan needs. Do it in this order.
       type: dict
@@ -240,8 +280,33 @@ def slurm_plan(readings, hosts, scheduler, members, **more):
     return _slurm_plan.slurm_plan(readings, hosts, scheduler, members, **more)
 
 
+def slurm_needs(plan, reading, host, scheduler):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
+
+    return _slurm_plan.slurm_needs(plan, reading, host, scheduler)
+
+
+def slurm_drift(plan, reading, host, scheduler):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
+
+    return _slurm_plan.slurm_drift(plan, reading, host, scheduler)
+
+
+def slurm_priority_problems(priorities):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
+
+    return _slurm_plan.priority_problems(priorities)
+
+
+def slurm_option_problems(options):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
+
+    return _slurm_plan.option_problems(options)
+
+
 class FilterModule:
     """Filters for the plan of role slurm."""
 
     def filters(self):
-        return {"slurm_plan": slurm_plan}
+        return {"slurm_plan": slurm_plan, "slurm_needs": slurm_needs, "slurm_drift": slurm_drift, "slurm_priority_problems": slurm_priority_problems,
+                "slurm_option_problems": slurm_option_problems}

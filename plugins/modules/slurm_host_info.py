@@ -46,6 +46,11 @@ options:
   record:
     description: Absolute path of a JSON file whose content is returned.
     type: path
+  people:
+    description: Names of people. Those without an account on the host are returned.
+    type: list
+    elements: str
+    default: []
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
@@ -227,11 +232,17 @@ record:
   description: Content of O(record); empty if there is none.
   returned: success
   type: dict
+missing_people:
+  description: Names among O(people) without an account. slurmctld looks up people when they are added to Slurm, and again only each hour.
+  returned: success
+  type: list
+  elements: str
 """
 
 import glob
 import os
 import platform
+import pwd
 import re
 import socket
 
@@ -254,6 +265,14 @@ PACKAGES = ["slurmctld", "slurmd", "slurmdbd", "slurm-client", "sackd", "slurm-w
 SERVICES = ["munge", "mariadb", "slurmdbd", "slurmctld", "slurmd", "sackd"]
 PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,User,RuntimeDirectory"
 MAIL_PROGRAMS = ["/usr/bin/mail", "/bin/mail", "/usr/bin/mailx"]
+
+
+def has_account(name):
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def link_target(path):
@@ -345,6 +364,7 @@ def main():
             "munge_salt": {"type": "str", "default": "", "no_log": False},
             "folders": {"type": "list", "elements": "path", "default": ["/var/lib/slurm", "/var/log/slurm", "/var/lib/mysql"]},
             "record": {"type": "path"},
+            "people": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
@@ -383,6 +403,7 @@ def main():
         pmix_link=link_target(pmix_folder + "/libpmix.so"),
         free_mib=host.free_mib(),
         record=host.record(),
+        missing_people=[name for name in module.params["people"] if not has_account(name)],
     )
 
 

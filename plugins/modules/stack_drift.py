@@ -27,6 +27,10 @@ options:
     description: Name of the variable that holds, on every host, the requested version or branch of the driver; empty for any.
     type: str
     required: true
+  more:
+    description: Name of a variable that holds, on every host, a list of further differences with C(what), C(asked) and C(found).
+    type: str
+    version_added: "0.3.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module

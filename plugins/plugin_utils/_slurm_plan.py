@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
@@ -19,6 +21,8 @@ LOGS = "/var/log/slurm"
 DATABASE = "slurm_acct_db"
 SCRIPTS = {"prolog": "/usr/local/lib/trainyard/slurm/prolog", "epilog": "/usr/local/lib/trainyard/slurm/epilog",
            "health": "/usr/local/lib/trainyard/slurm/health"}
+# What a change still needs, from before the files are written until it is done: a run that was interrupted in between is completed by the next one.
+PENDING = "/var/lib/trainyard/slurm/pending.json"
 OLDEST, NEWEST = "21.08", "24.11"
 PRIORITIES = ({"name": "low", "priority": 0}, {"name": "normal", "priority": 100, "preempts": ["low"]},
               {"name": "high", "priority": 1000, "preempts": ["low"]})
@@ -361,6 +365,14 @@ def foreign_problems(known, scheduler):
             for name, reading in known.items() if not _is_ours(reading)]
 
 
+def former_scheduler_problems(readings, scheduler):
+    """Return the hosts on which slurmctld of these roles still runs although cluster_scheduler_host has changed."""
+    return ["%s: slurmctld still runs here, but the scheduler is %s. Two schedulers would give out the same hosts, and the accounts are in the database of %s. "
+            "Set cluster_scheduler_host to %s, or run playbook teardown with the former value first" % (name, scheduler, name, name)
+            for name, reading in readings.items() if name != scheduler and reading["services"]["slurmctld"]["active"]
+            and reading["texts"].get(FOLDER + "/slurm.conf", "").startswith(HEADING)]
+
+
 # The files.
 
 def cgroups_usable(readings, releases):
@@ -660,7 +672,7 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
         problems += ["slurm_node_features: %s has the feature '%s'; use letters, digits, '_', '-' and '.'" % (host, feature)
                      for feature in features if not _WORD.fullmatch(str(feature))]
     controller_reading = readings.get(scheduler) or {}
-    nothing = {"problems": problems, "warnings": warnings, "complete": False}
+    nothing = {"problems": problems, "warnings": warnings, "complete": False, "scheduler": scheduler}
     if not controller_reading:
         problems.append("%s: the scheduler was not read; check that the host answers, or set cluster_scheduler_host to another one" % scheduler)
         return nothing
@@ -692,7 +704,7 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
             warnings.append("%s: the host does not answer and was no node before; it is added when it answers" % name)
     if not addresses.get(scheduler):
         problems.append("%s: the scheduler has no address on the cluster network; set cluster_address" % scheduler)
-    problems += foreign_problems(known, scheduler) + _release_problems(scheduler, releases)
+    problems += foreign_problems(known, scheduler) + former_scheduler_problems(readings, scheduler) + _release_problems(scheduler, releases)
     problems += _same([(name, nodes[name]["address"]) for name in hosts_known], "address %s: both %s have it; correct cluster_address")
     problems += _same([(name, nodes[name]["hostname"]) for name in hosts_known], "host name %s: %s have the same; set a name of its own for each")
     if not nodes:
@@ -727,8 +739,13 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     configuration[-1]["validate"] = CHECK + " %s"
     old = {name: controller_reading["texts"].get("%s/%s.conf" % (FOLDER, name), "") for name in ("slurm", "gres", "cgroup", "mpi")}
     drop_in = slurmd_drop_in(controller)
+    pending = _read_pending(controller_reading["texts"].get(PENDING))
+    change = _with_pending(effect(old, texts, release, {name: releases.get(name) or release for name in nodes}), pending, nodes)
+    wanted = {name: packages(reading, reading["release"], [role for role, named in (("controller", [scheduler]), ("node", hosts), ("login", login_hosts))
+                                                           if name in named])
+              for name, reading in readings.items() if reading and name in {scheduler, *hosts, *login_hosts}}
     return {
-        "complete": True, "problems": problems, "warnings": warnings,
+        "complete": True, "problems": problems, "warnings": warnings, "scheduler": scheduler,
         "release": release, "releases": releases, "cgroups": usable,
         "nodes": list(nodes.values()), "node_names": list(nodes), "partitions": planned,
         "priorities": priorities, "qos": [entry["name"] for entry in priorities],
@@ -737,9 +754,9 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
         "slurmdbd_files": [_entry(FOLDER + "/slurmdbd.conf", slurmdbd_conf(controller), mode="0600", owner="slurm")],
         "controller_files": configuration,
         "node_files": [_folder("/etc/systemd/system/slurmd.service.d"), _entry("/etc/systemd/system/slurmd.service.d/trainyard.conf", drop_in)],
-        "packages": {name: packages(reading, reading["release"], [role for role, named in (("controller", [scheduler]), ("node", hosts), ("login", login_hosts))
-                                                                  if name in named])
-                     for name, reading in readings.items() if reading and name in {scheduler, *hosts, *login_hosts}},
+        "packages": wanted, "installed": [name for name, names in wanted.items() if set(names) <= set(readings[name]["packages"])],
+        "cluster_name": cluster_name, "missing_people": controller_reading.get("missing_people", []),
+        "accounts": [{key: value for key, value in account.items() if key != "hosts_classes"} for account in accounts],
         "munge_hosts": munge_hosts({name: readings[name] for name in dict.fromkeys([scheduler, *hosts, *login_hosts]) if name in readings}, scheduler),
         # A training host that was a login host before: its commands would use the file instead of slurmd's.
         "absent": {name: [FOLDER + "/slurm.conf"] for name in hosts_known if name != scheduler and known[name]["texts"].get(FOLDER + "/slurm.conf")},
@@ -753,5 +770,103 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
                 "CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket",
                 "GRANT ALL ON %s.* TO 'slurm'@'localhost'" % DATABASE],
         "validate": CHECK + " %s",
-        "effect": effect(old, texts, release, {name: releases.get(name) or release for name in nodes}),
+        "effect": change, "pending_files": [_folder("/var/lib/trainyard"), _folder(PENDING.rsplit("/", 1)[0]),
+                                            _entry(PENDING, json.dumps(change, indent=2, sort_keys=True) + "\n")],
+        "pending": bool(pending), "in_the_way": in_the_way(change),
+        "changes": bool(change["first"] or change["restart_slurmctld"] or change["reconfigure"] or change["restart_slurmd"]),
     }
+
+
+def _with_pending(change, pending, nodes):
+    """Return what a change needs together with what an interrupted run has not done. Nodes that are no longer configured are left out."""
+    if not pending:
+        return change
+    merged = dict(change)
+    for key in ("first", "restart_slurmctld", "reconfigure"):
+        merged[key] = change[key] or bool(pending.get(key))
+    merged["restart_slurmd"] = sorted(set(change["restart_slurmd"]) | {name for name in pending.get("restart_slurmd") or [] if name in nodes})
+    merged["reasons"] = list(dict.fromkeys(change["reasons"] + ["an earlier run was interrupted"]))
+    return merged
+
+
+def in_the_way(change):
+    """Return which jobs a change would end: C(arguments) of squeue, and C(why)."""
+    found = []
+    if change["removed"]:
+        names = ",".join(change["removed"])
+        found.append({"arguments": ["--nodelist=" + names], "why": "node %s is no longer configured. Drain it and wait, or cancel the jobs" % names})
+    if change["removed_partitions"]:
+        names = ",".join(change["removed_partitions"])
+        found.append({"arguments": ["--partition=" + names], "why": "partition %s is no longer configured. Wait, or cancel the jobs" % names})
+    if change["needs_idle"]:
+        found.append({"arguments": [], "why": "%s. Wait until no job runs, or cancel the jobs" % "; ".join(change["needs_idle"])})
+    return found
+
+
+def _read_pending(text):
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    # A file that was cut by a full disk: all is done again.
+    return found if isinstance(found, dict) else {"first": False, "restart_slurmctld": True, "reconfigure": True}
+
+
+# What a host still lacks.
+
+def _differs(entries, reading):
+    """Return whether a file of the plan is missing or has other content. Folders and links are created with the files."""
+    return any(reading["files"].get(entry["path"], reading["text_digests"].get(entry["path"])) != hashlib.sha256(entry["content"].encode("utf-8")).hexdigest()
+               for entry in entries if "content" in entry)
+
+
+def _stopped(reading, *services):
+    return any(not reading["services"][name]["active"] or not reading["services"][name]["enabled"] for name in services)
+
+
+def slurm_needs(plan, reading, name, scheduler):
+    """Return what is to be done on a host: C(install), C(munge), C(database), C(accounting), C(controller), C(node), C(login), C(leave)."""
+    nothing = dict.fromkeys(("install", "munge", "database", "accounting", "controller", "node", "login", "leave"), False)
+    if not plan["complete"] or "services" not in reading:
+        return nothing
+    reading = dict(reading, text_digests={path: hashlib.sha256(text.encode("utf-8")).hexdigest() for path, text in reading["texts"].items()})
+    here, change, ours = name == scheduler, plan["effect"], name in plan["packages"]
+    changes = change["first"] or change["restart_slurmctld"] or change["reconfigure"] or plan["pending"]
+    link = bool(plan["pmix_files"].get(name)) and not reading["pmix_link"]
+    return {
+        "install": ours and name not in plan["installed"],
+        "munge": name in plan["munge_hosts"] or ours and _stopped(reading, "munge"),
+        "database": here and (_differs(plan["database_files"], reading) or _stopped(reading, "mariadb")),
+        "accounting": here and (_differs(plan["slurmdbd_files"], reading) or _stopped(reading, "slurmdbd")),
+        "controller": here and (changes or _differs(plan["controller_files"] + plan["check_files"], reading) or _stopped(reading, "slurmctld") or link),
+        "node": name in plan["node_names"] and (_differs(plan["node_files"], reading) or _stopped(reading, "slurmd") or bool(plan["absent"].get(name))
+                                                or link or name in change["restart_slurmd"]),
+        "login": _differs(plan["login_files"].get(name, []), reading),
+        # A former training host.
+        "leave": name not in plan["node_names"] and any(entry["path"] in reading["files"] for entry in plan["node_files"]),
+    }
+
+
+def slurm_drift(plan, reading, name, scheduler):
+    """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference."""
+    if not plan["complete"]:
+        return [{"what": "Slurm", "asked": "a cluster that can be planned", "found": sentence} for sentence in plan["problems"] if name == scheduler]
+    needs, found = slurm_needs(plan, reading, name, scheduler), []
+    if needs["install"]:
+        missing = [package for package in plan["packages"][name] if package not in reading["packages"]]
+        return [{"what": "Slurm", "asked": "installed", "found": "no packages " + ", ".join(missing)}]
+    if name in plan["munge_hosts"]:
+        found.append({"what": "munge key", "asked": "that of %s" % scheduler, "found": "different, or readable by others"})
+    services = ["munge"] * (name in plan["packages"]) + ["mariadb", "slurmdbd", "slurmctld"] * (name == scheduler) + ["slurmd"] * (name in plan["node_names"])
+    found += [{"what": service, "asked": "running, enabled", "found": "%s, %s" % (reading["services"][service]["state"],
+                                                                               "enabled" if reading["services"][service]["enabled"] else "disabled")}
+              for service in services if _stopped(reading, service)]
+    texts = dict(reading, text_digests={path: hashlib.sha256(text.encode("utf-8")).hexdigest() for path, text in reading["texts"].items()})
+    files = (plan["database_files"] + plan["slurmdbd_files"] + plan["check_files"] + plan["controller_files"]) * (name == scheduler)
+    files += plan["node_files"] * (name in plan["node_names"]) + plan["login_files"].get(name, [])
+    found += [{"what": entry["path"], "asked": "as planned", "found": "missing or changed"} for entry in files if _differs([entry], texts)]
+    if needs["leave"]:
+        found.append({"what": "slurmd", "asked": "removed, because the host is no training host", "found": "configured"})
+    if name == scheduler and plan["pending"]:
+        found.append({"what": "Slurm", "asked": "all daemons with the last settings", "found": "an earlier run was interrupted"})
+    return found

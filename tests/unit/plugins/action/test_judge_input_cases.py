@@ -220,6 +220,22 @@ REFUSED = (
     bad("cluster_interface", "eth0 ", "a" * 16, "eth0;id", ["eth0"], "eth0,eth1", "-x") + bad("cluster_fabric_interface", "ib 0", {"a": 1}) +
     bad("cluster_scheduler", "pbs", "", ["slurm"], True) + bad("cluster_scheduler_host", "nas", "", ["server-a"], cluster_scheduler="slurm") +
     bad("cluster_login_hosts", ["nas"], [], [["server-a"]], {"a": "b"}, cluster_scheduler="slurm") +
+    bad("slurm_cluster_name", "", "Lab", "1x", "a b", "a" * 41, "a\nb", ["lab"]) +
+    bad("slurm_partitions", [{"name": "all"}], [{"name": "a b"}], [{"name": "a\nNodeName=x"}], [{"name": "a", "hosts": ["server-z"]}], [{"hosts": ["all"]}],
+        [{"name": "a", "max_minutes": -1}], [{"name": "a", "priorities": ["urgent"]}], [{"name": "a"}, {"name": "b"}], [{"name": "a", "default": True},
+        {"name": "b", "default": True}], [{"name": "a", "default": True}, {"name": "a"}], "train", [{"name": "a", "host": ["all"]}]) +
+    bad("slurm_priorities", [{"name": "A"}], [{"name": "root"}], [{"name": "1a"}], [{"name": "a"}, {"name": "a"}], [{"name": "a", "priority": -1}],
+        [{"name": "a", "preempts": ["b"]}], [{"name": "a", "preempts": ["b"]}, {"name": "b", "preempts": ["a"]}], [{"priority": 1}], "low") +
+    bad("slurm_accounts", [{"name": "Vision"}], [{"name": "root"}], [{"name": "a,b"}], [{"name": "-i"}], [{"name": "a"}, {"name": "a"}],
+        [{"name": "a", "gpus": -1}], [{"name": "a", "gpus": 2, "max_gpus_per_person": 3}], [{"name": "a", "max_minutes": 0}], [{"name": "a", "members": ["nobody"]}],
+        [{"name": "a", "members": ["anna", "anna"]}], [{"name": "a", "description": "x|y"}], [{"name": "a", "description": "it's"}],
+        [{"name": "a", "description": "\u00fc"}], [{"gpus": 1}], [{"name": "a", "gpu": 1}], "vision",
+        shared_storage_users=[{"name": "anna", "uid": 2001}]) +
+    bad("slurm_node_features", ["a,b"], ["a b"], [""], {"a": 1}) + bad("slurm_gpu_type", "H100", "h 100", "h100:4", ["h100"]) +
+    bad("slurm_node_hardware", {"cpus": 0}, {"cpu": 4}, {"real_memory": -1}, "8") + bad("slurm_accept_smaller", "perhaps", 2, ["a"]) +
+    bad("slurm_options", {"AuthType": "auth/none"}, {"KillWait": "30\nSlurmUser=root"}, {"KillWait": "30 # x"}, {"Kill Wait": 3}, {"PlugStackConfig": "/x"}, "x") +
+    bad("slurm_controller_dumps", -1, 1001, "x", True) + bad("slurm_controller_dump_time", "2:30", "24:00", "02:60", "02:30; x", ["02:30"]) +
+    bad("slurm_accounts_cancel_jobs", "perhaps", [True]) +
     bad("cluster_head", "server-z", "", ["server-a"], 1.5) + bad("cluster_storage", "nas") + bad("cluster_slots", -1, 65, "eight", 1.5, True, [8]) +
     bad("cluster_ssh_port", 0, 65536, "ssh", 1.5, True, 22, 2049, 111, "12345 ", [1], None) +
     bad("verify_cluster_name", {"a": "b"}, "", " ", " x", ["x"], 1.5, True, "a" * 101) + bad("verify_report_dir", "", "x", "/", ["/x"]) +
@@ -324,7 +340,7 @@ REFUSED = (
     [({"first": {name: value}}, name) for name, value in (
         ("preflight_fail_on", "warn"), ("verify_cluster_name", "other"), ("training_container_image", "ubuntu:24.04"), ("cluster_ssh_port", 2222),
         ("nvidia_driver_version", "550"),
-        ("cluster_network", "10.0.0.0/24"), ("train_launcher", "torchrun"), ("training_image_base", "ubuntu:24.04"))] +
+        ("cluster_network", "10.0.0.0/24"), ("slurm_cluster_name", "lab"), ("slurm_options", {"KillWait": 60}), ("train_launcher", "torchrun"), ("training_image_base", "ubuntu:24.04"))] +
     [({"first": {"cluster_slots": 2}, "groups": {"gpu": ["server-b"]}}, "cluster_slots")] +
     # of one host only, where one value is used for all of them
     [({"first": {name: value}}, name) for name, value in ONCE.items()] +
@@ -346,6 +362,11 @@ REFUSED = (
 )
 
 GOOD = [
+    {"slurm_partitions": [{"name": "train", "default": True}, {"name": "dev", "hosts": ["server-b"], "max_minutes": 60, "priorities": ["high"]}],
+     "slurm_priorities": [{"name": "low"}, {"name": "high", "priority": "{{ 5 * 20 }}", "preempts": ["low"]}], "slurm_options": {"TmpFS": "/scratch", "KillWait": 60},
+     "slurm_accounts": [{"name": "vision", "description": "Computer vision", "gpus": 4, "max_gpus_per_person": 2, "max_minutes": 60, "hosts_classes": ["h100"],
+                         "members": ["anna"]}], "shared_storage_users": [{"name": "anna", "uid": 2001}], "slurm_controller_dumps": "7"},
+    {"first": {"slurm_node_features": ["ib"], "slurm_gpu_type": "h100", "slurm_node_hardware": {"cpus": 8, "real_memory": 8000}, "slurm_accept_smaller": True}},
     # The groups of a scheduler that this collection does not run are the site's own.
     {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm"},
     {"cluster_scheduler": "slurm", "cluster_scheduler_host": "server-b", "cluster_login_hosts": ["server-a", "{{ cluster_head }}"]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import re
 from pathlib import Path
 
@@ -307,6 +308,7 @@ def test_wrong_partitions(partitions, pattern):
     ([{"name": "a", "preempts": ["b"]}, {"name": "b", "preempts": ["c"]}, {"name": "c", "preempts": ["b"]}], "b > c > b"),
     ([{"name": "a", "preempts": ["ghost"]}], "preempts 'ghost', which is not in the list"),
     ([{"name": "A"}], "'A' is not a valid name"),
+    ([{"name": "root"}], "'root' is not a valid name"),
     ([{"name": "a"}, {"name": "a"}], "'a' is listed 2 times"),
     ([{"name": "a", "priority": -1}], "the priority '-1'"),
     ([{"name": "a", "priority": "high"}], "the priority 'high'"),
@@ -478,3 +480,149 @@ def test_slurm_conf_is_validated_by_a_program_of_the_scheduler():
 def test_no_value_breaks_a_line():
     for entry in good(options={"TmpFS": "/x"})["controller_files"]:
         assert entry["content"].endswith("\n") and "\n\n" not in entry["content"] and not re.search(r"[^\x20-\x7e\n]", entry["content"])
+
+
+# What a host still needs, and how it differs.
+
+RUNNING = dict(SERVICE, loaded=True, active=True, enabled=True, state="active/running")
+
+
+def finished(found, readings, scheduler="a"):
+    """The readings of hosts on which the plan has been carried out."""
+    later = copy.deepcopy(readings)
+    for name, host in later.items():
+        host["packages"] = dict.fromkeys(found["packages"].get(name, []), "1")
+        host["services"] = {unit: dict(RUNNING if name == scheduler or unit in ("munge", "slurmd") else SERVICE) for unit in host["services"]}
+        host["files"] = {entry["path"]: hashlib.sha256(entry["content"].encode("utf-8")).hexdigest() for entry in found["node_files"] if "content" in entry}
+    files = found["database_files"] + found["slurmdbd_files"] + found["check_files"]
+    later[scheduler]["files"].update({entry["path"]: hashlib.sha256(entry["content"].encode("utf-8")).hexdigest() for entry in files if "content" in entry})
+    later[scheduler]["texts"] = {entry["path"]: entry["content"] for entry in found["controller_files"]}
+    # The installed MariaDB is ours.
+    later[scheduler]["record"] = {"packages": ["mariadb-server"]}
+    return later
+
+
+def needs(found, readings, name):
+    return {part for part, wanted in FILTERS["slurm_needs"](found, readings[name], name, "a").items() if wanted}
+
+
+def drift(found, readings, name):
+    return [(row["what"], row["found"]) for row in FILTERS["slurm_drift"](found, readings[name], name, "a")]
+
+
+FILTERS = FilterModule().filters()
+
+
+def test_what_a_new_host_needs():
+    readings = {name: dict(host, files={}) for name, host in cluster("a", "b").items()}
+    found = good(readings)
+    assert needs(found, readings, "a") == {"install", "munge", "database", "accounting", "controller", "node"}
+    assert needs(found, readings, "b") == {"install", "munge", "node"}
+    assert drift(found, readings, "b")[0][1].startswith("no packages munge, slurm-client")
+    # A host of the cluster without a part in Slurm, and one that was not read.
+    assert needs(dict(found, packages={}, node_names=[]), readings, "b") == set()
+    assert FILTERS["slurm_needs"](found, {"skipped": True}, "b", "a") == dict.fromkeys(FILTERS["slurm_needs"](found, readings["b"], "b", "a"), False)
+
+
+def test_a_finished_cluster_needs_nothing():
+    readings = {name: dict(host, files={}) for name, host in cluster("a", "b").items()}
+    later = finished(good(readings), readings)
+    found = good(later)
+    assert found["installed"] == ["a", "b"] and not found["changes"] and not found["pending"] and found["in_the_way"] == []
+    assert [needs(found, later, name) for name in "ab"] == [set(), set()] and [drift(found, later, name) for name in "ab"] == [[], []]
+
+
+@pytest.mark.parametrize("name, change, expected, row", [
+    ("a", lambda host: host["services"]["mariadb"].update(active=False, state="inactive/dead"), {"database"}, ("mariadb", "inactive/dead, enabled")),
+    ("a", lambda host: host["services"]["slurmdbd"].update(enabled=False), {"accounting"}, ("slurmdbd", "active/running, disabled")),
+    ("a", lambda host: host["services"]["slurmctld"].update(active=False), {"controller"}, ("slurmctld", "active/running, enabled")),
+    ("b", lambda host: host["services"]["slurmd"].update(active=False), {"node"}, ("slurmd", "active/running, enabled")),
+    ("b", lambda host: host["services"]["munge"].update(active=False), {"munge"}, ("munge", "active/running, enabled")),
+    ("b", lambda host: host["munge_key"].update(digest="other"), {"munge"}, ("munge key", "different, or readable by others")),
+    ("a", lambda host: host["files"].update({"/etc/slurm/slurmdbd.conf": "x"}), {"accounting"}, ("/etc/slurm/slurmdbd.conf", "missing or changed")),
+    ("a", lambda host: host["files"].pop("/usr/local/lib/trainyard/slurm/check-slurm-conf"), {"controller"},
+     ("/usr/local/lib/trainyard/slurm/check-slurm-conf", "missing or changed")),
+    ("a", lambda host: host["texts"].update({"/etc/slurm/gres.conf": "# Managed by Ansible (trainyard.gpu).\n"}), {"controller", "node"},
+     ("/etc/slurm/gres.conf", "missing or changed")),
+    ("b", lambda host: host["files"].clear(), {"node"}, ("/etc/systemd/system/slurmd.service.d/trainyard.conf", "missing or changed")),
+    ("b", lambda host: host["texts"].update({"/etc/slurm/slurm.conf": "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"}), {"node"}, None),
+    ("b", lambda host: host["packages"].pop("slurmd"), {"install"}, ("Slurm", "no packages slurmd")),
+])
+def test_what_was_changed_by_hand(name, change, expected, row):
+    readings = {name: dict(host, files={}) for name, host in cluster("a", "b").items()}
+    later = finished(good(readings), readings)
+    change(later[name])
+    found = good(later)
+    assert needs(found, later, name) == expected
+    assert row is None or row in drift(found, later, name)
+
+
+def test_a_host_that_is_no_training_host_any_more():
+    readings = {name: dict(host, files={}) for name, host in cluster("a", "b").items()}
+    later = finished(good(readings), readings)
+    found = good(later, ["a"], members=[{"name": "a", "address": "10.0.0.11"}])
+    assert needs(found, later, "b") == {"leave"}
+    assert drift(found, later, "b") == [("slurmd", "configured")]
+    assert found["in_the_way"] == [{"arguments": ["--nodelist=b"], "why": "node b is no longer configured. Drain it and wait, or cancel the jobs"}]
+
+
+def test_jobs_that_a_change_would_end():
+    readings = cluster("a", "b")
+    later = again(good(readings, partitions=[{"name": "p", "default": True}, {"name": "q"}]), readings)
+    assert [entry["arguments"] for entry in good(later, partitions=[{"name": "p"}])["in_the_way"]] == [["--partition=q"]]
+    weaker = copy.deepcopy(later)
+    weaker["b"]["cgroup"] = {"version": 1, "usable": False, "why": "x"}
+    told = good(weaker, partitions=[{"name": "p", "default": True}, {"name": "q"}])["in_the_way"]
+    assert [entry["arguments"] for entry in told] == [[]] and "jobacctgathertype" in told[0]["why"]
+
+
+def test_an_interrupted_run_is_completed():
+    readings = {name: dict(host, files={}) for name, host in cluster("a", "b").items()}
+    first = good(readings)
+    assert first["pending_files"][-1]["path"] == "/var/lib/trainyard/slurm/pending.json" and first["changes"]
+    later = finished(first, readings)
+    # The files were written, and nothing was restarted.
+    later["a"]["texts"][first["pending_files"][-1]["path"]] = first["pending_files"][-1]["content"]
+    found = good(later)
+    assert found["pending"] and found["changes"] and found["effect"]["restart_slurmctld"] and found["effect"]["restart_slurmd"] == ["a", "b"]
+    assert needs(found, later, "a") == {"controller", "node"} and needs(found, later, "b") == {"node"}
+    assert ("Slurm", "an earlier run was interrupted") in drift(found, later, "a")
+    # A node that has gone meanwhile is not waited for.
+    assert good({"a": later["a"]}, ["a"])["effect"]["restart_slurmd"] == ["a"]
+    for broken in ('{"first": tr', "[]"):
+        later["a"]["texts"][first["pending_files"][-1]["path"]] = broken
+        assert good(later)["effect"]["restart_slurmctld"] and good(later)["effect"]["reconfigure"]
+
+
+def test_a_former_scheduler_that_still_runs():
+    readings = cluster("a", "b")
+    ours = {"/etc/slurm/slurm.conf": text(good(), "/slurm.conf")}
+    readings["b"] = reading("b", texts=ours)
+    readings["b"]["services"]["slurmctld"]["active"] = True
+    problem("b: slurmctld still runs here, but the scheduler is a", readings)
+    # That of a site has another sentence.
+    readings["b"]["texts"] = {"/etc/slurm/slurm.conf": "ClusterName=theirs\n"}
+    assert len(problem("b: /etc/slurm/slurm.conf was not written by these roles", readings)) == 1
+    readings["b"]["texts"] = ours
+    readings["b"]["services"]["slurmctld"]["active"] = False
+    assert good(readings)["absent"] == {"b": ["/etc/slurm/slurm.conf"]}
+
+
+def test_accounts_for_the_module():
+    accounts = [{"name": "vision", "gpus": 4, "hosts_classes": ["h100"], "members": ["anna"]}]
+    found = good(cluster("a", missing_people=["anna"]), accounts=accounts, cluster_name="lab")
+    assert found["accounts"] == [{"name": "vision", "gpus": 4, "members": ["anna"]}] and found["cluster_name"] == "lab" and found["missing_people"] == ["anna"]
+
+
+def test_a_plan_with_problems():
+    readings = cluster("a", "b")
+    found = plan(readings, priorities=[{"name": "A"}])
+    assert needs(found, readings, "a") == set() and drift(found, readings, "b") == []
+    assert [row[0] for row in drift(found, readings, "a")] == ["Slurm"] and "'A' is not a valid name" in drift(found, readings, "a")[0][1]
+
+
+def test_checks_for_the_input_rules():
+    assert FILTERS["slurm_priority_problems"]([{"name": "a", "preempts": ["a"]}]) == [
+        "slurm_priorities: a > a preempt each other in a circle; jobs would requeue each other without end. Remove one of these 'preempts'"]
+    assert FILTERS["slurm_priority_problems"]([]) == [] == FILTERS["slurm_option_problems"]({"TmpFS": "/x"})
+    assert len(FILTERS["slurm_option_problems"]({"AuthType": "auth/none"})) == 1

@@ -74,6 +74,10 @@ def test_folders_and_texts(tmp_path):
     assert found.texts() == {str(conf): "ClusterName=c\n"} and list(found.free_mib()) == [str(tmp_path)]
 
 
+def test_people_without_an_account():
+    assert slurm_host_info.has_account("root") and not slurm_host_info.has_account("nobody-has-this-name")
+
+
 def test_link_target(tmp_path):
     (tmp_path / "libpmix.so").symlink_to("libpmix.so.2")
     assert slurm_host_info.link_target(str(tmp_path / "libpmix.so")) == "libpmix.so.2"

@@ -1,0 +1,90 @@
+"""Quotas, refusals, priorities and drained nodes, as people and operators meet them."""
+
+from __future__ import annotations
+
+import pytest
+
+ROLE = "slurm_accounts"
+
+
+@pytest.fixture(autouse=True)
+def _idle(cluster):
+    cluster.idle()
+    yield
+    cluster.idle()
+
+
+def test_an_account_over_its_quota_waits_while_others_run(cluster):
+    first, second = cluster.submit("anna", "--gpus=2"), cluster.submit("anna", "--gpus=1")
+    other = cluster.submit("ben", "--gpus=4")
+    assert cluster.state_of(first, "RUNNING")[0] == cluster.state_of(other, "RUNNING")[0] == "RUNNING"
+    cluster.wait("the second job waits for its account", lambda: cluster.job(second)[:2] == ("PENDING", "AssocGrpGRES"))
+    cluster.on(cluster.head, "scancel " + first)
+    assert cluster.state_of(second, "RUNNING")[0] == "RUNNING"
+
+
+def test_what_can_never_run_is_refused_at_submit(cluster):
+    assert "Requested node configuration is not available" in cluster.refused("ben", "--nodes=1", "--gpus-per-node=5")
+    # More than the account's quota: the job would wait for ever.
+    assert "AssocMaxGRES" in cluster.refused("anna", "--gpus=3") or "policy" in cluster.refused("anna", "--gpus=3")
+
+
+def test_a_person_without_an_account_is_refused(cluster):
+    assert "Invalid account" in cluster.refused("carla", "--gpus=1")
+    assert "Invalid account" in cluster.refused("anna", "--account=language", "--gpus=1")
+
+
+def test_a_job_sees_its_gpus_as_its_person(cluster):
+    told = cluster.as_person("anna", "srun --quiet --gpus=2 sh -c \"id -un; echo \\$CUDA_VISIBLE_DEVICES\"").out.split()
+    assert told == ["anna", "0,1"]
+
+
+def test_a_higher_priority_takes_the_hosts_and_the_job_comes_back(cluster):
+    low = cluster.submit("ben", "--qos=low", "--nodes=2", "--gpus-per-node=4", "--requeue")
+    cluster.state_of(low, "RUNNING")
+    # Of the other account: a job waits for the quota of its own one, whatever its priority.
+    high = cluster.submit("anna", "--qos=high", "--nodes=1", "--gpus-per-node=2")
+    cluster.state_of(high, "RUNNING", seconds=150)
+    assert cluster.job(low)[0] in ("PENDING", "COMPLETING")
+    cluster.on(cluster.head, "scancel " + high)
+    cluster.state_of(low, "RUNNING", seconds=200)
+    assert "Restarts=1" in cluster.on(cluster.head, "scontrol show job " + low).out
+
+
+def test_a_drained_node_gets_no_job_and_is_resumed_for_the_right_reason_only(cluster):
+    def change(state, reason=""):
+        told = "nodes=%s state=%s" % (cluster.peer, state) + (" reason='%s'" % reason if reason else "")
+        return cluster.module(cluster.head, "slurm_node_state", told)
+
+    assert change("drain", "trainyard: test: the link is slow")["drained"] == [cluster.peer]
+    jobs = [cluster.submit("ben", "--nodes=1", "--gpus-per-node=4") for _each in range(2)]
+    assert cluster.state_of(jobs[0], "RUNNING")[2] == cluster.head
+    cluster.wait("the second job waits", lambda: cluster.job(jobs[1])[1] not in ("None", ""))
+    assert cluster.job(jobs[1])[0] == "PENDING"
+    assert change("resume")["resumed"] == [cluster.peer]
+    assert cluster.state_of(jobs[1], "RUNNING", seconds=120)[2] == cluster.peer
+    cluster.idle()
+    # Drained by somebody else.
+    cluster.on(cluster.head, "scontrol update nodename=%s state=drain reason='new memory'" % cluster.peer)
+    told = change("resume")
+    assert told["resumed"] == [] and [entry["name"] for entry in told["kept"]] == [cluster.peer]
+    assert cluster.nodes()[cluster.peer] == "drained"
+    cluster.on(cluster.head, "scontrol update nodename=%s state=resume" % cluster.peer)
+
+
+def test_members_follow_the_inventory(cluster):
+    more = [{"name": "vision", "gpus": 2, "members": ["anna", "carla"]}, {"name": "language", "gpus": 8, "members": []}]
+    run = cluster.playbook("people.yml", slurm_accounts=more)
+    assert run.code == 0, run.text[-3000:]
+    cluster.state_of(cluster.submit("carla", "--gpus=1"), "RUNNING")
+    assert "Invalid account" in cluster.refused("ben", "--gpus=1")
+    cluster.on(cluster.head, "scancel --user=carla")
+    assert cluster.playbook("people.yml").code == 0
+    assert "Invalid account" in cluster.refused("carla", "--gpus=1")
+    cluster.state_of(cluster.submit("ben", "--gpus=1"), "RUNNING")
+
+
+def test_a_member_without_an_account_on_the_scheduler_is_named(cluster):
+    run = cluster.playbook("scheduler.yml", shared_storage_users=[{"name": "dora", "uid": 2004}], slurm_accounts=[{"name": "vision", "members": ["dora"]}])
+    assert run.code == 2 and "dora are members in slurm_accounts, but have no account on the scheduler. Run playbook people" in run.text
+    assert run.changed == {}

@@ -1,0 +1,106 @@
+"""What breaks: keys, the database, settings. Jobs go on, an error says what to do, and the next run repairs it."""
+
+from __future__ import annotations
+
+ROLE = "slurm_controller"
+DUMPS = "/var/lib/trainyard/slurm/dumps"
+
+
+def test_a_munge_key_that_differs(cluster):
+    cluster.idle()
+    cluster.on(cluster.peer, "head --bytes=128 /dev/urandom > /etc/munge/munge.key && systemctl restart munge")
+    told = cluster.module(cluster.peer, "slurm_info", "gather=nodes")
+    assert not told["available"] and told["cause"].startswith("auth") and "munge" in told["fix"].lower(), told
+    drifted = cluster.playbook("drift.yml")
+    assert drifted.code == 2 and "munge key that of %s" % cluster.head in drifted.text
+    run = cluster.playbook("scheduler.yml")
+    assert run.code == 0 and list(run.changed) == [cluster.peer], run.changed
+    assert cluster.module(cluster.peer, "slurm_info", "gather=nodes")["available"]
+    assert cluster.playbook("drift.yml").code == 0
+
+
+def test_a_database_that_is_stopped(cluster):
+    running = cluster.submit("ben", "--gpus=1")
+    cluster.state_of(running, "RUNNING")
+    cluster.on(cluster.head, "systemctl stop mariadb slurmdbd")
+    try:
+        # Jobs go on, and new ones are accepted: slurmctld knows the accounts.
+        later = cluster.submit("ben", "--gpus=1", seconds=1)
+        assert cluster.job(running)[0] == "RUNNING" and cluster.state_of(later, "COMPLETED", "COMPLETING")
+        told = cluster.module(cluster.head, "slurm_accounts", "cluster=trainyard record=/root/none.json timeout=1")
+        assert told["failed"] and "Check that slurmdbd runs" in told["msg"], told
+    finally:
+        run = cluster.playbook("scheduler.yml")
+    assert run.code == 0, run.text[-3000:]
+    assert cluster.job(running)[0] == "RUNNING"
+    cluster.wait("the accounting catches up", lambda: "COMPLETED" in cluster.on(cluster.head, "sacct --noheader --jobs=%s --format=state" % later).out, 120)
+    cluster.idle()
+
+
+def test_settings_that_slurm_would_refuse_do_not_go_live(cluster):
+    before = cluster.on(cluster.head, "sha256sum /etc/slurm/slurm.conf").out
+    refused = cluster.playbook("scheduler.yml", slurm_options={"SchedulerType": "sched/nothing"})
+    assert refused.code == 2 and "sched/nothing" in refused.text
+    assert cluster.on(cluster.head, "sha256sum /etc/slurm/slurm.conf").out == before
+    assert set(cluster.nodes().values()) == {"idle"}
+    # The run was interrupted before the change, and there is nothing left to do.
+    run = cluster.playbook("scheduler.yml")
+    assert run.code == 0 and cluster.on(cluster.head, "ls /var/lib/trainyard/slurm").out == "dumps"
+
+
+def test_a_change_ends_no_job(cluster):
+    running = cluster.submit("ben", "--gpus=1")
+    cluster.state_of(running, "RUNNING")
+    # One option that slurmctld reads while it runs, and one for which 22.05 restarts the daemons.
+    changed = cluster.playbook("scheduler.yml", slurm_options={"KillWait": 31}, slurm_node_features=["fast"])
+    assert changed.code == 0, changed.text[-3000:]
+    assert "KillWait = 31" in " ".join(cluster.on(cluster.head, "scontrol show config").out.split())
+    assert cluster.job(running)[0] == "RUNNING"
+    assert cluster.playbook("scheduler.yml").code == 0
+    assert cluster.job(running)[0] == "RUNNING"
+    cluster.idle()
+
+
+def test_a_change_that_would_end_a_job_is_refused(cluster):
+    running = cluster.submit("ben", "--nodelist=" + cluster.peer, "--gpus=1")
+    cluster.state_of(running, "RUNNING")
+    refused = cluster.playbook("scheduler.yml", slurm_partitions=[{"name": "other"}])
+    assert refused.code == 2 and "jobs %s would end, because partition train is no longer configured" % running in refused.text
+    assert cluster.job(running)[0] == "RUNNING" and "PartitionName=train " in cluster.on(cluster.head, "cat /etc/slurm/slurm.conf").out
+    cluster.idle()
+
+
+def test_a_dump_is_restored(cluster):
+    cluster.on(cluster.head, "systemctl start trainyard-slurm-dump.service")
+    name = cluster.on(cluster.head, "ls %s | grep nightly | tail -n 1" % DUMPS).out
+    assert cluster.on(cluster.head, "stat --format '%%a' %s %s/%s" % (DUMPS, DUMPS, name)).out.split() == ["700", "600"]
+    cluster.on(cluster.head, "sacctmgr --immediate delete user ben account=language")
+    # As role slurm_controller's README says.
+    cluster.on(cluster.head, "systemctl stop slurmctld slurmdbd && zcat %s/%s | mariadb && systemctl start slurmdbd && sleep 5 && systemctl start slurmctld"
+               % (DUMPS, name))
+    cluster.wait("the restored account", lambda: "ben" in cluster.on(
+        cluster.head, "sacctmgr --noheader --parsable2 show assoc where account=language format=user", check=False).out, 60)
+    cluster.wait("all nodes are idle", lambda: set(cluster.nodes().values()) == {"idle"}, 90)
+
+
+def test_only_the_last_dumps_are_kept(cluster):
+    cluster.on(cluster.head, "for day in 1 2 3; do touch %s/nightly-2020-01-0${day}T00-00-00Z.sql.gz; done" % DUMPS)
+    cluster.on(cluster.head, "/usr/local/lib/trainyard/slurm/dump-accounting nightly 2 " + DUMPS)
+    left = cluster.on(cluster.head, "ls %s | grep nightly" % DUMPS).out.split()
+    assert len(left) == 2 and not [name for name in left if "2020" in name]
+
+
+def test_apt_dumps_before_it_upgrades(cluster):
+    before = cluster.on(cluster.head, "ls %s | grep -c upgrade || true" % DUMPS).out
+    cluster.on(cluster.head, "printf '/var/cache/apt/archives/hello_1_amd64.deb\\n' | /usr/local/lib/trainyard/slurm/dump-accounting upgrade 14 " + DUMPS)
+    assert cluster.on(cluster.head, "ls %s | grep -c upgrade || true" % DUMPS).out == before == "0"
+    cluster.on(cluster.head, "DEBIAN_FRONTEND=noninteractive apt-get --quiet --quiet --assume-yes --reinstall install slurmdbd")
+    assert cluster.on(cluster.head, "ls %s | grep -c upgrade" % DUMPS).out == "1"
+    assert "CREATE TABLE" in cluster.on(cluster.head, "zcat %s/upgrade-*.sql.gz | head --lines=200" % DUMPS).out
+    # Without a dump there is no upgrade.
+    cluster.on(cluster.head, "chattr +i %s || mount --bind -o ro %s %s" % (DUMPS, DUMPS, DUMPS))
+    try:
+        done = cluster.on(cluster.head, "DEBIAN_FRONTEND=noninteractive apt-get --quiet --quiet --assume-yes --reinstall install slurmdbd", check=False)
+        assert done.code != 0 and "dump-accounting" in done.text
+    finally:
+        cluster.on(cluster.head, "umount %s 2> /dev/null || chattr -i %s" % (DUMPS, DUMPS))
