@@ -85,7 +85,7 @@ TEXTS = [["x"], {"a": "b"}, 3.10, True, datetime.date(2026, 1, 1), "a\nb", "a\x0
 CHECKSUMS = ["md5:1", "0" * 64, SHA + "0", SHA.upper(), "sha256:" + "g" * 64, SHA + "\n", [SHA], "sha256:" + "\u0661" * 64]
 NUMBERS = ["x", "1x", 1.5, True, [1], {"a": 1}, -1, 10 ** 30, "10**3", "\u0663", float("inf"), float("nan"), "", "1 "]
 TIMEOUTS = ["cuda_toolkit_timeout", "nccl_timeout", "nccl_tests_timeout", "nfs_client_timeout", "preflight_timeout", "shared_storage_timeout",
-    "training_image_timeout",
+    "training_image_timeout", "job_container_timeout",
             "training_sshd_timeout", "verify_timeout", "verify_bandwidth_timeout", "nvidia_driver_reboot_timeout", "train_start_timeout"]
 TREE = {"of": "users"}
 SSH_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfWBWeD+lmc81HJ9lxOQA+NHp50RTLc67//Lm0MyXzY anna@laptop"
@@ -236,6 +236,10 @@ REFUSED = (
     bad("slurm_options", {"AuthType": "auth/none"}, {"KillWait": "30\nSlurmUser=root"}, {"KillWait": "30 # x"}, {"Kill Wait": 3}, {"PlugStackConfig": "/x"}, "x") +
     bad("slurm_controller_dumps", -1, 1001, "x", True) + bad("slurm_controller_dump_time", "2:30", "24:00", "02:60", "02:30; x", ["02:30"]) +
     bad("slurm_accounts_cancel_jobs", "perhaps", [True]) +
+    bad("job_container_registries", ["https://r.example"], ["r.example/"], ["R.example"], ["r.example:x"], ["a/../b"], [""], {"a": "b"}) +
+    bad("job_container_images", ["a b"], ["-a"], ["a:1\n"], [1.5]) + bad("job_container_shm_size", "0g", "8", "8t", "1.5g", "8g\n", ["8g"]) +
+    bad("job_container_storage", "containers", "/scratch", "/scratch/a b", "/data1/share/containers", "/data1/share", "/a/../b", "") +
+    bad("job_container_environment", {"A B": "x"}, {"A": "a\nb"}, ["A=b"]) + bad("job_container_free_gib", *NUMBERS) +
     bad("cluster_head", "server-z", "", ["server-a"], 1.5) + bad("cluster_storage", "nas") + bad("cluster_slots", -1, 65, "eight", 1.5, True, [8]) +
     bad("cluster_ssh_port", 0, 65536, "ssh", 1.5, True, 22, 2049, 111, "12345 ", [1], None) +
     bad("verify_cluster_name", {"a": "b"}, "", " ", " x", ["x"], 1.5, True, "a" * 101) + bad("verify_report_dir", "", "x", "/", ["/x"]) +
@@ -370,6 +374,9 @@ GOOD = [
     # The groups of a scheduler that this collection does not run are the site's own.
     {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm"},
     {"cluster_scheduler": "slurm", "cluster_scheduler_host": "server-b", "cluster_login_hosts": ["server-a", "{{ cluster_head }}"]},
+    {"job_container_registries": ["r.example:5000/team/a_b.c", "localhost"], "job_container_images": ["tools", "site/tools:1"],
+     "job_container_shm_size": "512M", "job_container_storage": "/scratch/containers", "job_container_environment": {"NCCL_DEBUG": "WARN"},
+     "job_container_free_gib": "0"},
     {"training_image_base_archive": "/srv/images/base image.tar", "training_image_base_archive_on_head": True},
     {"training_image_source_fixes": [FIX, dict(FIX, name="other", environment={"A": 1})], "training_image_rebuild": "never",
      "training_image_horovod_dependencies": ["cloudpickle==2.2.1 ; python_version < '3.7'", "cloudpickle==3.1.1 ; python_version >= \"3.7\""]},

@@ -1,0 +1,127 @@
+"""Containers of jobs: what a job sees, who owns what it writes, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jobs import STORAGE, Job, left
+
+testinfra_hosts = ["ansible://cluster"]
+
+
+def test_ranges_come_first_and_lines_of_useradd_stay(host):
+    lines = host.file("/etc/subuid").content_string.splitlines()
+    assert lines[:2] == ["alice:340590592:65536", "bob:340656128:65536"]
+    assert [line.partition(":")[0] for line in lines[2:]] == ["ops", "alice", "bob"]
+
+
+def test_a_job_is_the_person_and_sees_what_it_was_given(host):
+    with Job(host, 101, gpus="1,3") as job:
+        done = job.run("id -u; id -g; ls /dev/nvidia*; df -m /dev/shm | cat; echo $CUDA_VISIBLE_DEVICES $NCCL_DEBUG $GLOO_SOCKET_IFNAME; "
+                       "cat /root/file; ls /proc/*/cmdline | cat; touch /data1/share/of-job; exit 7")
+        lines = done.stdout.split()
+        assert done.rc == 7, done.stderr
+        assert lines[:4] == ["2101", "2101", "/dev/nvidia1", "/dev/nvidia3"] and "128" in lines
+        assert "0,1 WARN eth0 secret" in " ".join(lines)
+        assert len([line for line in lines if line.startswith("/proc/")]) < 8, "it sees its own processes only"
+    assert host.file("/data1/share/of-job").uid == 2101
+    assert left(host) == ""
+
+
+def test_a_group_of_the_person_counts(host):
+    host.run_expect([0], "mkdir -p /data1/share/vision && chgrp vision /data1/share/vision && chmod 2770 /data1/share/vision")
+    with Job(host, 102) as job, Job(host, 103, person="bob") as other:
+        assert job.run("touch /data1/share/vision/%s" % host.backend.get_hostname()).rc == 0
+        assert other.run("touch /data1/share/vision/other").rc == 1
+
+
+def test_nobody_reads_the_folders_of_another_job(host):
+    with Job(host, 104) as job:
+        job.begin("echo secret > /tmp/secret; sleep 100")
+        with Job(host, 105, person="bob", gpus="") as other:
+            assert other.run("ls /dev/nvidia0 /run/trainyard/jobs").rc != 0
+        for path in ("/run/trainyard/jobs/104", STORAGE + "/jobs/104", "/run/trainyard/jobs"):
+            assert "Permission denied" in host.run("setpriv --reuid=bob --regid=bob --init-groups ls %s" % path).stderr
+
+
+def test_people_cannot_change_the_image_store_nor_become_root_by_it(host):
+    assert host.run("setpriv --reuid=alice --regid=alice --init-groups find %s/images -writable ! -type l" % STORAGE).stdout == ""
+    assert host.check_output("find %s/images -perm /6000" % STORAGE) == "", "people would run them as root"
+
+
+def test_an_unknown_image_and_a_missing_prolog_are_refused(host):
+    with Job(host, 106) as job:
+        done = job.run("true", image="nobody/none:1")
+        assert done.rc == 125 and "image 'nobody/none:1' is not on this host; images here:" in done.stderr and "site/tools:1" in done.stderr
+    assert "the prolog of Slurm has not run for this job" in Job(host, 107).run("true").stderr
+
+
+def test_signals_reach_the_command(host):
+    with Job(host, 108) as job:
+        job.begin("trap 'echo got it; exit 5' TERM; sleep 100 & wait")
+        host.run_expect([0], "sleep 0.5; pkill --signal TERM --oldest --uid alice --full '^/usr/bin/python3 /usr/local/bin/trainyard-run'; sleep 1.5")
+        assert host.file("/srv/output").content_string == "got it\n"
+
+
+@pytest.mark.parametrize("killed", ["^[^ ]*conmon", "^/usr/bin/python3 /usr/local/bin/trainyard-run", "^[^ ]*fuse-overlayfs"])
+def test_nothing_is_left_after_a_kill(host, killed):
+    with Job(host, 109) as job:
+        # conmon and a new session are outside of the process tree that Slurm knows.
+        job.begin("touch /dev/shm/here /tmp/here; setsid sleep 1000 & sleep 1000")
+        host.run_expect([0], "setpriv --reuid=alice --regid=alice --init-groups env SLURM_JOB_ID=109 "
+                             "sh -c 'touch /dev/shm/of-alice /tmp/of-alice; setsid sleep 1000 > /dev/null 2>&1 < /dev/null &'")
+        host.run_expect([0], "pkill --signal KILL --uid alice --full '%s'" % killed)
+    assert left(host) == ""
+
+
+def test_another_job_of_the_person_goes_on(host):
+    with Job(host, 110) as job:
+        pid = job.begin("sleep 1000")
+        with Job(host, 111) as other:
+            assert other.run("true").rc == 0
+        assert host.run("kill -0 %s" % pid).rc == 0
+    assert left(host) == ""
+
+
+def test_a_process_that_cannot_be_killed_fails_the_epilog(host):
+    host.run_expect([0], "mkdir -p /data1/share/hang-$(hostname); python3 /srv/hang.py /data1/share/hang-$(hostname) > /dev/null 2>&1 < /dev/null & sleep 1")
+    job = Job(host, 112)
+    try:
+        host.run_expect([0], job.as_root("prolog"))
+        job.begin("cat /data1/share/hang-$(cat /proc/sys/kernel/hostname)/x")
+        host.run_expect([0], "sleep 1")
+        done = host.run(job.as_root("epilog"))
+        assert done.rc == 1 and "job 112: these processes do not end:" in done.stderr and "(cat)" in done.stderr
+        health = host.run("/usr/local/lib/trainyard/slurm/health")
+        assert health.rc == 1 and health.stdout.startswith("trainyard: job 112: these processes do not end")
+    finally:
+        host.run("pkill --signal KILL --full '^python3 /srv/hang.py'; umount /data1/share/hang-$(hostname); rm -f /run/trainyard/epilog.failed")
+    host.run_expect([0], job.as_root("epilog"))
+    assert left(host) == "" and host.run("/usr/local/lib/trainyard/slurm/health").rc == 0
+
+
+def test_health_misses_a_gpu(host):
+    host.run_expect([0], "mv /dev/nvidia3 /srv/")
+    done = host.run("/usr/local/lib/trainyard/slurm/health")
+    host.run_expect([0], "mv /srv/nvidia3 /dev/")
+    assert (done.rc, done.stdout) == (1, "trainyard: 3 of 4 GPUs are present\n")
+
+
+def test_people_pull_from_the_registries_only(host):
+    with Job(host, 113):
+        pull = "cd / && setpriv --reuid=alice --regid=alice --init-groups env -i PATH=/usr/bin:/bin HOME=/home/alice XDG_RUNTIME_DIR=/run/user/2101 " \
+            "podman pull --tls-verify=false localhost:%d/team/image:1"
+        said = {}
+        for port in (5000, 5001):
+            host.run_expect([0], "python3 /srv/registry.py %d > /dev/null 2>&1 < /dev/null & sleep 1" % port)
+            said[port] = host.run(pull % port).stderr
+        host.run("pkill --full '^python3 /srv/registry.py'")
+    assert "rejected by policy" in said[5000]
+    assert "rejected by policy" not in said[5001] and "404" in said[5001], "it was asked for the content"
+    assert left(host) == ""
+
+
+def test_the_store_has_one_image(host):
+    images = json.loads(host.check_output("cat %s/images/overlay-images/images.json" % STORAGE))
+    assert ["site/tools:1" in name for image in images for name in image.get("names") or []] == [True]

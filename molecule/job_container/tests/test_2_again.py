@@ -1,0 +1,54 @@
+"""The role again: another image under the same name, a person who leaves, and the removal."""
+
+from __future__ import annotations
+
+import pytest
+from jobs import STORAGE, Job, left
+
+HOST = "job-container-a"
+testinfra_hosts = ["ansible://" + HOST]
+USERS = [{"name": "alice", "uid": 2101}]
+
+
+def images(host):
+    return host.check_output("podman --root %s/images --runroot /run/trainyard/images --storage-driver overlay images --all --quiet --no-trunc" % STORAGE).split()
+
+
+def test_another_image_of_the_name_is_loaded_while_a_job_runs(host, role):
+    former = images(host)
+    with Job(host, 201) as job:
+        pid = job.begin("sleep 1000")
+        host.run_expect([0], "docker run --name again site/tools:1 touch /new && docker export again | docker import - site/tools:1 && docker rm again")
+        run = role()
+        assert (run.code, run.changed) == (0, 2), "the record and the image"
+        assert set(former) < set(images(host)) and host.run("kill -0 %s" % pid).rc == 0
+        with Job(host, 202) as other:
+            assert other.run("ls /new").rc == 0
+    assert role().changed == 0
+
+
+def test_the_range_of_a_person_who_leaves_goes(host, role):
+    assert role(shared_storage_users=USERS).changed == 2
+    assert "bob:340656128" not in host.file("/etc/subuid").content_string and "bob:" in host.file("/etc/subuid").content_string
+
+
+@pytest.mark.parametrize("point", ["/proc/sys", "/var/lib/trainyard/containers"])
+def test_a_host_that_cannot_run_containers_is_refused(host, role, point):
+    host.run_expect([0], "mount -t tmpfs none %s" % point if point == "/proc/sys" else "umount %s" % point)
+    run = role()
+    host.run_expect([0], "umount %s" % point if point == "/proc/sys" else "mount --bind /var/lib/docker/of-jobs %s" % point)
+    assert run.code == 2 and ("systempaths=unconfined" if point == "/proc/sys" else "is on overlay, on which containers cannot be stored") in run.text
+
+
+def test_removal_leaves_nothing(host, role):
+    job = Job(host, 203)
+    host.run_expect([0], job.as_root("prolog"))
+    job.begin("sleep 1000")
+    run = role(tasks="remove")
+    assert run.code == 0 and left(host) == ""
+    assert host.check_output("dpkg --list") == host.check_output("cat /srv/packages")
+    now = host.check_output("find /etc /usr/local ! -name '*-' -type f -exec sha256sum {} + -o ! -name '*-' -printf '%p %m %U %l\\n' | sort")
+    assert set(now.splitlines()) ^ set(host.check_output("cat /srv/files").splitlines()) == set()
+    assert not host.file("/var/lib/containers").exists
+    assert host.check_output("ls -A %s; ls -A /var/lib/trainyard/placed.d; ls -A /run/trainyard" % STORAGE) == ""
+    assert role(tasks="remove").changed == 0

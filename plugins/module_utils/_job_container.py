@@ -1,0 +1,82 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a host has for jobs in rootless containers: text of /proc, of podman's files and of docker in, data out."""
+
+from __future__ import annotations
+
+import json
+import re
+
+__all__ = ["ParseError", "cdi_kind", "device_number", "file_system_of", "is_mount", "masked_paths", "parse_docker_images", "parse_store"]
+
+# File systems that the kernel or systemd mounts below /proc. Everything else there hides a part of it.
+_OF_PROC = ("autofs", "binfmt_misc", "nfsd", "rpc_pipefs", "proc")
+
+
+class ParseError(ValueError):
+    """Text that is not in the tool's format; the message shows the line."""
+
+
+def _mounts(mountinfo):
+    """Yield (mount point, type, options) of each line of /proc/PID/mountinfo."""
+    for line in mountinfo.splitlines():
+        fields, _dash, rest = line.partition(" - ")
+        words, more = fields.split(), rest.split()
+        if len(words) > 5 and more:
+            yield re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), words[4]), more[0], words[5].split(",")
+
+
+def file_system_of(path, mountinfo):
+    """Return the type of the file system of a path, '' for no mounts. The last mount of a point hides the earlier ones."""
+    best, kind = "", ""
+    for point, its_kind, _options in _mounts(mountinfo):
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, its_kind
+    return kind
+
+
+def is_mount(path, mountinfo):
+    return any(point == path for point, _kind, _options in _mounts(mountinfo))
+
+
+def masked_paths(mountinfo):
+    """Return the mounts that hide or protect parts of /proc. With one of them the kernel mounts no proc in a user's own namespaces."""
+    return sorted({point for point, kind, options in _mounts(mountinfo)
+                   if point.startswith("/proc/") and (kind not in _OF_PROC or kind == "proc" and "ro" in options)})
+
+
+def parse_store(text):
+    """Return the images of a store, C(id) and C(names) of each, from its images.json. A missing store has none."""
+    if not text.strip():
+        return []
+    try:
+        images = json.loads(text)
+        return [{"id": image["id"], "names": list(image.get("names") or [])} for image in images]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ParseError("images.json of the image store: %s in: %.120r" % (error, text)) from error
+
+
+def parse_docker_images(text):
+    """Return the IDs of images by name, from the lines NAME ID of ``docker image ls --no-trunc``."""
+    found = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) != 2 or not re.fullmatch(r"(sha256:)?[0-9a-f]{12,64}", words[1]):
+            raise ParseError("docker image ls: no name and ID in: %.120r" % line)
+        found[words[0]] = words[1]
+    return found
+
+
+def cdi_kind(text):
+    """Return the kind of a CDI specification in JSON or YAML, such as nvidia.com/gpu. It is empty if there is none."""
+    found = re.search(r"""^[\s{,]*["']?kind["']?\s*:\s*["']?([\w.-]+/[\w.-]+)""", text, re.M) or re.search(r'"kind"\s*:\s*"([^"]+)"', text)
+    return found.group(1) if found else ""
+
+
+def device_number(path, pattern=r"/dev/nvidia(\d+)"):
+    """Return the number of a GPU's device node, None for another path."""
+    found = re.fullmatch(pattern, path)
+    return int(found.group(1)) if found else None

@@ -1,0 +1,274 @@
+#!/usr/bin/python
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: job_container_info
+short_description: Gather what jobs in rootless containers need from a host
+version_added: "0.3.0"
+description:
+  - Returns in one run the host's part of the input of P(trainyard.gpu.job_container_plan#filter) - packages, devices, file systems, subordinate IDs, podman's
+    configuration, the image store, images of the Docker engine and the record of the role.
+  - A host without podman or Docker is a result, not a failure.
+options:
+  packages:
+    description: Names of packages whose versions are returned.
+    type: list
+    elements: str
+    default: []
+  files:
+    description: Absolute paths of files whose checksums are returned.
+    type: list
+    elements: path
+    default: []
+  texts:
+    description: Absolute paths of files whose content is returned. The content must not be secret.
+    type: list
+    elements: path
+    default: []
+  storage:
+    description: Absolute path of the folder for containers. It may be missing.
+    type: path
+    required: true
+  store:
+    description: Absolute path of the image store. It may be missing.
+    type: path
+    required: true
+  share:
+    description: Absolute path of the shared folder.
+    type: path
+    required: true
+  images:
+    description: Names of images of the Docker engine.
+    type: list
+    elements: str
+    default: []
+  record:
+    description: Absolute path of a JSON file whose content is returned.
+    type: path
+    required: true
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.internal
+attributes:
+  platform:
+    platforms: debian
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Gather what jobs in containers need
+  trainyard.gpu.job_container_info:
+    packages: [podman, crun]
+    storage: /var/lib/trainyard/containers
+    store: /var/lib/trainyard/containers/images
+    share: /data1/share
+    images: ["{{ training_image_name }}"]
+    record: /var/lib/trainyard/placed.d/job_container.json
+  register: gathered
+"""
+
+RETURN = r"""
+packages:
+  description: Versions of the installed packages, by name.
+  returned: success
+  type: dict
+  sample: {podman: 4.3.1+ds1-8+deb12u1}
+is_container:
+  description: Whether the host is itself a container.
+  returned: success
+  type: bool
+fuse:
+  description: Whether C(/dev/fuse) exists.
+  returned: success
+  type: bool
+masked:
+  description: Mounts that hide parts of C(/proc).
+  returned: success
+  type: list
+  elements: str
+storage_type:
+  description: Type of the file system of O(storage).
+  returned: success
+  type: str
+  sample: ext4
+storage_entries:
+  description: Names in the folder O(storage).
+  returned: success
+  type: list
+  elements: str
+  sample: [images, jobs, people]
+share_is_mount:
+  description: Whether O(share) is a mount point.
+  returned: success
+  type: bool
+gpu_nodes:
+  description: Numbers of the device nodes C(/dev/nvidiaN).
+  returned: success
+  type: list
+  elements: int
+control_nodes:
+  description: Paths of the other device nodes of NVIDIA's driver.
+  returned: success
+  type: list
+  elements: str
+cdi:
+  description: The kinds that CDI specifications of the host describe, by path.
+  returned: success
+  type: dict
+  sample: {/etc/cdi/trainyard-nvidia.yaml: nvidia.com/gpu}
+cni:
+  description: Whether C(/etc/cni) exists.
+  returned: success
+  type: bool
+nvidia_ctk:
+  description: Whether NVIDIA's container toolkit is installed.
+  returned: success
+  type: bool
+images:
+  description: Images of the image store.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    id:
+      description: The ID.
+      type: str
+    names:
+      description: The names.
+      type: list
+      elements: str
+docker_images:
+  description: IDs of those of O(images) that the Docker engine has, by name.
+  returned: success
+  type: dict
+files:
+  description: SHA-256 checksums of the existing files among O(files).
+  returned: success
+  type: dict
+texts:
+  description: Content of the existing files among O(texts).
+  returned: success
+  type: dict
+record:
+  description: Content of O(record); empty if there is none.
+  returned: success
+  type: dict
+"""
+
+import glob
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._job_container import (
+    cdi_kind,
+    device_number,
+    file_system_of,
+    is_mount,
+    masked_paths,
+    parse_docker_images,
+    parse_store,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
+
+CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
+
+
+class Host:
+    def __init__(self, module):
+        self.module = module
+        self.params = module.params
+
+    def output(self, *command):
+        """Standard output of a program, empty if it is missing or fails."""
+        path = self.module.get_bin_path(command[0])
+        code, said = self.module.run_command([path] + list(command[1:]))[:2] if path else (1, "")
+        return said if code == 0 else ""
+
+    def packages(self):
+        if not self.params["packages"]:
+            return {}
+        path = self.module.get_bin_path("dpkg-query")
+        # It fails if one of the names is unknown, and still prints the others.
+        shown = self.module.run_command([path, "--show", "--showformat", "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n"] + self.params["packages"])[1]
+        return {name: state["version"] for name, state in parse_installed(shown).items()}
+
+    def docker_images(self):
+        found = {}
+        for name in self.params["images"]:
+            said = self.output("docker", "image", "inspect", "--format", "{{.Id}}", name).strip()
+            if said:
+                found.update(parse_docker_images("%s %s" % (name, said)))
+        return found
+
+    def cdi(self):
+        paths = [path for folder in CDI_FOLDERS for path in sorted(glob.glob(folder + "/*")) if path.endswith((".json", ".yaml"))]
+        return {path: cdi_kind(read_text(path)) for path in paths}
+
+    def gpu_nodes(self):
+        return sorted(number for number in map(device_number, glob.glob("/dev/nvidia*")) if number is not None)
+
+
+def existing(path):
+    """Return the path without links, or the nearest of its folders that exists."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return os.path.realpath(path)
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "packages": {"type": "list", "elements": "str", "default": []},
+            "files": {"type": "list", "elements": "path", "default": []},
+            "texts": {"type": "list", "elements": "path", "default": []},
+            "storage": {"type": "path", "required": True},
+            "store": {"type": "path", "required": True},
+            "share": {"type": "path", "required": True},
+            "images": {"type": "list", "elements": "str", "default": []},
+            "record": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    host = Host(module)
+    module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
+    mountinfo = read_text("/proc/self/mountinfo")
+    params = module.params
+    try:
+        images = parse_store(read_text(os.path.join(params["store"], "overlay-images", "images.json")))
+        docker_images = host.docker_images()
+    except ValueError as error:
+        module.fail_json(msg="%s; expected the format of Debian's tools. Report it with this line" % error)
+    module.exit_json(
+        changed=False,
+        packages=host.packages(),
+        is_container=os.path.exists("/run/systemd/container") or os.path.exists("/.dockerenv"),
+        fuse=os.path.exists("/dev/fuse"),
+        masked=masked_paths(mountinfo),
+        storage_type=file_system_of(existing(params["storage"]), mountinfo),
+        storage_entries=sorted(os.listdir(params["storage"])) if os.path.isdir(params["storage"]) else [],
+        share_is_mount=is_mount(params["share"], mountinfo),
+        gpu_nodes=host.gpu_nodes(),
+        control_nodes=[path for path in CONTROL_NODES if os.path.exists(path)],
+        cdi=host.cdi(),
+        cni=os.path.isdir("/etc/cni"),
+        nvidia_ctk=bool(module.get_bin_path("nvidia-ctk")),
+        images=images,
+        docker_images=docker_images,
+        files=checksums(params["files"]),
+        texts={path: read_text(path) for path in params["texts"] if os.path.isfile(path)},
+        record=Record(module, params["record"]).read(),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a host needs to run jobs in rootless containers: packages, files, IDs and the image store. Pure functions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+
+FOLDER = "/etc/trainyard/job"
+LIBRARY = "/usr/local/lib/trainyard"
+LAUNCHER = LIBRARY + "/job/trainyard-launch"
+CDI_FILE = "/etc/cdi/trainyard-job.json"
+CDI_KIND = "nvidia.com/gpu"
+STORAGE_CONF, POLICY = "/etc/containers/storage.conf", "/etc/containers/policy.json"
+# Files that may be the site's or a package's. Their former content is recorded.
+SHARED_FILES = (STORAGE_CONF, POLICY)
+# One rule for all hosts, from the ID alone, so that files of a container have the same owner everywhere. The ranges begin far above those of useradd, which
+# begin at 100000 and depend on the order on each host, and end below 2^32.
+FIRST_UID, LAST_UID, FIRST_RANGE, RANGE = 1000, 60000, 1 << 28, 1 << 16
+SUBORDINATE_FILES = ("subuid", "subgid")
+# crun for keep-groups. catatonit is the init in the containers. uidmap and fuse-overlayfs are only recommended by podman. ssh-keygen makes the keys of a job.
+PACKAGES = ("podman", "crun", "uidmap", "fuse-overlayfs", "catatonit", "openssh-client")
+OLDEST_PODMAN = (3, 4)
+NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "cifs")
+# What is loaded from a file or copied from Docker comes from the operator.
+LOCAL_TRANSPORTS = ("docker-archive", "oci-archive", "docker-daemon", "containers-storage", "dir", "oci", "tarball")
+# Epilog and teardown remove what is in these folders of the storage. Images of people, in another one, outlive teardown.
+OWN_FOLDERS = ("images", "jobs")
+# What podman creates when it runs, so that its package does not remove it. A folder that is not empty is used by others, too.
+OF_PODMAN = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni")
+HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
+
+
+def store_of(storage):
+    """Return the folder of the images that all users of the host have."""
+    return storage.rstrip("/") + "/images"
+
+
+def subordinate_range(uid):
+    """Return the first subordinate ID of a user, or None if the rule has none for this ID."""
+    return FIRST_RANGE + (uid - FIRST_UID) * RANGE if FIRST_UID <= uid <= LAST_UID else None
+
+
+def range_lines(users):
+    """Return the lines of the users for /etc/subuid and /etc/subgid."""
+    return ["%s:%d:%d" % (user["name"], subordinate_range(user["uid"]), RANGE) for user in sorted(users, key=lambda user: user["uid"])
+            if subordinate_range(user["uid"]) is not None]
+
+
+def id_file(text, users, placed=()):
+    """Return the content of /etc/subuid or /etc/subgid with the ranges of the users.
+
+    All other lines stay, also further ranges of the same users, except those of C(placed), which are of former users of the cluster. Podman assigns the first
+    range of a user first, so ours come before the others.
+    """
+    ours = range_lines(users)
+    kept = [line for line in text.splitlines() if line not in ours and line not in placed]
+    return "".join(line + "\n" for line in ours + kept)
+
+
+def overlaps(text, users):
+    """Return the lines of others whose ranges overlap with those of the users."""
+    names = {user["name"] for user in users} | {str(user["uid"]) for user in users}
+    firsts = [subordinate_range(user["uid"]) for user in users if subordinate_range(user["uid"]) is not None]
+    found = []
+    for line in text.splitlines():
+        fields = line.split(":")
+        if len(fields) == 3 and fields[0] not in names and fields[1].isdigit() and fields[2].isdigit():
+            begin, end = int(fields[1]), int(fields[1]) + int(fields[2])
+            found += [line] if any(begin < first + RANGE and first < end for first in firsts) else []
+    return found
+
+
+def job_containers_conf():
+    """Return podman's configuration for containers of jobs. Everything stays in the cgroup of the job, where Slurm limits and ends it."""
+    return HEADING + '[containers]\ncgroupns = "host"\ncgroups = "disabled"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\nruntime = "crun"\n'
+
+
+def containers_conf():
+    """Return podman's configuration for users who call it themselves in a job. There is no systemd of the user that could make a cgroup."""
+    return HEADING + '[containers]\ncgroupns = "host"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+
+
+def storage_conf(storage, former, is_ours):
+    """Return podman's configuration of stores: users have one of their own on the local disk, because podman cannot use one in a home on NFS.
+
+    Of a site that had podman already, only this setting is changed: with mount_program its containers of root would be slower. Not additionalimagestores:
+    podman ignores it here for users, and trainyard-run passes it as an option.
+    """
+    setting = 'rootless_storage_path = "%s/people/$UID"' % storage
+    if is_ours or not former.strip():
+        text = HEADING + '[storage]\ndriver = "overlay"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n%s\n' % setting
+        return text + ('[storage.options.overlay]\nmount_program = "/usr/bin/fuse-overlayfs"\n' if is_ours else "")
+    lines = [line for line in former.splitlines() if not re.match(r"\s*rootless_storage_path\s*=", line)]
+    tables = [number for number, line in enumerate(lines) if re.match(r"\s*\[storage\]\s*(#.*)?$", line)]
+    if not tables:
+        return "\n".join(lines + ["[storage]", setting]) + "\n"
+    return "\n".join(lines[:tables[0] + 1] + [setting] + lines[tables[0] + 1:]) + "\n"
+
+
+def registries_conf():
+    # A name without a registry means an image of the host. Otherwise podman tries several registries, and an unknown owner may have the name in one of them.
+    return HEADING + 'unqualified-search-registries = []\nshort-name-mode = "enforcing"\n'
+
+
+def policy(registries):
+    """Return the content of policy.json: pulls from these registries only. Users can have a policy of their own, so this guards against mistakes."""
+    accept = [{"type": "insecureAcceptAnything"}]
+    return json.dumps({"default": [{"type": "reject"}], "transports": dict(
+        {name: {"": accept} for name in LOCAL_TRANSPORTS}, docker={registry: accept for registry in sorted(registries)})}, indent=2, sort_keys=True) + "\n"
+
+
+def cdi_specification(numbers, control, node="/dev/nvidia%d"):
+    """Return a CDI specification with device nodes only, for hosts without nvidia-ctk. It does not mount the libraries of the driver."""
+    shared = [{"path": path} for path in control]
+    devices = [{"name": str(number), "containerEdits": {"deviceNodes": [{"path": node % number}] + shared}} for number in sorted(numbers)]
+    # Version 0.5.0 is the newest that podman 4.3 reads.
+    return json.dumps({"cdiVersion": "0.5.0", "kind": CDI_KIND, "devices": devices}, indent=2, sort_keys=True) + "\n"
+
+
+def environment_file(environment):
+    return "".join("%s=%s\n" % (name, environment[name]) for name in sorted(environment))
+
+
+def _former_config(found):
+    try:
+        return json.loads(found["texts"].get(FOLDER + "/config.json") or "{}")
+    except ValueError:
+        return {}
+
+
+def configuration(found, wanted):
+    """Return the content of config.json, which tells trainyard-run, prolog, epilog and health what the host can do.
+
+    What a host knew of a member that does not answer now stays, and a share that was mounted before has to be mounted.
+    """
+    former = _former_config(found)
+    hosts = dict(former.get("hosts") or {})
+    hosts = {member["name"]: {"address": member["address"], "interface": member["fabric_interface"]} if member["address"] else hosts.get(member["name"])
+             for member in wanted["members"]}
+    share = wanted["share"] if found["share_is_mount"] or (former.get("health") or {}).get("share") == wanted["share"] else ""
+    return {
+        "podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs", "init": True, "storage": wanted["storage"],
+        "store": store_of(wanted["storage"]), "share": wanted["share"], "environment": FOLDER + "/environment", "launcher": LAUNCHER,
+        "shm_size": wanted["shm_size"], "constrain_devices": wanted["job_cgroups"],
+        # With a cgroup per job Slurm's signals reach the processes in the container by themselves.
+        "forward_signals": not wanted["job_cgroups"],
+        "gpus": {"cdi": CDI_KIND, "nodes": "/dev/nvidia%d", "control": sorted(found["control_nodes"]), "variables": ["CUDA_VISIBLE_DEVICES"]},
+        "network": wanted["network"], "fabric": wanted["fabric"], "hosts": {name: host for name, host in hosts.items() if host},
+        "health": {"gpus": wanted["gpus"] if wanted["gpus"] is not None else len(found["gpu_nodes"]), "share": share,
+                   "free_gib": {wanted["storage"]: wanted["free_gib"]}},
+    }
+
+
+def has_cdi_of_others(found):
+    return any(kind == CDI_KIND for path, kind in found["cdi"].items() if path != CDI_FILE)
+
+
+def needs_cdi_file(found):
+    """Return whether the host has GPUs and nothing that describes them. Two specifications of the same device are both rejected."""
+    return bool(found["gpu_nodes"]) and not found["nvidia_ctk"] and not has_cdi_of_others(found)
+
+
+def _digest(content):
+    return hashlib.sha256(content.encode("utf-8")).hexdigest()
+
+
+def _shared_contents(wanted, record):
+    """Return the content of the files that may be the site's or a package's, by path."""
+    return {STORAGE_CONF: storage_conf(wanted["storage"], record["files"][STORAGE_CONF] or "", not record["podman"]), POLICY: policy(wanted["registries"])}
+
+
+def record_of(found, wanted):
+    """Return the record: what the host had before, and the lines that the role placed."""
+    former = found["record"]
+    record = {"podman": former.get("podman", "podman" in found["packages"]), "cni": former.get("cni", found["cni"]), "images": former.get("images") or {},
+              "storage": sorted(set(former.get("storage") or []) | {wanted["storage"]})}
+    kept = former.get("files") or {}
+    record["files"] = {path: kept[path] if path in kept else found["texts"].get(path) for path in SHARED_FILES}
+    record["written"] = {path: _digest(content) for path, content in _shared_contents(wanted, record).items()}
+    record["lines"] = {}
+    for name in SUBORDINATE_FILES:
+        placed = (former.get("lines") or {}).get(name) or []
+        there = (found["texts"].get("/etc/" + name) or "").splitlines()
+        record["lines"][name] = [line for line in range_lines(wanted["users"]) if line in placed or line not in there]
+    return record
+
+
+def files(found, wanted, record):
+    """Return the files, for managed_files, with their folders before them."""
+    texts, placed = found["texts"], found["record"].get("lines") or {}
+    folders = ["/etc/trainyard", FOLDER, "/etc/containers", "/etc/containers/registries.conf.d", LIBRARY, LIBRARY + "/job", LIBRARY + "/slurm",
+               "/var/lib/trainyard", wanted["storage"]]
+    entries = [(FOLDER + "/config.json", json.dumps(configuration(found, wanted), indent=2, sort_keys=True) + "\n"),
+               (FOLDER + "/environment", environment_file(wanted["environment"])), (FOLDER + "/containers.conf", job_containers_conf()),
+               ("/etc/containers/registries.conf.d/trainyard.conf", registries_conf())]
+    entries += sorted(_shared_contents(wanted, record).items())
+    entries += [("/etc/" + name, id_file(texts.get("/etc/" + name) or "", wanted["users"], placed.get(name) or [])) for name in SUBORDINATE_FILES]
+    if not record["podman"]:
+        # A site's own containers of root, such as those of Quadlet, depend on the default.
+        folders.append("/etc/containers/containers.conf.d")
+        entries.append(("/etc/containers/containers.conf.d/trainyard.conf", containers_conf()))
+    if needs_cdi_file(found):
+        folders.append("/etc/cdi")
+        entries.append((CDI_FILE, cdi_specification(found["gpu_nodes"], found["control_nodes"])))
+    return ([{"path": path, "state": "directory", "mode": "0755"} for path in folders]
+            + [{"path": path, "content": content, "mode": "0644"} for path, content in entries]
+            + [{"path": path, "content": content, "mode": "0644" if path.endswith(".py") else "0755"} for path, content in sorted(wanted["programs"].items())])
+
+
+def without_placed(text, lines):
+    """Return the content of /etc/subuid or /etc/subgid without the lines that the role placed."""
+    return "".join(line + "\n" for line in text.splitlines() if line not in lines)
+
+
+def removal(found):
+    """Return what brings the host back: C(files) to restore or remove, folders of stores, and what podman has created.
+
+    Files that the site has changed meanwhile stay.
+    """
+    record = found["record"]
+    written = record.get("written") or {}
+    restored = [{"path": path, "content": former, "mode": "0644"} if former is not None else {"path": path, "state": "absent"}
+                for path, former in sorted((record.get("files") or {}).items())
+                if path in found["texts"] and _digest(found["texts"][path]) == written.get(path)]
+    for name, lines in sorted((record.get("lines") or {}).items()):
+        text = found["texts"].get("/etc/" + name)
+        if lines and text is not None:
+            restored.append({"path": "/etc/" + name, "content": without_placed(text, lines), "mode": "0644"})
+    # An engine may have created the folders before.
+    absent = [] if record.get("podman") is not False else list(OF_PODMAN[:1] if record.get("cni") else OF_PODMAN)
+    return {"files": restored, "storage": record.get("storage") or [], "absent": absent}
+
+
+def image_name(name):
+    """Return the full name that docker save and podman load give to an image."""
+    return name if "@" in name or ":" in name.rpartition("/")[2] else name + ":latest"
+
+
+def image_fill(found, wanted):
+    """Return the images that the image store of the host lacks, C(name), C(id) and C(command) of each.
+
+    Docker and podman give an image the same ID, the checksum of its configuration. Docker with the images of containerd has another one, so that the ID from
+    which an image was loaded is in the record.
+    """
+    held = {name: entry["id"] for entry in found["images"] for name in entry["names"]}
+    loaded, store = found["record"].get("images") or {}, store_of(wanted["storage"])
+    podman = ["podman", "--root=" + store, "--runroot=/run/trainyard/images", "--storage-driver=overlay"]
+    lacking = []
+    for name in wanted["images"]:
+        there = found["docker_images"].get(name, "")
+        known = image_name(name)
+        present = held.get("localhost/" + known) or held.get(known) or held.get("docker.io/" + known) or held.get("docker.io/library/" + known)
+        if not there or present and (present == re.sub("^sha256:", "", there) or loaded.get(name) == there):
+            continue
+        # Users read the store, so files in it that only root can read are of no use. On the host a set-user-ID program of an image would run as root, and a
+        # folder that all can write to would be in the containers of all. In containers everything belongs to the user. A layer of a running job must stay.
+        save, load, readable, prune = (" ".join(shlex.quote(word) for word in words) for words in (
+            ["docker", "save", name], podman + ["load", "--quiet"], ["chmod", "-R", "a+rX,go-w,ug-s", store], podman + ["image", "prune", "--force"]))
+        lacking.append({"name": name, "id": there, "command": "set -o pipefail; umask 022; mkdir -p /run/trainyard && %s | %s && { [ -n \"$(ls -A "
+                                                              "/run/trainyard/jobs 2> /dev/null)\" ] || %s; } && %s" % (save, load, prune, readable)})
+    return lacking
+
+
+def version_of(text):
+    match = re.match(r"(?:\d+:)?(\d+)\.(\d+)", text or "")
+    return (int(match.group(1)), int(match.group(2))) if match else None
+
+
+def problems(found, wanted):
+    """Return what keeps jobs in containers from working on the host, one sentence each."""
+    texts = []
+    podman = found["packages"].get("podman", "")
+    version = version_of(podman)
+    if version and version < OLDEST_PODMAN:
+        texts.append("podman %s is too old; install %d.%d or newer" % ((podman,) + OLDEST_PODMAN))
+    if not found["fuse"]:
+        texts.append("/dev/fuse is missing, which fuse-overlayfs needs; %s" % (
+            "start the container of this host with --device /dev/fuse" if found["is_container"] else "load the kernel module fuse"))
+    if found["is_container"] and found["masked"]:
+        texts.append("parts of /proc are masked (%s); start the container of this host with --security-opt systempaths=unconfined" % found["masked"][0])
+    if found["storage_type"] in NETWORK_FILE_SYSTEMS:
+        texts.append("job_container_storage: '%s' is on %s; use a folder on a local disk" % (wanted["storage"], found["storage_type"]))
+    if found["storage_type"] == "overlay":
+        texts.append("job_container_storage: '%s' is on overlay, on which containers cannot be stored; mount a disk or a volume there" % wanted["storage"])
+    strange = [name for name in OWN_FOLDERS if name in found["storage_entries"]]
+    if strange and wanted["storage"] not in (found["record"].get("storage") or []):
+        texts.append("job_container_storage: '%s' has a folder '%s' that this role did not create; use an empty folder" % (wanted["storage"], strange[0]))
+    if found["gpu_nodes"] and found["nvidia_ctk"] and not has_cdi_of_others(found):
+        texts.append("no CDI specification describes the GPUs; set container_toolkit_cdi to true and run playbook gpu_stack")
+    texts += ["user %s has ID %d, and subordinate IDs exist for %d to %d; change the ID" % (user["name"], user["uid"], FIRST_UID, LAST_UID)
+              for user in wanted["users"] if subordinate_range(user["uid"]) is None]
+    for name in SUBORDINATE_FILES:
+        texts += ["/etc/%s: '%s' overlaps with the range of a user of this cluster; remove the line or change its range" % (name, line)
+                  for line in overlaps(found["texts"].get("/etc/" + name) or "", wanted["users"])]
+    texts += ["job_container_images: the Docker engine of the host has no image '%s'; pull it or correct the name" % name
+              for name in wanted["images"] if name not in found["docker_images"] and name != wanted["training_image"]]
+    if wanted["training_image"] in wanted["images"] and wanted["training_image"] not in found["docker_images"]:
+        texts.append("the training image '%s' is not on the host; run playbook training_environment" % wanted["training_image"])
+    return texts
+
+
+def differs(entry, found):
+    return "content" in entry and found["files"].get(entry["path"]) != _digest(entry["content"])
+
+
+def job_container_plan(found, wanted):
+    """Return the plan; see the filter."""
+    record = record_of(found, wanted)
+    entries = files(found, wanted, record)
+    absent = [CDI_FILE] if CDI_FILE in found["cdi"] and not needs_cdi_file(found) else []
+    return {
+        "packages": list(PACKAGES), "lacks_packages": [name for name in PACKAGES if name not in found["packages"]],
+        "files": entries, "absent": absent, "files_differ": bool(absent) or any(differs(entry, found) for entry in entries),
+        "record": record, "record_differs": record != found["record"],
+        "problems": problems(found, wanted), "images": image_fill(found, wanted),
+    }

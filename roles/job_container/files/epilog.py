@@ -1,0 +1,293 @@
+#!/usr/bin/python3
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Epilog of slurmd, as root: ends what is left of a job on this host, and removes its files. It calls no commands of Slurm. A failure drains the node.
+
+The container monitor of podman (conmon) leaves the process tree of the job, so the kill of Slurm does not reach it without cgroups. Only processes of the
+job's user are touched. Those of the same user's other jobs and logins are left alone.
+"""
+
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+CONFIG = "/etc/trainyard/job/config.json"
+RUNTIME = "/run/trainyard"
+LOGIN = "/run/user"
+#: What users leave behind in these folders is removed with their last job.
+SHARED_FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")
+#: Seconds for processes to end after SIGKILL. One that waits for a device or for a dead file server cannot be ended.
+SECONDS = 20
+QUIET_LOOKS, PAUSE = 2, 0.1
+
+
+class Failed(Exception):
+    """Something of the job is left. The message is for the operator."""
+
+
+# --- pure functions: processes as data ---
+
+def subordinate(name, uid, text):
+    """Return the ranges (first, end) of a user's subordinate IDs, from the text of /etc/subuid."""
+    found = []
+    for line in text.splitlines():
+        fields = line.split(":")
+        if len(fields) == 3 and fields[0] in (name, str(uid)) and fields[1].isdigit() and fields[2].isdigit():
+            found.append((int(fields[1]), int(fields[1]) + int(fields[2])))
+    return found
+
+
+def belongs(uid, owner, ranges):
+    """Return whether a process or file is the user's: by the own ID, or by one that only the user's containers have."""
+    return uid == owner or any(first <= uid < end for first, end in ranges)
+
+
+def has_job(environ, job):
+    marks = ("SLURM_JOB_ID=%s" % job, "TRAINYARD_JOB_ID=%s" % job, "SLURM_JOBID=%s" % job)
+    return any(mark.encode() in environ.split(b"\0") for mark in marks)
+
+
+def other_job(environ, job):
+    """Return whether a process carries the ID of another job."""
+    found = re.search(rb"(?:^|\0)(?:SLURM_JOB_ID|TRAINYARD_JOB_ID)=(\d+)", environ)
+    return bool(found) and found.group(1).decode() != job
+
+
+def in_job_cgroup(cgroup, job):
+    return bool(re.search(r"/job_%s(/|$)" % job, cgroup, re.MULTILINE))
+
+
+def in_slurmd(cgroup, own):
+    """Return whether a process runs below slurmd, and so in a job. Logins run in a slice of their own."""
+    def units(text):
+        # Only the hierarchy of systemd: with cgroup v1 the others are shared by all processes.
+        return {line.split(":", 2)[2] for line in text.splitlines() if line.count(":") >= 2 and line.split(":", 2)[1] in ("", "name=systemd")}
+    return any(mine != "/" and (path == mine or path.startswith(mine.rstrip("/") + "/")) for mine in units(own) for path in units(cgroup)) \
+        or any(re.search(r"slurmstepd\.scope|/slurm(/|$)|/slurmd\.service", path) for path in units(cgroup))
+
+
+def of_job(processes, job, own_cgroup, last):
+    """Return the processes of a job: those that carry its ID, are in its cgroup or pid namespace, or descend from one of these.
+
+    C(processes) are the user's, by process ID. With the C(last) job of the user on this host, all others that slurmd has started are left over, too.
+    """
+    found = {pid for pid, process in processes.items() if has_job(process["environ"], job) or in_job_cgroup(process["cgroup"], job)
+             or last and in_slurmd(process["cgroup"], own_cgroup)}
+    spaces = {processes[pid]["space"] for pid in found} - {""}
+    found |= {pid for pid, process in processes.items() if process["space"] in spaces}
+    while True:
+        more = {pid for pid, process in processes.items() if pid not in found and process["parent"] in found and not other_job(process["environ"], job)}
+        if not more:
+            return found
+        found |= more
+
+
+# --- the host ---
+
+def read(path):
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError:
+        # A process that has ended.
+        return b""
+
+
+def look(pid, host_space, proc="/proc"):
+    """Return what is known of a process: owner, parent, environment, cgroup, pid namespace (empty for the host's), and its start, which no other has."""
+    folder = "%s/%s" % (proc, pid)
+    text = read(folder + "/stat").decode(errors="replace")
+    fields = text.rpartition(")")[2].split()
+    status = re.search(r"^Uid:\s+(\d+)\s+(\d+)", read(folder + "/status").decode(errors="replace"), re.MULTILINE)
+    if len(fields) < 20 or not status or fields[0] in ("Z", "X"):
+        return None
+    try:
+        space = os.readlink(folder + "/ns/pid")
+    except OSError:
+        space = host_space
+    return {"uid": int(status.group(1)), "parent": int(fields[1]), "start": fields[19], "name": text.partition("(")[2].rpartition(")")[0],
+            "environ": read(folder + "/environ"), "cgroup": read(folder + "/cgroup").decode(errors="replace"), "space": "" if space == host_space else space}
+
+
+def owned(uid, ranges, proc="/proc"):
+    """Return the processes of a user, by ID."""
+    host_space = os.readlink(proc + "/self/ns/pid")
+    found = {}
+    for name in os.listdir(proc):
+        if name.isdigit() and int(name) != os.getpid():
+            process = look(name, host_space, proc)
+            if process and belongs(process["uid"], uid, ranges):
+                found[int(name)] = process
+    return found
+
+
+def end(pid, start):
+    """Kill a process, unless its ID now belongs to another one."""
+    try:
+        handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        try:
+            fields = read("/proc/%d/stat" % pid).decode(errors="replace").rpartition(")")[2].split()
+            if len(fields) < 20 or fields[19] != start:
+                return
+            if handle is None:
+                os.kill(pid, signal.SIGKILL)
+            else:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            if handle is not None:
+                os.close(handle)
+    except ProcessLookupError:
+        pass
+
+
+def sweep(job, uid, ranges, last, seconds=SECONDS, find=owned, kill=end):
+    """End the processes of a job. Return those that do not end, as {pid: name}."""
+    own_cgroup = read("/proc/self/cgroup").decode(errors="replace")
+    begin, quiet = time.monotonic(), 0
+    while True:
+        processes = find(uid, ranges)
+        found = of_job(processes, job, own_cgroup, last)
+        # One look is not sufficient: the list lacks processes forked meanwhile, and a process has no environment during exec.
+        quiet = 0 if found else quiet + 1
+        if quiet == QUIET_LOOKS or found and time.monotonic() - begin > seconds:
+            return {pid: processes[pid]["name"] for pid in found}
+        for pid in found:
+            kill(pid, processes[pid]["start"])
+        time.sleep(PAUSE)
+
+
+def mounts_below(path, text):
+    """Return the mount points in a folder, from the text of /proc/self/mountinfo."""
+    points = [line.split()[4].replace("\\040", " ") for line in text.splitlines() if len(line.split()) > 4]
+    return [point for point in points if point.startswith(path.rstrip("/") + "/")]
+
+
+def remove(path, owner, ranges):
+    """Remove a file or folder of the user, and nothing that is mounted in it. Links are removed, not followed: rmtree opens each folder by its parent."""
+    found = os.lstat(path)
+    if not belongs(found.st_uid, owner, ranges):
+        return
+    if mounts_below(path, read("/proc/self/mountinfo").decode(errors="replace")):
+        raise Failed("%s has a mount in it; unmount it" % path)
+    if stat.S_ISDIR(found.st_mode):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def clean(paths, owner, ranges):
+    """Remove files and folders of the user. Return the errors."""
+    errors = []
+    for path in paths:
+        try:
+            remove(path, owner, ranges)
+        except FileNotFoundError:
+            pass
+        except (OSError, Failed) as error:
+            errors.append(str(error))
+    return errors
+
+
+def leftovers(folders):
+    return [os.path.join(folder, name) for folder in folders if os.path.isdir(folder) for name in os.listdir(folder)]
+
+
+def shared_memory_ids(text, owner, ranges):
+    """Return the IDs of the user's segments, from the text of /proc/sysvipc/shm."""
+    rows = [line.split() for line in text.splitlines()[1:]]
+    return [row[1] for row in rows if len(row) > 7 and row[7].isdigit() and belongs(int(row[7]), owner, ranges)]
+
+
+def other_jobs(job, uid, folder):
+    """Return the user's other jobs on this host: each has a folder that the prolog made."""
+    if not os.path.isdir(folder):
+        return []
+    return [name for name in os.listdir(folder) if name != job and name.isdigit() and os.lstat(os.path.join(folder, name)).st_uid == uid]
+
+
+def own_containers(storage, uid):
+    """Return whether the user's own store has containers. trainyard-run has a store per job, so these were made with plain podman."""
+    try:
+        return json.loads(read("%s/people/%d/overlay-containers/containers.json" % (storage, uid)) or b"[]") != []
+    except ValueError:
+        return True
+
+
+def forget_containers(uid, name, gid, home):
+    """Remove the containers in the user's own store with podman, as the user. Images stay."""
+    def become():
+        os.setsid()
+        os.initgroups(name, gid)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    environment = {"HOME": home, "USER": name, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "XDG_RUNTIME_DIR": "%s/%d" % (LOGIN, uid),
+                   "PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+    try:
+        subprocess.run(["podman", "rm", "--all", "--force", "--time=0"], preexec_fn=become, env=environment, cwd="/", stdin=subprocess.DEVNULL,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failed("containers of user %d: %s" % (uid, error)) from error
+
+
+def finish(job, uid, storage, runtime=RUNTIME):
+    """End the job, and remove what it left. Raises Failed if something survives."""
+    try:
+        entry = pwd.getpwuid(uid)
+        name, gid, home = entry.pw_name, entry.pw_gid, entry.pw_dir
+    except KeyError:
+        name, gid, home = str(uid), uid, "/"
+    ranges = subordinate(name, uid, read("/etc/subuid").decode(errors="replace"))
+    last = not other_jobs(job, uid, runtime + "/jobs")
+    alive = sweep(job, uid, ranges, last)
+    if alive:
+        raise Failed("job %s: these processes do not end: %s; reboot the host" % (job, ", ".join("%d (%s)" % pair for pair in sorted(alive.items()))))
+    errors = clean(["%s/jobs/%s" % (storage, job), "%s/jobs/%s" % (runtime, job)], uid, ranges)
+    if last:
+        if own_containers(storage, uid):
+            forget_containers(uid, name, gid, home)
+            sweep(job, uid, ranges, last)
+        # With a login on this host, the files may be in use.
+        if not owned(uid, ranges):
+            errors += clean(leftovers(SHARED_FOLDERS), uid, ranges)
+            for number in shared_memory_ids(read("/proc/sysvipc/shm").decode(), uid, ranges):
+                subprocess.run(["ipcrm", "-m", number], check=False)
+        mark = "%s/made/%d" % (runtime, uid)
+        if os.path.exists(mark) and not os.path.exists("/run/systemd/users/%d" % uid) and not other_jobs(job, uid, runtime + "/jobs"):
+            errors += clean(["%s/%d" % (LOGIN, uid)], uid, ranges)
+            os.unlink(mark)
+    if errors:
+        raise Failed("job %s: %s" % (job, "; ".join(errors)))
+
+
+def note(text, runtime=RUNTIME):
+    """Keep the reason for the health program: Slurm itself only reports an epilog error."""
+    print("trainyard: epilog: %s" % text, file=sys.stderr)
+    with open(runtime + "/epilog.failed", "a", encoding="utf-8") as stream:
+        stream.write(text + "\n")
+
+
+def main():
+    job, uid = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_JOB_UID", "")
+    if not job.isdigit() or not uid.isdigit():
+        print("trainyard: epilog: SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; slurmd has to start this program" % (job, uid), file=sys.stderr)
+        return 1
+    if uid == "0":
+        return 0
+    try:
+        finish(job, int(uid), json.loads(read(CONFIG) or b"{}").get("storage", "/var/lib/containers/trainyard"))
+    except Failed as problem:
+        note(str(problem))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+#!/usr/bin/python3
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""HealthCheckProgram of slurmd, as root: prints one line that begins with "trainyard:" if this host must not get jobs, and drains its node with it.
+
+The exit code is 1 then. Without SLURMD_NODENAME, which slurmd sets, it only prints. A node that it has drained is resumed when the cause is gone.
+"""
+
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+
+# Teardown would find the folder of the compiled module.
+sys.dont_write_bytecode = True
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils import _host_health
+except ImportError:
+    # On hosts it is in the same folder.
+    import _host_health
+
+CONFIG = "/etc/trainyard/job/config.json"
+REASON = "/run/trainyard/health.reason"
+FAILED = "/run/trainyard/epilog.failed"
+#: Errors after which a GPU needs a reset or a repair. Others, such as 13, 31 and 43, are faults of programs.
+XIDS = {48: "uncorrectable memory error", 62: "halted", 63: "row remapping", 64: "row remapping failed", 74: "NVLink error", 79: "fallen off the bus",
+        92: "too many memory errors", 94: "contained memory error", 95: "uncontained memory error", 119: "GSP timeout", 120: "GSP error", 140: "memory error"}
+SHARE_SECONDS, TOOL_SECONDS = 5, 15
+GIB = 1 << 30
+
+
+def judge_gpus(expected, found):
+    return "" if found is None or found >= expected else "%d of %d GPUs are present" % (found, expected)
+
+
+def judge_kernel_log(text):
+    bad = ["Xid %d (%s) of %s" % (entry["code"], XIDS[entry["code"]], entry["device"]) for entry in _host_health.parse_gpu_errors(text)
+           if entry["kind"] == "Xid" and entry["code"] in XIDS]
+    return ", ".join(bad[:2])
+
+
+def judge_driver(loaded, library):
+    """Compare the loaded driver with the installed library: they differ after an upgrade without a reboot, and no program sees a GPU then."""
+    return "driver %s is loaded, and library %s is installed; reboot the host" % (loaded, library) if loaded and library and loaded != library else ""
+
+
+def judge_space(free, limits):
+    """Return what is wrong with the free bytes of folders, of which each has a limit in GiB."""
+    short = ["%s has %.1f GiB free, less than %g" % (path, free[path] / float(GIB), limit) for path, limit in sorted(limits.items())
+             if path in free and free[path] < limit * GIB]
+    return ", ".join(short)
+
+
+def line(problems):
+    """Return the reason: one line, as Slurm's tables have no room for more."""
+    text = "; ".join(problem for problem in problems if problem)
+    return re.sub(r"\s+", " ", "trainyard: " + text)[:200] if text else ""
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def output(command, seconds):
+    """Return the output of a command, or None if it failed or did not end. It is not waited for: a process that asks a dead file server cannot be killed."""
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+    except OSError:
+        return None
+    try:
+        text = child.communicate(timeout=seconds)[0].decode(errors="replace")
+        return text if child.returncode == 0 else None
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return None
+
+
+def count_gpus(config):
+    """Return the number of GPUs: of the driver if it is loaded, else of the device nodes."""
+    loaded = glob.glob("/proc/driver/nvidia/gpus/*")
+    return len(loaded) if loaded else len(glob.glob((config.get("nodes") or "/dev/nvidia%d").replace("%d", "[0-9]*")))
+
+
+def library_version():
+    names = [os.path.basename(path) for path in glob.glob("/usr/lib/*/libnvidia-ml.so.*.*") + glob.glob("/usr/lib64/libnvidia-ml.so.*.*")]
+    return names[0].partition(".so.")[2] if names else ""
+
+
+def judge_share(path, seconds=SHARE_SECONDS):
+    """Check a mounted share in a process of its own, which may hang."""
+    if not path:
+        return ""
+    if output(["stat", "--file-system", "--format=%T", path], seconds) is None:
+        return "%s does not answer within %d seconds" % (path, seconds)
+    return ""
+
+
+def unmounted(path, text):
+    """Return a problem if a share is not a mount, from the text of /proc/self/mountinfo."""
+    points = [row.split()[4] for row in text.splitlines() if len(row.split()) > 4]
+    return "" if not path or path in points else "%s is not mounted" % path
+
+
+def free_space(paths):
+    found = {}
+    for path in paths:
+        try:
+            status = os.statvfs(path)
+            found[path] = status.f_bavail * status.f_frsize
+        except OSError:
+            found[path] = 0
+    return found
+
+
+def problems(config):
+    health = config.get("health") or {}
+    share = health.get("share") or ""
+    missing = unmounted(share, read("/proc/self/mountinfo"))
+    loaded = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read("/proc/driver/nvidia/version"))
+    kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""
+    left = read(FAILED).strip().splitlines()
+    return [judge_gpus(health.get("gpus", 0), count_gpus(config.get("gpus") or {})), judge_kernel_log(kernel or ""),
+            judge_driver(loaded.group(1) if loaded else "", library_version()), missing or judge_share(share),
+            judge_space(free_space(health.get("free_gib") or {}), health.get("free_gib") or {}), left[-1] if left else ""]
+
+
+def drain(node, reason):
+    """Drain or resume the node, only when the reason has changed, so that a good check asks nothing of the controller."""
+    former = read(REASON).strip()
+    if reason == former:
+        return
+    if reason:
+        change = ["state=drain", "reason=%s" % reason]
+    else:
+        # Someone else may have drained the node since.
+        shown = output(["sinfo", "--noheader", "--nodes=%s" % node, "--format=%E"], TOOL_SECONDS)
+        change = ["state=resume"] if (shown or "").strip() == former else []
+    if change and output(["scontrol", "update", "nodename=%s" % node] + change, TOOL_SECONDS) is None:
+        return
+    with open(REASON, "w", encoding="utf-8") as stream:
+        stream.write(reason)
+
+
+def main():
+    try:
+        config = json.loads(read(CONFIG) or "{}")
+    except ValueError as error:
+        config = {}
+        print("trainyard: %s: %s" % (CONFIG, error), file=sys.stderr)
+    reason = line(problems(config))
+    if reason:
+        print(reason)
+    node = os.environ.get("SLURMD_NODENAME")
+    if node:
+        os.makedirs(os.path.dirname(REASON), exist_ok=True)
+        drain(node, reason)
+    return 1 if reason else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

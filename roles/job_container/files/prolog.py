@@ -1,0 +1,91 @@
+#!/usr/bin/python3
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Prolog of slurmd, as root: makes the folders of a job on this host. It calls no commands of Slurm. A failure drains the node and requeues the job."""
+
+import json
+import os
+import pwd
+import stat
+import sys
+
+CONFIG = "/etc/trainyard/job/config.json"
+RUNTIME = "/run/trainyard"
+LOGIN = "/run/user"
+
+
+class Failed(Exception):
+    """The job must not start on this host. The message is for the operator."""
+
+
+def job_of(environment):
+    """Return the number of the job and the ID of its user."""
+    job, uid = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_UID", "")
+    if not job.isdigit() or not uid.isdigit():
+        raise Failed("SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; slurmd has to start this program" % (job, uid))
+    return job, int(uid)
+
+
+def shared_folder(path, mode):
+    """Make a folder of root. All parts of the path belong to root, so nobody else can put a link there."""
+    os.makedirs(path, mode=0o755, exist_ok=True)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise Failed("%s is not a folder of root; remove it" % path)
+    os.chmod(path, mode)
+
+
+def own_folder(path, uid, gid):
+    """Make a folder of the user, in a folder of root. Return whether it is new. A folder of another user is an error."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
+            raise Failed("%s exists and does not belong to user %d; remove it" % (path, uid)) from None
+        return False
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchown(folder, uid, gid)
+        os.fchmod(folder, 0o700)
+    finally:
+        os.close(folder)
+    return True
+
+
+def begin(job, uid, gid, storage, runtime=RUNTIME, login=LOGIN):
+    """Make the folders of a job."""
+    for path in (runtime, runtime + "/jobs", runtime + "/made"):
+        shared_folder(path, 0o711 if path.endswith("jobs") else 0o755)
+    for path in (storage, storage + "/jobs", storage + "/people"):
+        shared_folder(path, 0o711 if path != storage else 0o755)
+    own_folder("%s/jobs/%s" % (runtime, job), uid, gid)
+    own_folder("%s/jobs/%s" % (storage, job), uid, gid)
+    own_folder("%s/people/%d" % (storage, uid), uid, gid)
+    # systemd makes it for users who log in. The mark lets the epilog remove only what this program made.
+    shared_folder(login, 0o755)
+    if own_folder("%s/%d" % (login, uid), uid, gid):
+        with open("%s/made/%d" % (runtime, uid), "w", encoding="ascii"):
+            pass
+
+
+def main():
+    try:
+        job, uid = job_of(os.environ)
+        with open(CONFIG, encoding="utf-8") as stream:
+            storage = json.load(stream)["storage"]
+        if uid:
+            begin(job, uid, pwd.getpwuid(uid).pw_gid, storage)
+    except KeyError as error:
+        raise Failed("user %s is unknown on this host; run playbook people" % error) from error
+    except (OSError, ValueError) as error:
+        raise Failed(str(error)) from error
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as problem:
+        print("trainyard: prolog: %s" % problem, file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,714 @@
+#!/usr/bin/python3
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs one task of a Slurm job in a rootless podman container, as the user who submitted the job.
+
+    srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- COMMAND...
+
+It has no privilege. The container sees the GPUs of the task only, the shared folder, the home of the user, and a /tmp of the job. The exit code is the one of
+the command. 125 means that the container was not started, and 124 that a worker on another host did not start.
+"""
+
+import argparse
+import contextlib
+import glob
+import json
+import os
+import pwd
+import re
+import resource
+import select
+import shlex
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+CONFIG = "/etc/trainyard/job/config.json"
+#: Made by the prolog, one folder per job. The epilog removes it.
+RUNTIME = "/run/trainyard/jobs"
+#: Folder of the task in the container. trainyard-launch has the same path.
+INSIDE = "/run/trainyard"
+NOT_STARTED, NO_PEER = 125, 124
+#: Slurm sends TERM at the end and what scancel or --signal names. The container is never stopped, so CONT is not among them.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+#: Seconds in which all workers of a step have to start. Slurm starts them together, so this is for a busy host.
+PEER_SECONDS = 60
+#: Not the ephemeral ports of the kernel, and below those that sites use for services. Each step tries several of them.
+PORTS, FIRST_PORT, TRIES = 20000, 10000, 32
+#: The values of the image are correct in it, and those of the host are not.
+OF_IMAGE = {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "SHELL", "SHLVL", "PWD", "OLDPWD", "_", "HOSTNAME", "TMPDIR", "MAIL", "LS_COLORS",
+            "XDG_RUNTIME_DIR", "XDG_SESSION_ID", "XDG_DATA_DIRS", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "SLURM_CONF", "SLURM_JWT",
+            "INVOCATION_ID", "JOURNAL_STREAM", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "BASH_ENV", "ENV"}
+OF_PODMAN = ("CONTAINERS_", "PODMAN_", "_CONTAINERS_", "BUILDAH_")
+#: A file, not options: podman writes options into the configuration of the container, and `podman commit` writes that into images.
+START = ". %s/environment; exec \"$@\"" % INSIDE
+
+
+class Refused(Exception):
+    """The container cannot be started. The message is for the user."""
+
+
+# --- pure functions: what Slurm says, in data ---
+
+def expand_nodes(text):
+    """Return the host names of a node list such as a[01-03,7],b. `scontrol show hostnames` does the same, but asks the configuration first."""
+    names, depth, entry = [], 0, ""
+    for character in text + ",":
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            names += _expanded(entry)
+            entry = ""
+        else:
+            entry += character
+    if depth:
+        raise Refused("SLURM_STEP_NODELIST: '%s' has a bracket without its partner" % text)
+    return [name for name in names if name]
+
+
+def _expanded(entry):
+    found = re.match(r"([^\[]*)\[([^\]]*)\](.*)$", entry)
+    if not found:
+        return [entry]
+    head, ranges, tail = found.groups()
+    numbers = []
+    for part in ranges.split(","):
+        first, _dash, last = part.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise Refused("node list: '%s' is neither a number nor a range" % part)
+        numbers += ["%0*d" % (len(first), number) for number in range(int(first), int(last or first) + 1)]
+    return [head + number + rest for number in numbers for rest in _expanded(tail)]
+
+
+def expand_counts(text):
+    """Return the numbers of SLURM_STEP_TASKS_PER_NODE: 2(x3),1 is 2, 2, 2, 1."""
+    numbers = []
+    for part in text.split(","):
+        found = re.match(r"(\d+)(?:\(x(\d+)\))?$", part.strip())
+        if not found:
+            raise Refused("tasks per node: '%s' is not a number" % part)
+        numbers += [int(found.group(1))] * int(found.group(2) or 1)
+    return numbers
+
+
+def numbers_of(text):
+    """Return the numbers of 0,2-3. Names (UUIDs) are left out."""
+    found = []
+    for part in text.split(","):
+        match = re.match(r"(\d+)(?:-(\d+))?$", part.strip())
+        if match:
+            found += range(int(match.group(1)), int(match.group(2) or match.group(1)) + 1)
+    return found
+
+
+def chosen_gpus(environment, constrained):
+    """Return the numbers of the task's GPUs on this host.
+
+    SLURM_STEP_GPUS has the GPUs of the step. CUDA_VISIBLE_DEVICES has fewer if the task is bound to some of them. If Slurm constrains devices,
+    it counts from 0.
+    """
+    step = numbers_of(environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or "")
+    visible = numbers_of(environment.get("CUDA_VISIBLE_DEVICES") or "")
+    if not step or not visible or len(visible) >= len(step):
+        return step
+    return [step[number] for number in visible if number < len(step)] if constrained else [number for number in visible if number in step]
+
+
+def workers(environment):
+    """Return index, count, and the host of each worker. A worker is a task of the step. Outside of srun there is one."""
+    nodes = expand_nodes(environment.get("SLURM_STEP_NODELIST") or "")
+    own = environment.get("SLURMD_NODENAME") or socket.gethostname()
+    if not nodes:
+        return {"index": 0, "count": 1, "nodes": [own], "local": 0}
+    tasks = expand_counts(environment.get("SLURM_STEP_TASKS_PER_NODE") or "1(x%d)" % len(nodes))
+    return {"index": int(environment.get("SLURM_PROCID") or 0), "count": sum(tasks), "nodes": nodes, "local": int(environment.get("SLURM_LOCALID") or 0)}
+
+
+def step_name(environment):
+    return environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID") or "batch"
+
+
+def candidate_ports(job, step):
+    """Return the ports of a step, in the order in which they are tried. All its hosts compute the same ones."""
+    first = int(job) * 131 + sum(ord(character) for character in step) * 17
+    return [FIRST_PORT + (first + number * 37) % PORTS for number in range(TRIES)]
+
+
+def image_names(image):
+    """Return the full names that a short one can mean, in the order in which podman looks for them."""
+    tagged = image if "@" in image or ":" in image.rpartition("/")[2] else image + ":latest"
+    return [tagged, "localhost/" + tagged, "docker.io/" + tagged, "docker.io/library/" + tagged]
+
+
+def find_image(image, stores):
+    """Return the ID of an image. C(stores) are the contents of images.json, in the order in which they are searched."""
+    digest = image.partition("@")[2]
+    for images in stores:
+        for name in image_names(image):
+            for entry in images:
+                if name in (entry.get("names") or []):
+                    return entry["id"]
+        for entry in images:
+            if re.match(r"[0-9a-f]{12,64}$", image) and entry["id"].startswith(image) or image == "sha256:" + entry["id"]:
+                return entry["id"]
+            bases = {name.rpartition(":")[0] for name in entry.get("names") or []} | {name.partition("@")[0] for name in entry.get("names") or []}
+            if digest and entry.get("digest") == digest and bases & {name.partition("@")[0] for name in image_names(image)}:
+                return entry["id"]
+    known = sorted({name for images in stores for entry in images for name in entry.get("names") or []})
+    raise Refused("image '%s' is not on this host; images here: %s. Use one of them, or pull yours with: podman pull %s" %
+                  (image, ", ".join(known) or "none", image))
+
+
+def shell_value(text):
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def environment_text(values):
+    """Return a file for `.` of sh. Names that sh does not accept, such as the functions of bash, are left out."""
+    return "".join("export %s=%s\n" % (name, shell_value(value)) for name, value in sorted(values.items())
+                   if re.match(r"[A-Za-z_][A-Za-z0-9_]*$", name) and "\0" not in value)
+
+
+def parse_settings(text):
+    """Return the variables of /etc/trainyard/job/environment: NAME=VALUE lines."""
+    values = {}
+    for line in text.splitlines():
+        name, equal, value = line.partition("=")
+        if equal and not line.startswith("#"):
+            values[name.strip()] = value.strip().strip('"')
+    return values
+
+
+def task_environment(environment, settings, own):
+    """Return the variables in the container: the settings of the host, over them those of the job, over them those of this program."""
+    kept = {name: value for name, value in environment.items() if name not in OF_IMAGE and not name.startswith(OF_PODMAN)}
+    return dict(settings, **dict(kept, **own))
+
+
+def shared_memory(asked, environment, default):
+    """Return the size of /dev/shm. Its content is charged to the memory of the job, so half of that is the limit unless another size is requested."""
+    size = asked or environment.get("TRAINYARD_SHM_SIZE") or ""
+    if size and not re.match(r"[1-9]\d*[bkmgBKMG]?$", size):
+        raise Refused("shared memory: '%s' is not a size; use a number with m or g, such as 8g" % size)
+    memory = environment.get("SLURM_MEM_PER_NODE") or ""
+    return size or ("%dm" % max(64, int(memory) // 2) if memory.isdigit() and int(memory) else default)
+
+
+def host_file(entries):
+    """Return the lines of the host file, one per address, in the order of the workers."""
+    slots = {}
+    for entry in entries:
+        slots[entry["address"]] = slots.get(entry["address"], 0) + entry["slots"]
+    return "".join("%s slots=%d\n" % pair for pair in slots.items())
+
+
+def mount_option(text):
+    """Return the option of podman for SOURCE[:TARGET[:ro]]."""
+    source, _colon, rest = text.partition(":")
+    target, _colon, mode = rest.partition(":")
+    target = target or source
+    if not source.startswith("/") or not target.startswith("/") or mode not in ("", "ro", "rw") or re.search(r'[,"\n]', text):
+        raise Refused("mount: '%s' is not SOURCE[:TARGET[:ro]] with absolute paths" % text)
+    return bind(source, target, mode == "ro")
+
+
+def bind(source, target, read_only=False):
+    if re.search(r'[,"\n]', source + target):
+        raise Refused("'%s' cannot be mounted: it has a comma, a quote or a line break" % source)
+    return "--mount=type=bind,source=%s,target=%s%s" % (source, target, ",readonly" if read_only else "")
+
+
+def device_options(gpus, config, exists=os.path.exists):
+    """Return podman's options for the GPUs of the task."""
+    kinds = config["gpus"]
+    if kinds.get("cdi"):
+        return ["--device=%s=%d" % (kinds["cdi"], number) for number in gpus]
+    paths = [kinds["nodes"] % number for number in gpus] + [path for path in kinds.get("control") or [] if gpus and exists(path)]
+    missing = [path for path in paths[:len(gpus)] if not exists(path)]
+    if missing:
+        raise Refused("Slurm has given the job %s, which this host does not have; tell the operator that gres.conf differs from the host" % ", ".join(missing))
+    return ["--device=%s" % path for path in paths]
+
+
+def podman_command(plan, config):
+    """Return the whole command of podman. Nothing in it is secret: people can read the arguments of a process."""
+    command = [config["podman"], "--root=" + plan["store"], "--runroot=" + plan["runtime"] + "/run", "--tmpdir=" + plan["runtime"] + "/tmp",
+               "--storage-driver=overlay"]
+    # fuse-overlayfs shows the image as the user's. Without it podman copies the image for the mapping of keep-id, which fails at files that only root can read.
+    command += ["--storage-opt=overlay.mount_program=" + config["mount_program"], "--storage-opt=overlay.mountopt=squash_to_root"]
+    command += ["--storage-opt=additionalimagestore=" + store for store in plan["stores"]]
+    command += ["run", "--pull=never", "--name=" + plan["name"], "--label=trainyard.job=" + plan["job"], "--network=host", "--no-hosts",
+                "--userns=keep-id", "--user=%d:%d" % (plan["uid"], plan["gid"]), "--group-add=keep-groups", "--shm-size=" + plan["shm"],
+                "--ulimit=memlock=%s" % plan["memlock"], "--env=TRAINYARD_JOB_ID=" + plan["job"], "--workdir=" + plan["workdir"]]
+    command += ["--init"] if config.get("init") else []
+    # The proxy for signals of podman ends at its first failure, so P(supervise) sends them. Without a terminal the container has the output of the task, so
+    # that nothing is lost with podman.
+    command += (["--rm", "--interactive", "--tty"] if plan["terminal"] else
+                ["--detach", "--log-driver=passthrough", "--pidfile=" + plan["folder"] + "/pid", "--cidfile=" + plan["folder"] + "/id",
+                 "--conmon-pidfile=" + plan["folder"] + "/monitor"])
+    command += plan["mounts"] + plan["devices"]
+    return command + ["--entrypoint=/bin/sh", plan["image"], "-c", START, "sh"] + plan["command"]
+
+
+def own_variables(job, step, place, entries, ports, gpus, person, config):
+    """Return the variables that every job has."""
+    me = entries[place["index"]]
+    first = entries[0]
+    visible = ",".join(str(number) for number in range(len(gpus)))
+    found = {"TRAINYARD_JOB_ID": job, "TRAINYARD_STEP_ID": step, "TRAINYARD_WORKER_INDEX": str(place["index"]), "TRAINYARD_WORKER_COUNT": str(place["count"]),
+             "TRAINYARD_WORKER_ADDRESS": me["address"], "TRAINYARD_HOSTFILE": INSIDE + "/hosts", "TRAINYARD_SSH_PORT": str(ports["ssh"]),
+             "TRAINYARD_SLOTS": str(me["slots"]), "MASTER_ADDR": first["address"], "MASTER_PORT": str(ports["master"]),
+             "HOME": person["home"], "USER": person["name"], "LOGNAME": person["name"], "TMPDIR": "/tmp"}
+    # In the container the devices have the numbers from 0. Without a GPU the name of the variable says so.
+    for name in config["gpus"].get("variables") or ["CUDA_VISIBLE_DEVICES"]:
+        found[name] = visible
+    for name in ("network", "fabric"):
+        if config.get(name):
+            found["TRAINYARD_%s" % name.upper()] = config[name]
+    return found
+
+
+# --- the exchange between the workers of a step: munge encrypts it, and only the same user can decode it ---
+
+def munged(data, uid):
+    result = subprocess.run(["munge", "--restrict-uid=%d" % uid], input=json.dumps(data).encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    if result.returncode:
+        raise Refused("munge: %s; tell the operator" % result.stderr.decode(errors="replace").strip())
+    return result.stdout.strip()
+
+
+def unmunged(text, uid):
+    """Return the data of a message of this user, or None: anyone can connect to the port."""
+    result = subprocess.run(["unmunge"], input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    head, _blank, payload = result.stdout.decode(errors="replace").partition("\n\n")
+    sender = re.search(r"^UID:\s+(?:.*\()?(\d+)\)?\s*$", head, re.MULTILINE)
+    if result.returncode or not sender or int(sender.group(1)) != uid:
+        return None
+    try:
+        return json.loads(payload)
+    except ValueError:
+        return None
+
+
+def receive(connection):
+    """Return one line."""
+    data = b""
+    while not data.endswith(b"\n"):
+        part = connection.recv(65536)
+        if not part or len(data) > 1 << 20:
+            return b""
+        data += part
+    return data.strip()
+
+
+def free(address, port):
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True
+
+
+def listening(address, ports):
+    """Return a listening socket on the first free port."""
+    for port in ports:
+        server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind((address, port))
+            server.listen(1024)
+            return server
+        except OSError as error:
+            server.close()
+            last = error
+    raise Refused("none of the job's ports is free on %s: %s" % (address, last))
+
+
+def common_ports(entries):
+    """Return the ports for sshd (free on all hosts), for the rendezvous and for control (free on the first host)."""
+    shared = [port for port in entries[0]["ports"] if all(port in entry["ports"] for entry in entries)]
+    if not shared or len(entries[0]["ports"]) < 3:
+        raise Refused("none of the job's ports is free on all of its hosts: %s" % ", ".join(sorted({entry["address"] for entry in entries})))
+    rest = [port for port in entries[0]["ports"] if port != shared[0]]
+    return {"ssh": shared[0], "master": rest[0], "control": rest[1]}
+
+
+def make_keys(folder):
+    """Return a key pair of the user and one of the servers, made for this step."""
+    keys = {}
+    for name in ("user", "host"):
+        path = os.path.join(folder, "new_" + name)
+        result = subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "trainyard job", "-f", path], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False)
+        if result.returncode:
+            raise Refused("ssh-keygen: %s" % result.stdout.decode(errors="replace").strip())
+        for suffix, part in (("", "private"), (".pub", "public")):
+            with open(path + suffix, encoding="ascii") as stream:
+                keys["%s_%s" % (name, part)] = stream.read()
+            os.unlink(path + suffix)
+    return keys
+
+
+def lead(job, step, count, own, uid, keys, ports, seconds=PEER_SECONDS):
+    """First worker: collect the entries of all workers, and send each of them the result."""
+    entries, waiting = {0: own}, {}
+    deadline = time.monotonic() + seconds
+    with listening(own["address"], ports) as server:
+        used = server.getsockname()[1]
+        own["ports"] = [port for port in own["ports"] if port != used]
+        while len(entries) < count:
+            server.settimeout(max(0.1, deadline - time.monotonic()))
+            try:
+                connection = server.accept()[0]
+            except OSError:
+                connection = None
+            if connection is None or time.monotonic() > deadline:
+                missing = [str(index) for index in range(count) if index not in entries]
+                raise TimeoutError("worker %s did not start within %d seconds; see the messages of its host" % (", ".join(missing), seconds))
+            connection.settimeout(5)
+            try:
+                said = unmunged(receive(connection), uid)
+            except OSError:
+                said = None
+            if said and (said.get("job"), said.get("step")) == (job, step) and 0 < said.get("index", 0) < count:
+                entries[said["index"]] = said["entry"]
+                waiting[said["index"]] = connection
+            else:
+                connection.close()
+        ordered = [entries[index] for index in range(count)]
+        result = {"job": job, "step": step, "entries": ordered, "ports": common_ports(ordered), "keys": keys}
+        for connection in waiting.values():
+            with contextlib.suppress(OSError):
+                connection.sendall(munged(result, uid) + b"\n")
+            connection.close()
+    return result
+
+
+def follow(job, step, place, own, uid, first, ports, seconds=PEER_SECONDS):
+    """Other workers: send the own entry to the first one, and return its result. Its port is one of those that the step tries."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for port in ports:
+            try:
+                with socket.create_connection((first, port), timeout=2) as connection:
+                    connection.settimeout(max(1, deadline - time.monotonic()))
+                    connection.sendall(munged({"job": job, "step": step, "index": place["index"], "entry": own}, uid) + b"\n")
+                    said = unmunged(receive(connection), uid)
+            except OSError:
+                continue
+            if said and (said.get("job"), said.get("step")) == (job, step):
+                return said
+        time.sleep(0.1)
+    raise TimeoutError("worker 0 on %s did not answer within %d seconds; see the messages of its host" % (first, seconds))
+
+
+# --- the host ---
+
+def read_json(path, default=None):
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)
+    except (OSError, ValueError):
+        return default
+
+
+def private_folder(path, uid):
+    """Refuse a folder that is not the user's own. /run/trainyard belongs to root, so users cannot put one there."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        found = None
+    if not found or not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
+        raise Refused("%s is missing: the prolog of Slurm has not run for this job; tell the operator to run playbook scheduler" % path)
+
+
+def file_system(path, text):
+    """Return the type of the file system of a path, from the text of /proc/self/mountinfo."""
+    best = ("", "")
+    for line in text.splitlines():
+        fields, _dash, rest = line.partition(" - ")
+        point = fields.split()[4].replace("\\040", " ")
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
+            best = (point, rest.split()[0])
+    return best[1]
+
+
+def has_range(name, uid, text):
+    """Return whether a user has subordinate IDs in the text of /etc/subuid or /etc/subgid."""
+    return any(line.split(":")[0] in (name, str(uid)) for line in text.splitlines() if line.count(":") == 2)
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def check_host(config, person):
+    if not os.access(config["podman"], os.X_OK):
+        raise Refused("%s is not installed on this host; tell the operator to run playbook scheduler" % config["podman"])
+    for path in ("/etc/subuid", "/etc/subgid"):
+        if not has_range(person["name"], person["uid"], read(path)):
+            raise Refused("%s has no range for %s on this host; tell the operator to run playbook people" % (path, person["name"]))
+    kind = file_system(os.path.realpath(config["storage"]), read("/proc/self/mountinfo"))
+    if kind.startswith(("nfs", "lustre", "beegfs", "fuse.sshfs")):
+        raise Refused("%s is on %s; containers need a local disk: tell the operator to change job_container_storage" % (config["storage"], kind))
+
+
+def own_address(name, config):
+    known = config.get("hosts", {}).get(name)
+    if known:
+        return known["address"]
+    try:
+        return socket.getaddrinfo(name, None, socket.AF_INET)[0][4][0]
+    except OSError as error:
+        raise Refused("the address of %s is unknown: %s has no such host; tell the operator to run playbook scheduler" % (name, CONFIG)) from error
+
+
+def write_private(path, text):
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def make_folder(path, mode=0o700):
+    os.makedirs(path, exist_ok=True)
+    os.chmod(path, mode)
+    return path
+
+
+def arguments_of(argv):
+    if "--" in argv:
+        at = argv.index("--")
+        argv, command = argv[:at], argv[at + 1:]
+    else:
+        command = []
+    parser = argparse.ArgumentParser(prog="trainyard-run", usage="%(prog)s [OPTION...] IMAGE -- COMMAND...",
+                                     description="Run a task of a Slurm job in a container.")
+    parser.add_argument("image", help="name, ID or digest of an image on this host")
+    parser.add_argument("--shm-size", metavar="SIZE", default="", help="size of /dev/shm, such as 8g (half of the job's memory if not given)")
+    parser.add_argument("--mount", metavar="SOURCE[:TARGET[:ro]]", action="append", default=[], help="mount a file or folder, can be repeated")
+    parser.add_argument("--workdir", metavar="DIR", default="", help="folder in which the command starts (the current one if it is mounted, else the home)")
+    parser.add_argument("--alone", action="store_true", help="do not wait for the other tasks of the step; trainyard-launch needs them")
+    parser.add_argument("--dry-run", action="store_true", help="print the command of podman")
+    options = parser.parse_args(argv)
+    if not command:
+        parser.error("no command: write it after --, as in: trainyard-run %s -- python3 train.py" % options.image)
+    options.command = command
+    return options
+
+
+def working_folder(asked, current, mounted, home):
+    """Return the folder in which the command starts."""
+    inside = any(current == path or current.startswith(path + "/") for path in mounted)
+    return asked or (current if inside else home)
+
+
+def prepare(options, environment, config):
+    """Return the plan of the container. It writes the files of the task."""
+    job = environment.get("SLURM_JOB_ID") or ""
+    if not job.isdigit():
+        raise Refused("this is not a job of Slurm (SLURM_JOB_ID is not set); start it with srun, as in: srun trainyard-run %s -- COMMAND" % options.image)
+    entry = pwd.getpwuid(os.getuid())
+    person = {"uid": entry.pw_uid, "gid": entry.pw_gid, "name": entry.pw_name, "home": entry.pw_dir}
+    if person["uid"] == 0:
+        raise Refused("jobs of root do not run in containers; submit the job as a user")
+    check_host(config, person)
+    runtime, disk = os.path.join(RUNTIME, job), os.path.join(config["storage"], "jobs", job)
+    private_folder(runtime, person["uid"])
+    private_folder(disk, person["uid"])
+    stores = [path for path in (config["store"], os.path.join(config["storage"], "people", str(person["uid"])))
+              if os.path.exists(os.path.join(path, "overlay-images", "images.json"))]
+    image = find_image(options.image, [read_json(os.path.join(path, "overlay-images", "images.json"), []) for path in stores])
+    place, step = workers(environment), step_name(environment)
+    if options.alone:
+        place = {"index": 0, "count": 1, "nodes": [environment.get("SLURMD_NODENAME") or socket.gethostname()], "local": 0}
+    gpus = chosen_gpus(environment, config.get("constrain_devices", False))
+    folder = make_folder(os.path.join(runtime, "task.%s.%d" % (step, int(environment.get("SLURM_PROCID") or 0))))
+    if not options.dry_run:
+        write_task(folder, job, step, place, gpus, person, environment, config)
+    home, share = person["home"], config.get("share") or ""
+    mounts = [path for path in (share, home) if path and os.path.isdir(path)]
+    mounts = [path for path in mounts if not any(path.startswith(other.rstrip("/") + "/") for other in mounts)]
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    infiniband = sorted(path for path in glob.glob("/dev/infiniband/*") if re.search(r"/(uverbs\d+|rdma_cm)$", path))
+    if infiniband and limit != resource.RLIM_INFINITY:
+        print("trainyard-run: InfiniBand needs more locked memory than this host allows (%d bytes)" % limit, file=sys.stderr)
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    return {
+        "job": job, "name": "job-%s.%s.%s" % (job, step, environment.get("SLURM_PROCID") or 0), "image": image, "uid": person["uid"], "gid": person["gid"],
+        "store": make_folder(os.path.join(disk, "store")), "runtime": runtime, "folder": folder, "stores": stores, "terminal": terminal,
+        "command": options.command,
+        "shm": shared_memory(options.shm_size, environment, config.get("shm_size") or "1g"), "memlock": "-1:-1" if limit == resource.RLIM_INFINITY
+        else "%d:%d" % (limit, limit), "workdir": working_folder(options.workdir, os.getcwd(), mounts, home),
+        "mounts": [bind(make_folder(os.path.join(disk, "tmp"), 0o1777), "/tmp"), bind(folder, INSIDE),
+                   # Programs cannot be started from /run on most hosts.
+                   bind(make_folder(os.path.join(disk, os.path.basename(folder))), INSIDE + "/bin"),
+                   bind(config["launcher"], "/usr/local/bin/trainyard-launch", True),
+                   # Images have an empty one or none, so that localhost and the hosts of the cluster would have no address.
+                   bind("/etc/hosts", "/etc/hosts", True)]
+        + [bind(path, path) for path in mounts] + [mount_option(text) for text in options.mount],
+        "devices": device_options(gpus, config) + ["--device=" + path for path in infiniband],
+    }
+
+
+def write_task(folder, job, step, place, gpus, person, environment, config):
+    """Write what the command and trainyard-launch read in the container."""
+    address = own_address(environment.get("SLURMD_NODENAME") or socket.gethostname(), config)
+    candidates = candidate_ports(job, step)
+    own = {"address": address, "slots": len(gpus) or 1, "ports": [port for port in candidates if free(address, port)], "local": place["local"]}
+    if place["count"] == 1:
+        said = {"entries": [own], "ports": common_ports([own]), "keys": {}}
+    elif place["index"] == 0:
+        said = lead(job, step, place["count"], own, person["uid"], make_keys(folder), candidates)
+    else:
+        said = follow(job, step, place, own, person["uid"], own_address(place["nodes"][0], config), candidates)
+    values = own_variables(job, step, place, said["entries"], said["ports"], gpus, person, config)
+    write_private(os.path.join(folder, "environment"), environment_text(task_environment(environment, parse_settings(read(config["environment"])), values)))
+    write_private(os.path.join(folder, "hosts"), host_file(said["entries"]))
+    interfaces = {config.get("hosts", {}).get(node, {}).get("interface", "") for node in place["nodes"]}
+    write_private(os.path.join(folder, "job.json"), json.dumps({
+        "job": job, "step": step, "index": place["index"], "count": place["count"], "entries": said["entries"], "ports": said["ports"], "keys": said["keys"],
+        "interface": interfaces.pop() if len(interfaces) == 1 else ""}))
+
+
+def podman_environment(runtime, environment):
+    """Return the environment of podman itself: not the one of the job, which would reach conmon's hooks, and nothing of the user's own configuration."""
+    kept = {name: environment[name] for name in ("HOME", "USER", "LOGNAME", "LANG", "TERM", "SLURM_JOB_ID") if name in environment}
+    return dict(kept, PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", XDG_RUNTIME_DIR=runtime,
+                TRAINYARD_JOB_ID=environment["SLURM_JOB_ID"],
+                CONTAINERS_CONF="/etc/trainyard/job/containers.conf", PODMAN_IGNORE_CGROUPSV1_WARNING="1")
+
+
+# --- the life of the container: this process has the signals of Slurm; a guard outside of its process tree has the container ---
+
+def supervise(command, environment, plan, forward):
+    """Start the guard, send it the signals of this process, and return the exit code of the container."""
+    orders, order = os.pipe()
+    results, result = os.pipe()
+    for number in SIGNALS:
+        signal.signal(number, (lambda received, _frame: os.write(order, bytes([received]))) if forward else (lambda _received, _frame: None))
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        code = NOT_STARTED
+        try:
+            # Not ignored: an ignored signal would stay ignored in the container.
+            for number in SIGNALS:
+                signal.signal(number, lambda _received, _frame: None)
+            os.close(order)
+            os.close(results)
+            code = guard(command, environment, plan, orders)
+        finally:
+            with contextlib.suppress(OSError):
+                os.write(result, b"%d\n" % code)
+            os.close(result)
+            forget(command, environment, plan)
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(orders)
+    os.close(result)
+    said = os.read(results, 16)
+    return int(said) if said else 128 + signal.SIGKILL
+
+
+def guard(command, environment, plan, orders):
+    """Start the container, and return its exit code. When the process that sends orders ends, the container is killed."""
+    started = subprocess.run(command, env=environment, start_new_session=True, check=False)
+    if started.returncode:
+        return started.returncode
+    pid = int(read(os.path.join(plan["folder"], "pid")) or 0)
+    # By the file and not by the parent of the container, which has changed if the monitor has ended meanwhile.
+    monitor = int(read(os.path.join(plan["folder"], "monitor")) or 0)
+    # Slurm waits until no process has the output of the task.
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    exits = "%s/tmp/exits/%s" % (plan["runtime"], read(os.path.join(plan["folder"], "id")).strip())
+    watched = [orders]
+    while True:
+        # Once per look: the container may end between two.
+        current = parent(pid) if pid else 0
+        if not current:
+            break
+        if current != monitor:
+            # Without its monitor the exit code is lost.
+            send(pid, signal.SIGKILL)
+            return 128 + signal.SIGKILL
+        if select.select(watched, [], [], 0.1)[0]:
+            received = os.read(orders, 64)
+            for number in received or [signal.SIGKILL]:
+                send(pid, number)
+            watched = watched if received else []
+    return exit_code(command, environment, plan, exits)
+
+
+def exit_code(command, environment, plan, exits, seconds=10):
+    """Return the exit code of a container that has ended: of the monitor's file, or of podman, which removes the file after it has read it."""
+    question = command[:command.index("run")] + ["inspect", "--type=container", "--format={{.State.Status}} {{.State.ExitCode}}", plan["name"]]
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        said = read(exits).strip()
+        if said.isdigit():
+            return int(said)
+        answer = subprocess.run(question, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+        state, _blank, code = answer.stdout.decode(errors="replace").strip().partition(" ")
+        if state in ("exited", "stopped") and code.isdigit():
+            return int(code)
+        time.sleep(0.05)
+    return 128 + signal.SIGKILL
+
+
+def parent(pid):
+    """Return the parent of a process, or 0 if the process has ended."""
+    fields = read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 and fields[0] not in "ZX" else 0
+
+
+def send(pid, number):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def forget(command, environment, plan):
+    """Remove the container. The epilog removes the whole store, so a failure does not matter."""
+    removal = command[:command.index("run")] + ["rm", "--force", "--ignore", "--time=0", plan["name"]]
+    subprocess.run(removal, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+
+def main(argv):
+    options = arguments_of(argv)
+    config = read_json(CONFIG)
+    if config is None:
+        raise Refused("%s is missing or damaged; tell the operator to run playbook scheduler" % CONFIG)
+    plan = prepare(options, os.environ, config)
+    command = podman_command(plan, config)
+    if options.dry_run:
+        print(" ".join(shlex.quote(word) for word in command))
+        return 0
+    environment = podman_environment(plan["runtime"], os.environ)
+    if plan["terminal"]:
+        os.execve(command[0], command, environment)
+    for name in ("pid", "id", "monitor"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(plan["folder"], name))
+    return supervise(command, environment, plan, config.get("forward_signals", True))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except TimeoutError as problem:
+        print("trainyard-run: %s" % problem, file=sys.stderr)
+        sys.exit(NO_PEER)
+    except Refused as problem:
+        print("trainyard-run: %s" % problem, file=sys.stderr)
+        sys.exit(NOT_STARTED)

@@ -1,0 +1,241 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters of role job_container: packages, files, subordinate IDs, image store, problems, and the way back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ansible_collections.trainyard.gpu.plugins.filter.job_container_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _job_container_plan as plan_of
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_plan import SCRIPTS
+
+ROLE = Path(__file__).resolve().parents[4] / "roles" / "job_container"
+ALICE, BOB = {"name": "alice", "uid": 2101}, {"name": "bob", "uid": 2102}
+LINES = ["alice:340590592:65536", "bob:340656128:65536"]
+ID = "9507cb1e499394de3e22c6874f3372f03c0e633c90908f48f29475da291dc90e"
+CONFIG, STORAGE_CONF, POLICY = "/etc/trainyard/job/config.json", "/etc/containers/storage.conf", "/etc/containers/policy.json"
+MEMBERS = [{"name": "a", "address": "10.0.0.1", "fabric_interface": "ib0"}, {"name": "b", "address": "10.0.0.2", "fabric_interface": "ib0"}]
+
+
+def host(**changes):
+    return dict({"packages": {name: "4.3.1+ds1-8+deb12u1" for name in plan_of.PACKAGES}, "is_container": False, "fuse": True, "masked": [],
+                 "storage_type": "ext4", "storage_entries": [], "share_is_mount": False, "gpu_nodes": [], "control_nodes": [], "cdi": {}, "cni": False, "nvidia_ctk": False, "images": [],
+                 "docker_images": {}, "files": {}, "texts": {}, "record": {"podman": False}}, **changes)
+
+
+def wanted(**changes):
+    return dict({"users": [BOB, ALICE], "registries": ["registry.example:5000"], "storage": "/scratch/containers", "share": "/data1/share", "shm_size": "1g",
+                 "job_cgroups": False, "network": "10.0.0.0/24", "fabric": "", "members": MEMBERS, "gpus": None, "free_gib": 20, "images": [],
+                 "training_image": "", "environment": {"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0"},
+                 "programs": {"/usr/local/bin/trainyard-run": "#!/usr/bin/python3\n"}}, **changes)
+
+
+def plan(found=None, **changes):
+    return FilterModule().filters()["job_container_plan"](found or host(), wanted(**changes))
+
+
+def removal(found):
+    return FilterModule().filters()["job_container_removal"](found)
+
+
+def content(path, found=None, **changes):
+    return {entry["path"]: entry.get("content") for entry in plan(found, **changes)["files"]}.get(path)
+
+
+def after(found, **changes):
+    """The host after a run of the role."""
+    told = plan(found, **changes)
+    texts = {entry["path"]: entry["content"] for entry in told["files"] if "content" in entry}
+    return dict(found, packages=host()["packages"], texts=dict(found["texts"], **texts), record=json.loads(json.dumps(told["record"])),
+                files={path: hashlib.sha256(text.encode("utf-8")).hexdigest() for path, text in texts.items()})
+
+
+def test_ranges_do_not_depend_on_the_host_and_do_not_overlap():
+    firsts = [plan_of.subordinate_range(uid) for uid in range(plan_of.FIRST_UID, plan_of.LAST_UID + 1)]
+    assert firsts[1101] == (1 << 28) + 1101 * 65536
+    assert all(late - early == plan_of.RANGE for early, late in zip(firsts, firsts[1:]))
+    assert firsts[-1] + plan_of.RANGE <= 1 << 32
+    assert plan_of.subordinate_range(999) is plan_of.subordinate_range(60001) is None
+
+
+def test_no_line_is_lost_and_the_ranges_of_the_rule_come_first():
+    found = host(texts={"/etc/subuid": "alice:100000:65536\ncarol:165536:65536\n2102:5:6\n"})
+    text = content("/etc/subuid", found)
+    assert text.splitlines() == LINES + ["alice:100000:65536", "carol:165536:65536", "2102:5:6"]
+    assert content("/etc/subuid", dict(found, texts={"/etc/subuid": text})) == text, "a second run changes nothing"
+
+
+def test_the_range_of_a_former_user_goes_and_one_of_the_site_stays():
+    found = after(host(texts={"/etc/subuid": LINES[1] + "\n", "/etc/subgid": ""}))
+    assert found["record"]["lines"] == {"subuid": [LINES[0]], "subgid": LINES}
+    assert content("/etc/subuid", found, users=[]) == LINES[1] + "\n"
+    assert content("/etc/subgid", found, users=[BOB]) == LINES[1] + "\n"
+
+
+@pytest.mark.parametrize("line, overlap", [
+    ("carol:340590000:1000", True), ("carol:340721663:1", True), ("carol:340721664:1", False), ("carol:340590591:1", False), ("alice:340590592:1", False),
+])
+def test_overlaps_with_ranges_of_others_are_problems(line, overlap):
+    found = plan(host(texts={"/etc/subuid": line + "\n"}))["problems"]
+    assert [line in text for text in found] == ([True] if overlap else [])
+
+
+@pytest.mark.parametrize("found, changes, said", [
+    ({"packages": {"podman": "3.0.1+dfsg1-3"}}, {}, "podman 3.0.1+dfsg1-3 is too old"),
+    ({"fuse": False, "is_container": True}, {}, "--device /dev/fuse"),
+    ({"fuse": False}, {}, "kernel module fuse"),
+    ({"is_container": True, "masked": ["/proc/acpi"]}, {}, "parts of /proc are masked (/proc/acpi)"),
+    ({"storage_type": "nfs4"}, {}, "is on nfs4; use a folder on a local disk"),
+    ({"storage_type": "overlay"}, {}, "mount a disk or a volume"),
+    ({}, {"users": [{"name": "ldap", "uid": 1200300}]}, "user ldap has ID 1200300"),
+    ({"storage_entries": ["images", "mine"]}, {}, "has a folder 'images' that this role did not create; use an empty folder"),
+    ({"gpu_nodes": [0], "nvidia_ctk": True}, {}, "set container_toolkit_cdi to true"),
+    ({}, {"images": ["site/tools:1"]}, "job_container_images: the Docker engine of the host has no image 'site/tools:1'"),
+    ({}, {"images": ["trainyard/training:1"], "training_image": "trainyard/training:1"}, "run playbook training_environment"),
+])
+def test_problems(found, changes, said):
+    problems = plan(host(**found), **changes)["problems"]
+    assert len(problems) == 1 and said in problems[0]
+
+
+def test_a_usable_host_has_no_problem():
+    known = host(storage_entries=["images"], record={"podman": False, "storage": ["/scratch/containers"]})
+    assert plan(known)["problems"] == [] and plan(host(storage_entries=["mine", "people"]))["problems"] == []
+    assert plan(host(is_container=True))["problems"] == [] and plan(host(packages={}, masked=["/proc/acpi"]))["problems"] == []
+
+
+def test_a_run_settles():
+    first = plan(host(packages={}, record={}))
+    assert first["lacks_packages"] == list(plan_of.PACKAGES) and first["files_differ"] and first["record_differs"]
+    second = plan(after(host(packages={}, record={})))
+    assert (second["lacks_packages"], second["files_differ"], second["record_differs"], second["images"], second["absent"]) == ([], False, False, [], [])
+
+
+def test_pulls_are_limited_to_the_registries():
+    policy = json.loads(content(POLICY))
+    assert policy["default"] == [{"type": "reject"}]
+    assert list(policy["transports"]["docker"]) == ["registry.example:5000"]
+    assert policy["transports"]["docker-archive"] == {"": [{"type": "insecureAcceptAnything"}]}, "the image of the host is loaded from an archive"
+    assert json.loads(content(POLICY, registries=[]))["transports"]["docker"] == {}
+
+
+def test_users_have_stores_of_their_own():
+    assert 'rootless_storage_path = "/scratch/containers/people/$UID"' in content(STORAGE_CONF)
+    assert json.loads(content(CONFIG))["store"] == "/scratch/containers/images"
+
+
+def test_podman_of_the_site_keeps_its_settings():
+    site = '# ours\n[storage]\ngraphroot = "/big"\nrootless_storage_path = "/home/$USER"\n[storage.options]\nsize = ""\n'
+    found = host(record={}, texts={STORAGE_CONF: site})
+    assert content(STORAGE_CONF, found) == site.replace('[storage]\n', '[storage]\nrootless_storage_path = "/scratch/containers/people/$UID"\n').replace(
+        'rootless_storage_path = "/home/$USER"\n', "")
+    assert content("/etc/containers/containers.conf.d/trainyard.conf", found) is None, "containers of root that systemd manages depend on the default"
+    assert content("/etc/containers/containers.conf.d/trainyard.conf", host(record={}, packages={})) is not None
+    assert "mount_program" in content(STORAGE_CONF) and "mount_program" not in content(STORAGE_CONF, host(record={}))
+    assert content(STORAGE_CONF, host(record={}, texts={STORAGE_CONF: "# empty\n"})).endswith('[storage]\nrootless_storage_path = "/scratch/containers/people/$UID"\n')
+
+
+@pytest.mark.parametrize("before", [{}, {STORAGE_CONF: "[storage]\n", POLICY: "{}\n", "/etc/subuid": "ops:100000:65536\n", "/etc/subgid": LINES[0] + "\n"}])
+def test_removal_brings_back_what_was_there(before):
+    found = after(host(record={}, texts=before, packages={"podman": "5.4.2"} if before else {}))
+    back = {entry["path"]: entry.get("content") for entry in removal(found)["files"]}
+    assert {path: back.get(path) for path in (STORAGE_CONF, POLICY)} == {path: before.get(path) for path in (STORAGE_CONF, POLICY)}
+    assert {path: back[path] for path in ("/etc/subuid", "/etc/subgid")} == {path: before.get(path, "") for path in ("/etc/subuid", "/etc/subgid")}
+    assert removal(found)["storage"] == ["/scratch/containers"]
+
+
+def test_removal_keeps_what_others_have_written_since():
+    found = after(host(record={}, packages={}))
+    found["texts"].update({POLICY: "{}\n", "/etc/subuid": found["texts"]["/etc/subuid"] + "dave:1:2\n"})
+    back = {entry["path"]: entry.get("content") for entry in removal(found)["files"]}
+    assert POLICY not in back and back["/etc/subuid"] == "dave:1:2\n"
+    assert removal(host(record={})) == {"files": [], "storage": [], "absent": []}
+    assert removal(found)["absent"] == list(plan_of.OF_PODMAN) and removal(after(host(record={}, packages={}, cni=True)))["absent"] == [plan_of.OF_PODMAN[0]]
+    assert removal(dict(found, record=dict(found["record"], podman=True)))["absent"] == []
+
+
+def test_a_former_storage_folder_is_removed_too():
+    found = after(after(host(record={})), storage="/other")
+    assert removal(found)["storage"] == ["/other", "/scratch/containers"]
+
+
+def test_devices_are_described_unless_nvidia_does_it():
+    found = host(gpu_nodes=[0, 1], control_nodes=["/dev/nvidiactl"])
+    devices = json.loads(content(plan_of.CDI_FILE, found))["devices"]
+    paths = [[node["path"] for node in device["containerEdits"]["deviceNodes"]] for device in devices]
+    assert paths == [["/dev/nvidia0", "/dev/nvidiactl"], ["/dev/nvidia1", "/dev/nvidiactl"]]
+    assert content(plan_of.CDI_FILE, host()) is None
+    other = dict(found, cdi={plan_of.CDI_FILE: plan_of.CDI_KIND, "/etc/cdi/site.yaml": plan_of.CDI_KIND})
+    assert content(plan_of.CDI_FILE, other) is None and plan(other)["absent"] == [plan_of.CDI_FILE] and plan(other)["files_differ"]
+
+
+def test_configuration_of_the_programs():
+    config = json.loads(content(CONFIG, job_cgroups=True, gpus=2))
+    assert config["forward_signals"] is False and config["constrain_devices"] is True and config["health"] == {
+        "gpus": 2, "share": "", "free_gib": {"/scratch/containers": 20}}
+    assert config["hosts"]["a"] == {"address": "10.0.0.1", "interface": "ib0"}
+    told = json.loads(content(CONFIG, host(gpu_nodes=[0, 1, 2], share_is_mount=True)))
+    assert told["forward_signals"] is True and told["health"]["gpus"] == 3 and told["health"]["share"] == "/data1/share"
+    assert content("/etc/trainyard/job/environment") == "GLOO_SOCKET_IFNAME=eth0\nNCCL_SOCKET_IFNAME==eth0\n"
+
+
+def test_a_member_that_does_not_answer_and_a_share_that_is_lost_stay_known():
+    found = after(host(share_is_mount=True))
+    silent = [MEMBERS[0], dict(MEMBERS[1], address="", fabric_interface=""), {"name": "c", "address": "", "fabric_interface": ""}]
+    config = json.loads(content(CONFIG, dict(found, share_is_mount=False), members=silent))
+    assert config["hosts"] == json.loads(found["texts"][CONFIG])["hosts"] and config["health"]["share"] == "/data1/share"
+    assert list(json.loads(content(CONFIG, found, members=MEMBERS[:1]))["hosts"]) == ["a"]
+    assert json.loads(content(CONFIG, host(texts={CONFIG: "damaged"})))["hosts"]["b"]["address"] == "10.0.0.2"
+
+
+@pytest.mark.parametrize("images, loaded, docker, needed", [
+    ([], {}, "sha256:" + ID, True),
+    ([{"id": ID, "names": ["localhost/trainyard/training:1"]}], {}, "sha256:" + ID, False),
+    ([{"id": ID, "names": ["docker.io/trainyard/training:1"]}], {}, ID, False),
+    ([{"id": "0" * 64, "names": ["localhost/trainyard/training:1"]}], {}, ID, True),
+    # Docker with the images of containerd.
+    ([{"id": "0" * 64, "names": ["localhost/trainyard/training:1"]}], {"trainyard/training:1": "sha256:" + ID}, "sha256:" + ID, False),
+    ([{"id": "0" * 64, "names": ["localhost/trainyard/training:1"]}], {"trainyard/training:1": "sha256:" + "1" * 64}, "sha256:" + ID, True),
+    ([{"id": ID, "names": []}], {"trainyard/training:1": "sha256:" + ID}, "sha256:" + ID, True),
+])
+def test_the_store_is_filled_if_the_id_differs(images, loaded, docker, needed):
+    found = host(images=images, docker_images={"trainyard/training:1": docker}, record={"podman": False, "images": loaded})
+    told = plan(found, images=["trainyard/training:1"], training_image="trainyard/training:1")
+    assert [(entry["name"], entry["id"]) for entry in told["images"]] == ([("trainyard/training:1", docker)] if needed else [])
+    assert told["problems"] == []
+
+
+def test_a_name_without_a_tag_is_found():
+    found = host(images=[{"id": ID, "names": ["localhost/tools:latest"]}], docker_images={"tools": ID})
+    assert plan(found, images=["tools"])["images"] == []
+
+
+def test_the_name_of_an_image_does_not_reach_the_shell():
+    told = plan(host(docker_images={"a;reboot": ID}), images=["a;reboot"])["images"]
+    assert "save 'a;reboot'" in told[0]["command"]
+
+
+def test_everything_is_written_once_and_below_a_folder_of_the_plan():
+    told = plan(host(record={}, packages={}, gpu_nodes=[0]))["files"]
+    paths = [entry["path"] for entry in told]
+    assert len(paths) == len(set(paths)) and all(re.match("/(etc|usr/local|var/lib/trainyard|scratch)", path) for path in paths)
+    folders = {entry["path"] for entry in told if entry.get("state") == "directory"}
+    assert {path.rpartition("/")[0] for path in paths if path not in folders} - folders == {"/etc", "/usr/local/bin"}
+
+
+def test_the_role_asks_for_what_the_plan_compares_and_removes_what_it_writes():
+    variables = yaml.safe_load((ROLE / "vars" / "main.yml").read_text(encoding="utf-8"))
+    own = set(re.findall(r"'(/etc/[^']+)'", variables["__job_container_own"])) | {variables["__job_container_cdi"]}
+    programs = set(re.findall(r"__job_container_library ~ '([^']+)'", variables["__job_container_programs"]))
+    written = {entry["path"] for entry in plan(host(record={}, packages={}, gpu_nodes=[0]))["files"] if "content" in entry}
+    assert written - own - set(variables["__job_container_texts"]) == {variables["__job_container_run"]} == {"/usr/local/bin/trainyard-run"}
+    assert variables["__job_container_cdi"] == plan_of.CDI_FILE and variables["__job_container_packages"] == list(plan_of.PACKAGES)
+    assert {plan_of.LIBRARY + path for path in programs} >= set(SCRIPTS.values()) | {plan_of.LAUNCHER}

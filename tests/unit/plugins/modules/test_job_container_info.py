@@ -1,0 +1,55 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""job_container_info on a fake host: programs that are missing or answer, device nodes and specifications."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.gpu.plugins.modules import job_container_info
+
+ID = "sha256:" + "0" * 64
+
+
+class FakeModule:
+    """Answers (code, text) of programs, by their words."""
+
+    def __init__(self, answers, **params):
+        self.answers = answers
+        self.params = dict({"packages": [], "images": []}, **params)
+
+    def get_bin_path(self, name):
+        return name if any(words.split()[0] == name for words in self.answers) else None
+
+    def run_command(self, command):
+        code, text = next((said for words, said in self.answers.items() if set(words.split()) <= set(command)), (1, ""))
+        return code, text, ""
+
+
+def host(answers=None, **params):
+    return job_container_info.Host(FakeModule(answers or {}, **params))
+
+
+def test_a_host_without_any_program():
+    assert host().packages() == {} and host(images=["a:1"]).docker_images() == {}
+
+
+def test_packages_are_told_although_one_is_unknown():
+    found = host({"dpkg-query": (1, "podman\t4.3.1\tii \nuidmap\t\tun \n")}, packages=["podman", "uidmap", "catatonit"])
+    assert found.packages() == {"podman": "4.3.1"}
+
+
+def test_images_that_docker_has():
+    found = host({"docker inspect a:1": (0, ID + "\n"), "docker inspect b:1": (1, "Error: No such image")}, images=["a:1", "b:1"])
+    assert found.docker_images() == {"a:1": ID}
+
+
+def test_devices_and_specifications(monkeypatch):
+    listed = {"/dev/nvidia*": ["/dev/nvidia10", "/dev/nvidiactl", "/dev/nvidia2"], "/etc/cdi/*": ["/etc/cdi/a.yaml", "/etc/cdi/a.yaml.bak"]}
+    monkeypatch.setattr(job_container_info.glob, "glob", lambda pattern: listed.get(pattern, []))
+    monkeypatch.setattr(job_container_info, "read_text", lambda path: "kind: nvidia.com/gpu\n")
+    assert host().gpu_nodes() == [2, 10] and host().cdi() == {"/etc/cdi/a.yaml": "nvidia.com/gpu"}
+
+
+def test_the_nearest_folder_that_exists(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert job_container_info.existing(str(tmp_path / "link" / "a" / "b")) == str(tmp_path.resolve())

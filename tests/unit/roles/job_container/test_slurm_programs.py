@@ -1,0 +1,260 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Prolog, epilog and health of slurmd: folders of a job, which processes belong to it, and what drains a node."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FILES / (name + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+prolog, epilog, health = load("prolog"), load("epilog"), load("health")
+ME, GROUP = os.getuid(), os.getgid()
+SLURMD = "12:cpu:/\n1:name=systemd:/docker/x/system.slice/slurmd.service\n"
+LOGIN = "12:cpu:/\n1:name=systemd:/docker/x/user.slice/user-2101.slice/session-3.scope\n"
+
+
+# --- prolog ---
+
+def begin(tmp_path, job="7"):
+    prolog.begin(job, ME, GROUP, str(tmp_path / "storage"), str(tmp_path / "run"), str(tmp_path / "user"))
+
+
+def test_prolog_makes_the_folders_of_the_job(tmp_path):
+    begin(tmp_path)
+    begin(tmp_path, "8")
+    for path in ("run/jobs/7", "storage/jobs/7", "storage/people/%d" % ME, "user/%d" % ME, "run/jobs/8"):
+        assert (tmp_path / path).stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "run" / "jobs").stat().st_mode & 0o777 == 0o711, "users do not see the jobs of others"
+    assert (tmp_path / "run" / "made" / str(ME)).exists()
+
+
+def test_prolog_leaves_the_folder_of_a_login(tmp_path):
+    (tmp_path / "user" / str(ME)).mkdir(parents=True)
+    begin(tmp_path)
+    assert not (tmp_path / "run" / "made" / str(ME)).exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_prolog_refuses_what_is_not_a_folder_of_the_user(tmp_path, kind):
+    begin(tmp_path, "6")
+    place = tmp_path / "run" / "jobs" / "7"
+    if kind == "link":
+        place.symlink_to(tmp_path)
+    else:
+        place.write_text("", encoding="ascii")
+    with pytest.raises(prolog.Failed, match="does not belong to user"):
+        begin(tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 != 0o711
+
+
+def test_prolog_needs_the_variables_of_slurmd():
+    assert prolog.job_of({"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "2101"}) == ("7", 2101)
+    for environment in ({}, {"SLURM_JOB_ID": "../x", "SLURM_JOB_UID": "2101"}, {"SLURM_JOB_ID": "7"}):
+        with pytest.raises(prolog.Failed, match="slurmd has to start this program"):
+            prolog.job_of(environment)
+
+
+# --- epilog ---
+
+def process(environ="", parent=1, cgroup=LOGIN, space="", start="1", name="x"):
+    return {"uid": 2101, "parent": parent, "start": start, "name": name, "environ": environ.encode(), "cgroup": cgroup, "space": space}
+
+
+PROCESSES = {
+    10: process("A=1\0SLURM_JOB_ID=7\0", cgroup=SLURMD),                        # the script
+    11: process("SLURM_JOB_ID=7", cgroup=SLURMD),                               # conmon, which has left the tree
+    12: process("TRAINYARD_JOB_ID=7", parent=11, space="pid:[5]", cgroup=SLURMD),
+    13: process("", parent=12, space="pid:[5]", cgroup=SLURMD),                 # has cleared its environment
+    14: process("", parent=1, space="pid:[5]", cgroup=SLURMD),
+    15: process("", parent=10, cgroup=SLURMD),
+    20: process("SLURM_JOB_ID=77", cgroup=SLURMD),                              # another job
+    21: process("TRAINYARD_JOB_ID=77", parent=10, cgroup=SLURMD, space="pid:[6]"),
+    30: process("", cgroup=LOGIN),                                              # a login
+    31: process("X=SLURM_JOB_ID=7", cgroup=LOGIN),
+    40: process("", cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0\n"),
+    41: process("", cgroup="0::/system.slice/slurmstepd.scope/job_77/step_0\n"),
+    50: process("", cgroup=SLURMD),                                             # has left job, tree and environment
+}
+
+
+def test_the_processes_of_a_job():
+    assert epilog.of_job(PROCESSES, "7", SLURMD, last=False) == {10, 11, 12, 13, 14, 15, 40}
+
+
+def test_with_the_last_job_all_that_slurmd_started_ends_and_logins_stay():
+    alone = {pid: each for pid, each in PROCESSES.items() if pid not in (20, 21, 41)}
+    assert epilog.of_job(alone, "7", SLURMD, last=True) == {10, 11, 12, 13, 14, 15, 40, 50}
+
+
+@pytest.mark.parametrize("uid, mine", [(2101, True), (340590592, True), (340656127, True), (340656128, False), (2102, False), (0, False)])
+def test_processes_and_files_of_the_user(uid, mine):
+    ranges = epilog.subordinate("alice", 2101, "bob:1:2\nalice:340590592:65536\nbroken\n")
+    assert epilog.belongs(uid, 2101, ranges) is mine
+
+
+def test_sweep_ends_real_processes_of_the_job_only():
+    environment = dict(os.environ, TRAINYARD_JOB_ID="987654321")
+    mine = [subprocess.Popen(["sleep", "300"], env=environment), subprocess.Popen(["setsid", "sleep", "300"], env=environment)]
+    other = subprocess.Popen(["sleep", "300"], env=dict(os.environ, TRAINYARD_JOB_ID="98765432"))
+    try:
+        assert epilog.sweep("987654321", ME, [], False, 20) == {}
+        assert [child.wait(10) for child in mine] == [-9, -9] and other.poll() is None
+    finally:
+        for child in mine + [other]:
+            child.kill()
+            child.wait()
+
+
+def test_a_process_that_does_not_end_is_named():
+    stuck = {5: process("SLURM_JOB_ID=7", name="python3")}
+    killed = []
+    assert epilog.sweep("7", 2101, [], False, 0.3, lambda _uid, _ranges: stuck, lambda pid, _start: killed.append(pid)) == {5: "python3"}
+    assert killed
+
+
+def test_a_reused_process_id_is_not_killed():
+    child = subprocess.Popen(["sleep", "300"])
+    try:
+        epilog.end(child.pid, "1")
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(0.5)
+        epilog.end(child.pid, epilog.look(child.pid, "")["start"])
+        assert child.wait(10) == -9
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_links_are_removed_and_not_followed(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("x", encoding="ascii")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "link").symlink_to(tmp_path / "kept")
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    assert epilog.clean([str(tmp_path / "job"), str(tmp_path / "link"), str(tmp_path / "none")], ME, []) == []
+    assert sorted(os.listdir(tmp_path)) == ["kept"] and (tmp_path / "kept" / "file").exists()
+
+
+def test_files_of_others_stay(tmp_path):
+    (tmp_path / "file").write_text("x", encoding="ascii")
+    assert epilog.clean([str(tmp_path / "file")], ME + 1, [(ME + 5, ME + 9)]) == []
+    assert (tmp_path / "file").exists()
+
+
+def test_a_mount_is_not_emptied(monkeypatch, tmp_path):
+    (tmp_path / "share").mkdir()
+    monkeypatch.setattr(epilog, "mounts_below", lambda path, _text: [path + "/share"])
+    assert "unmount it" in epilog.clean([str(tmp_path)], ME, [])[0] and (tmp_path / "share").exists()
+
+
+def test_mounts_below():
+    text = "1 0 0:1 / / rw\n2 1 0:2 / /run/trainyard/jobs/7/x rw\n3 1 0:3 / /run/trainyard/jobs/77 rw\n"
+    assert epilog.mounts_below("/run/trainyard/jobs/7", text) == ["/run/trainyard/jobs/7/x"]
+
+
+def test_other_jobs_of_the_user(tmp_path):
+    for name in ("7", "8", "task"):
+        (tmp_path / name).mkdir()
+    assert epilog.other_jobs("7", ME, str(tmp_path)) == ["8"]
+    assert epilog.other_jobs("7", ME + 1, str(tmp_path)) == [] and epilog.other_jobs("7", ME, str(tmp_path / "none")) == []
+
+
+def test_shared_memory_of_the_user():
+    text = "key shmid perms size cpid lpid nattch uid gid\n 0 32768 600 4096 1 2 0 2101 2101\n 0 5 600 1 1 1 0 0 0\n"
+    assert epilog.shared_memory_ids(text, 2101, []) == ["32768"]
+
+
+def test_containers_of_the_users_own_store(tmp_path):
+    store = tmp_path / "people" / "2101" / "overlay-containers"
+    assert not epilog.own_containers(str(tmp_path), 2101)
+    store.mkdir(parents=True)
+    for text, held in (("[]", False), ('[{"id": "x"}]', True), ("{", True)):
+        (store / "containers.json").write_text(text, encoding="ascii")
+        assert epilog.own_containers(str(tmp_path), 2101) is held
+
+
+def test_epilog_needs_the_variables_of_slurmd():
+    done = subprocess.run([sys.executable, str(FILES / "epilog.py")], env={"SLURM_JOB_ID": "7;x"}, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and "'7;x'" in done.stderr
+
+
+# --- health ---
+
+def test_gpus():
+    assert health.judge_gpus(8, 7) == "7 of 8 GPUs are present"
+    assert health.judge_gpus(8, 8) == health.judge_gpus(0, 0) == ""
+
+
+@pytest.mark.parametrize("text, said", [
+    ("[1.0] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python3, GPU has fallen off the bus.", "Xid 79 (fallen off the bus) of 0000:3b:00"),
+    ("[1.0] NVRM: Xid (PCI:0000:3b:00): 48, pid=1, DBE", "Xid 48 (uncorrectable memory error) of 0000:3b:00"),
+    ("[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=1, name=python3, MMU Fault", ""),
+    ("", ""),
+])
+def test_errors_in_the_kernel_log(text, said):
+    assert health.judge_kernel_log(text) == said
+
+
+def test_driver_and_library():
+    assert "driver 550.54.15 is loaded, and library 550.90.07 is installed; reboot" in health.judge_driver("550.54.15", "550.90.07")
+    assert health.judge_driver("550.54.15", "550.54.15") == health.judge_driver("", "550.54.15") == ""
+
+
+def test_space():
+    assert health.judge_space({"/var": 5 << 30}, {"/var": 10}) == "/var has 5.0 GiB free, less than 10"
+    assert health.judge_space({"/var": 10 << 30}, {"/var": 10}) == ""
+
+
+def test_share(tmp_path):
+    assert health.unmounted("/data1/share", "1 0 0:1 / / rw\n") == "/data1/share is not mounted"
+    assert health.unmounted("/data1/share", "1 0 0:1 / /data1/share rw\n") == health.unmounted("", "") == ""
+    assert health.judge_share(str(tmp_path)) == ""
+    assert "does not answer" in health.judge_share(str(tmp_path / "none"))
+
+
+def test_a_tool_that_hangs_is_not_waited_for():
+    assert health.output(["sleep", "60"], 0.2) is None and health.output(["false"], 5) is None and health.output(["echo", "x"], 20) == "x\n"
+
+
+def test_one_line():
+    assert health.line(["", "a\nb", "c"]) == "trainyard: a b; c" and health.line(["", ""]) == ""
+    assert len(health.line(["x" * 500])) == 200
+
+
+@pytest.mark.parametrize("former, reason, shown, asked", [
+    ("", "", "", []),
+    ("", "trainyard: x", "", [["scontrol", "update", "nodename=a", "state=drain", "reason=trainyard: x"]]),
+    ("trainyard: x", "trainyard: x", "", []),
+    ("trainyard: x", "", "trainyard: x", [["sinfo", "--noheader", "--nodes=a", "--format=%E"], ["scontrol", "update", "nodename=a", "state=resume"]]),
+    ("trainyard: x", "", "disk is replaced", [["sinfo", "--noheader", "--nodes=a", "--format=%E"]]),
+])
+def test_slurm_is_asked_only_about_changes(monkeypatch, tmp_path, former, reason, shown, asked):
+    calls = []
+    monkeypatch.setattr(health, "REASON", str(tmp_path / "reason"))
+    monkeypatch.setattr(health, "output", lambda command, _seconds: calls.append(command) or shown)
+    (tmp_path / "reason").write_text(former, encoding="utf-8")
+    health.drain("a", reason)
+    assert calls == asked and (tmp_path / "reason").read_text(encoding="utf-8") == reason
+
+
+def test_a_drain_that_failed_is_tried_again(monkeypatch, tmp_path):
+    monkeypatch.setattr(health, "REASON", str(tmp_path / "reason"))
+    monkeypatch.setattr(health, "output", lambda _command, _seconds: None)
+    health.drain("a", "trainyard: x")
+    assert not (tmp_path / "reason").exists()

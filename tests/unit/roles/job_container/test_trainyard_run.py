@@ -1,0 +1,397 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""trainyard-run: from what Slurm says to the command of podman, and the exchange between the workers of a step."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FILES / (name + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+run = load("trainyard_run")
+ID = "9507cb1e499394de3e22c6874f3372f03c0e633c90908f48f29475da291dc90e"
+OTHER = "1" * 64
+CONFIG = {"podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs", "init": True, "gpus": {"cdi": "nvidia.com/gpu", "nodes": "/dev/nvidia%d"}}
+
+
+@pytest.mark.parametrize("text, names", [
+    ("a", ["a"]), ("a,b", ["a", "b"]), ("lab-[1-3,7]", ["lab-1", "lab-2", "lab-3", "lab-7"]), ("n[09-11]x,z", ["n09x", "n10x", "n11x", "z"]),
+    ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]), ("", []), ("h5-[12,13b]", None), ("a[1-2", None),
+])
+def test_node_lists(text, names):
+    if names is None:
+        with pytest.raises(run.Refused):
+            run.expand_nodes(text)
+    else:
+        assert run.expand_nodes(text) == names
+
+
+def test_task_counts():
+    assert run.expand_counts("2(x3),1") == [2, 2, 2, 1]
+    with pytest.raises(run.Refused, match="'x'"):
+        run.expand_counts("x")
+
+
+@pytest.mark.parametrize("environment, constrained, gpus", [
+    ({}, False, []),
+    ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "2,3"}, False, [2, 3]),
+    ({"SLURM_STEP_GPUS": "2-3", "CUDA_VISIBLE_DEVICES": "0,1"}, True, [2, 3]),
+    ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "3"}, False, [3]),
+    ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "1"}, True, [3]),
+    ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0"}, False, []),
+    ({"SLURM_JOB_GPUS": "1"}, False, [1]),
+    ({"CUDA_VISIBLE_DEVICES": "0,1"}, False, []),
+])
+def test_only_the_gpus_of_the_task(environment, constrained, gpus):
+    assert run.chosen_gpus(environment, constrained) == gpus
+
+
+def test_workers():
+    step = {"SLURM_STEP_NODELIST": "lab-[a,b]".replace("a,b", "1-2"), "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+    assert run.workers(step) == {"index": 3, "count": 4, "nodes": ["lab-1", "lab-2"], "local": 1}
+    assert run.workers({"SLURMD_NODENAME": "lab-1", "SLURM_NTASKS": "4"})["count"] == 1, "a batch script is one worker"
+
+
+def test_steps_have_ports_of_their_own():
+    ports = [set(run.candidate_ports("17", step)) for step in ("0", "1")]
+    assert all(len(found) == run.TRIES and min(found) >= 10000 and max(found) < 30000 for found in ports)
+    assert run.candidate_ports("17", "0")[0] != run.candidate_ports("18", "0")[0] != run.candidate_ports("18", "1")[0]
+
+
+@pytest.mark.parametrize("name, found", [
+    ("trainyard/test:1", ID), ("localhost/trainyard/test:1", ID), (ID[:12], ID), ("sha256:" + ID, ID), ("own", OTHER), ("trainyard/test@sha256:aa", ID),
+    ("trainyard/test", None), ("other@sha256:aa", None), ("trainyard/test:2", None),
+])
+def test_images_of_the_host_and_of_the_user(name, found):
+    stores = [[{"id": ID, "names": ["localhost/trainyard/test:1"], "digest": "sha256:aa"}], [{"id": OTHER, "names": ["docker.io/library/own:latest"]},
+                                                                                                   {"id": "2" * 64}]]
+    if found:
+        assert run.find_image(name, stores) == found
+    else:
+        with pytest.raises(run.Refused, match="images here: docker.io/library/own:latest, localhost/trainyard/test:1"):
+            run.find_image(name, stores)
+
+
+def test_the_store_of_the_host_comes_first():
+    stores = [[{"id": ID, "names": ["localhost/x:latest"]}], [{"id": OTHER, "names": ["localhost/x:latest"]}]]
+    assert run.find_image("x", stores) == ID
+
+
+def test_the_environment_survives_the_shell(tmp_path):
+    values = {"A": "it's $HOME `id` \"x\"\nsecond line", "B_2": "", "BASH_FUNC_x%%": "() { :; }", "bad-name": "1"}
+    file = tmp_path / "environment"
+    file.write_text(run.environment_text(values), encoding="utf-8")
+    shown = subprocess.run(["sh", "-c", ". %s; printf %%s \"$A$B_2\"" % file], stdout=subprocess.PIPE, check=True, text=True).stdout
+    assert shown == values["A"]
+    assert "bad-name" not in file.read_text(encoding="utf-8") and "BASH_FUNC" not in file.read_text(encoding="utf-8")
+
+
+def test_settings_yield_to_the_job_and_both_to_the_program():
+    found = run.task_environment({"NCCL_DEBUG": "INFO", "PATH": "/host", "LD_PRELOAD": "x", "MASTER_ADDR": "z", "CONTAINERS_CONF": "y", "TOKEN": "t"},
+                                 run.parse_settings("# of the role\nNCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME=\"eth0\"\n"), {"MASTER_ADDR": "10.0.0.1"})
+    assert found == {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0", "MASTER_ADDR": "10.0.0.1", "TOKEN": "t"}
+
+
+@pytest.mark.parametrize("asked, environment, size", [
+    ("8g", {}, "8g"), ("", {"TRAINYARD_SHM_SIZE": "2g"}, "2g"), ("", {"SLURM_MEM_PER_NODE": "4000"}, "2000m"), ("", {"SLURM_MEM_PER_NODE": "0"}, "1g"),
+    ("", {}, "1g"), ("lots", {}, None), ("8g --privileged", {}, None),
+])
+def test_shared_memory(asked, environment, size):
+    if size:
+        assert run.shared_memory(asked, environment, "1g") == size
+    else:
+        with pytest.raises(run.Refused, match="is not a size"):
+            run.shared_memory(asked, environment, "1g")
+
+
+def test_the_host_file_has_each_address_once():
+    entries = [{"address": "10.0.0.2", "slots": 1}, {"address": "10.0.0.1", "slots": 2}, {"address": "10.0.0.2", "slots": 1}]
+    assert run.host_file(entries) == "10.0.0.2 slots=2\n10.0.0.1 slots=2\n"
+
+
+@pytest.mark.parametrize("text, option", [
+    ("/data", "--mount=type=bind,source=/data,target=/data"), ("/data:/x:ro", "--mount=type=bind,source=/data,target=/x,readonly"),
+    ("data", None), ("/data:x", None), ("/a,target=/b", None), ("/a:/b:z", None),
+])
+def test_mounts(text, option):
+    if option:
+        assert run.mount_option(text) == option
+    else:
+        with pytest.raises(run.Refused):
+            run.mount_option(text)
+
+
+def test_devices():
+    assert run.device_options([0, 3], CONFIG) == ["--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=3"]
+    nodes = {"gpus": {"cdi": "", "nodes": "/dev/nvidia%d", "control": ["/dev/nvidiactl", "/dev/nvidia-uvm"]}}
+    there = {"/dev/nvidia1", "/dev/nvidiactl"}.__contains__
+    assert run.device_options([1], nodes, there) == ["--device=/dev/nvidia1", "--device=/dev/nvidiactl"]
+    assert run.device_options([], nodes, there) == []
+    with pytest.raises(run.Refused, match="/dev/nvidia2, which this host does not have"):
+        run.device_options([1, 2], nodes, there)
+
+
+def plan(**changes):
+    return dict({"store": "/s", "runtime": "/r", "folder": "/r/task.0.0", "stores": ["/images", "/own"], "name": "job-7.0.0", "job": "7",
+                 "uid": 2101, "gid": 2102,
+                 "shm": "1g", "memlock": "-1:-1", "workdir": "/home/a", "terminal": False, "mounts": [], "devices": ["--device=nvidia.com/gpu=0"], "image": ID,
+                 "command": ["python3", "a b.py", "--rm"]}, **changes)
+
+
+def test_the_command_of_podman():
+    command = run.podman_command(plan(), CONFIG)
+    assert command[-4:] == ["sh", "python3", "a b.py", "--rm"] and command[command.index("-c") - 1] == ID, "options of the user come after the image"
+    assert {"--userns=keep-id", "--user=2101:2102", "--network=host", "--label=trainyard.job=7", "--shm-size=1g", "--ulimit=memlock=-1:-1", "--pull=never",
+            "--group-add=keep-groups", "--device=nvidia.com/gpu=0", "--init", "--log-driver=passthrough"} <= set(command)
+    assert [word for word in command if "imagestore" in word] == ["--storage-opt=additionalimagestore=/images", "--storage-opt=additionalimagestore=/own"]
+    assert not any(word.startswith(("--privileged", "--volume", "--env-host", "--ipc", "--pid=")) for word in command)
+    assert [word for word in command if word.startswith("--env")] == ["--env=TRAINYARD_JOB_ID=7"], "no variable of the job"
+    assert "--tty" in run.podman_command(plan(terminal=True), CONFIG)
+
+
+def test_podman_gets_nothing_of_the_job():
+    found = run.podman_environment("/r", {"SLURM_JOB_ID": "7", "TOKEN": "t", "CONTAINERS_STORAGE_CONF": "mine", "HOME": "/home/a"})
+    assert "TOKEN" not in found and "CONTAINERS_STORAGE_CONF" not in found
+    assert (found["TRAINYARD_JOB_ID"], found["XDG_RUNTIME_DIR"]) == ("7", "/r"), "the epilog finds conmon by these"
+
+
+def test_variables_of_every_job():
+    entries = [{"address": "10.0.0.1", "slots": 2}, {"address": "10.0.0.2", "slots": 2}]
+    found = run.own_variables("7", "0", {"index": 1, "count": 2}, entries, {"ssh": 1, "master": 2, "control": 3}, [2, 3], {"home": "/home/a", "name": "a"},
+                              dict(CONFIG, fabric="10.1.0.0/24"))
+    assert {name: found[name] for name in ("TRAINYARD_JOB_ID", "TRAINYARD_WORKER_INDEX", "TRAINYARD_WORKER_COUNT", "TRAINYARD_WORKER_ADDRESS", "MASTER_ADDR",
+                                           "MASTER_PORT", "TRAINYARD_SSH_PORT", "CUDA_VISIBLE_DEVICES", "TRAINYARD_FABRIC")} == {
+        "TRAINYARD_JOB_ID": "7", "TRAINYARD_WORKER_INDEX": "1", "TRAINYARD_WORKER_COUNT": "2", "TRAINYARD_WORKER_ADDRESS": "10.0.0.2",
+        "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "2", "TRAINYARD_SSH_PORT": "1", "CUDA_VISIBLE_DEVICES": "0,1", "TRAINYARD_FABRIC": "10.1.0.0/24"}
+
+
+def test_ports_are_free_on_all_hosts():
+    entries = [{"address": "a", "ports": [1, 2, 3, 4]}, {"address": "b", "ports": [2, 3, 9]}]
+    assert run.common_ports(entries) == {"ssh": 2, "master": 1, "control": 3}
+    with pytest.raises(run.Refused, match="a, b"):
+        run.common_ports([entries[0], {"address": "b", "ports": [9]}])
+
+
+def test_a_taken_port_is_not_used():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        assert not run.free("127.0.0.1", port)
+        with run.listening("127.0.0.1", [port, 0]) as server:
+            assert server.getsockname()[1] != port
+
+
+@pytest.fixture
+def clear(monkeypatch):
+    """Messages without munge, which the tests' host does not have. The message begins with the ID of its sender."""
+    monkeypatch.setattr(run, "munged", lambda data, uid: ("%d " % uid + run.json.dumps(data)).encode())
+
+    def opened(text, uid):
+        sender, _blank, data = text.decode().partition(" ")
+        return run.json.loads(data) if sender == str(uid) else None
+    monkeypatch.setattr(run, "unmunged", opened)
+
+
+def entry(address, ports):
+    return {"address": address, "slots": 2, "ports": list(ports), "local": 0}
+
+
+def exchange(job, uid, ports, results):
+    own = entry("127.0.0.1", ports)
+    results[1] = run.follow(job, "0", {"index": 1, "count": 2}, own, uid, "127.0.0.1", ports, 10)
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _number in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def test_workers_agree(clear):
+    ports, results = free_ports(5), {}
+    follower = threading.Thread(target=exchange, args=("7", 2101, ports, results))
+    follower.start()
+    led = run.lead("7", "0", 2, entry("127.0.0.1", ports), 2101, {"user_private": "k"}, ports, 10)
+    follower.join()
+    assert results[1] == led and led["keys"] == {"user_private": "k"} and len(set(led["ports"].values())) == 3
+    assert ports[0] not in (led["ports"]["master"], led["ports"]["control"]), "the port of the exchange is not used again at once"
+
+
+def test_strangers_get_no_keys(clear):
+    """Another user, and another job of the same user, connect first."""
+    ports, results = free_ports(5), {}
+    leader = threading.Thread(target=lambda: results.update(led=run.lead("7", "0", 2, entry("127.0.0.1", ports), 2101, {"user_private": "k"}, ports, 10)))
+    leader.start()
+    for message in (b'666 {"job": "7", "step": "0", "index": 1, "entry": {}}\n', b'2101 {"job": "8", "step": "0", "index": 1, "entry": {}}\n', b"\n"):
+        for _attempt in range(100):
+            try:
+                with socket.create_connection(("127.0.0.1", ports[0]), timeout=5) as connection:
+                    connection.sendall(message)
+                    assert connection.recv(100) == b""
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+    exchange("7", 2101, ports, results)
+    leader.join()
+    assert results[1] == results["led"]
+
+
+def test_a_worker_that_does_not_start_is_named(clear):
+    with pytest.raises(TimeoutError, match="worker 1, 2 did not start within 0"):
+        run.lead("7", "0", 3, entry("127.0.0.1", free_ports(3)), 2101, {}, free_ports(3), 0)
+    with pytest.raises(TimeoutError, match="worker 0 on 127.0.0.1 did not answer"):
+        run.follow("7", "0", {"index": 1}, entry("127.0.0.1", []), 2101, "127.0.0.1", free_ports(1), 0.2)
+
+
+def test_the_sender_of_a_message_is_checked(monkeypatch, tmp_path):
+    tool = tmp_path / "unmunge"
+    tool.write_text("#!/bin/sh\nprintf 'STATUS:          Success (0)\\nUID:             alice (2101)\\nGID:             alice (2101)\\n\\n{\"a\": 1}'\n",
+                    encoding="ascii")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert run.unmunged(b"MUNGE:x", 2101) == {"a": 1}
+    assert run.unmunged(b"MUNGE:x", 2102) is None
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path):
+    (tmp_path / "mine").mkdir()
+    run.private_folder(str(tmp_path / "mine"), os.getuid())
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    for path, uid in ((tmp_path / "mine", os.getuid() + 1), (tmp_path / "link", os.getuid()), (tmp_path / "none", os.getuid())):
+        with pytest.raises(run.Refused, match="the prolog of Slurm has not run"):
+            run.private_folder(str(path), uid)
+
+
+def test_file_systems_and_ranges():
+    mounts = "1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /home rw shared:1 - nfs4 s:/home rw\n"
+    assert run.file_system("/home/a/store", mounts) == "nfs4" and run.file_system("/homes", mounts) == "ext4"
+    assert run.has_range("a", 5, "b:1:2\na:3:4\n") and run.has_range("x", 5, "5:3:4\n") and not run.has_range("a", 5, "ab:3:4\na:3\n")
+
+
+@pytest.mark.parametrize("words, said", [([], "required: image"), (["image"], "write it after --"), (["image", "--"], "write it after --")])
+def test_arguments_are_required(words, said, capsys):
+    with pytest.raises(SystemExit):
+        run.arguments_of(words)
+    assert said in capsys.readouterr().err
+
+
+def test_the_command_may_have_any_options():
+    options = run.arguments_of(["--shm-size", "8g", "image", "--", "python3", "--", "-h"])
+    assert (options.image, options.shm_size, options.command) == ("image", "8g", ["python3", "--", "-h"])
+
+
+def test_working_folder():
+    assert run.working_folder("", "/data/x", ["/data"], "/home/a") == "/data/x"
+    assert run.working_folder("", "/database", ["/data"], "/home/a") == "/home/a"
+    assert run.working_folder("/w", "/data", ["/data"], "/home/a") == "/w"
+
+
+# A stand-in of podman: starts "conmon", whose child is the container, writes pid and ID, and ends.
+PODMAN = r"""
+import os, subprocess, sys, time
+folder, runtime, seconds, code = sys.argv[1:5]
+if "rm" in sys.argv:
+    sys.exit(0)
+if "inspect" in sys.argv:
+    # The first answer comes before podman has seen the end.
+    first = not os.path.exists(folder + "/asked")
+    open(folder + "/asked", "w").close()
+    print("running 0" if first else "exited " + code)
+    sys.exit(0)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    child = subprocess.Popen([sys.executable, "-c",
+        "import signal, sys, time\nsignal.signal(15, lambda n, f: sys.exit(3))\nprint('up', flush=True)\ntime.sleep(%s)\nsys.exit(%s)" % (seconds, code)])
+    open(folder + "/monitor", "w").write(str(os.getpid()))
+    open(folder + "/pid.new", "w").write(str(child.pid))
+    os.rename(folder + "/pid.new", folder + "/pid")
+    ended = child.wait()
+    if seconds != "0.0":
+        open(runtime + "/tmp/exits/the-id", "w").write(str(ended if ended >= 0 else 128 - ended))
+    os._exit(0)
+while not os.path.exists(folder + "/pid"):
+    time.sleep(0.01)
+open(folder + "/id", "w").write("the-id")
+"""
+
+
+def supervised(tmp_path, seconds, code):
+    """A process that supervises a stand-in. It prints the exit code."""
+    (tmp_path / "tmp" / "exits").mkdir(parents=True)
+    program = ("import importlib.util, sys\nspec = importlib.util.spec_from_file_location('r', %r)\nr = importlib.util.module_from_spec(spec)\n"
+               "spec.loader.exec_module(r)\ncommand = [sys.executable, '-c', %r, %r, %r, '%s', '%s', 'run']\n"
+               "sys.exit(r.supervise(command, {}, {'folder': %r, 'runtime': %r, 'name': 'x'}, True))"
+               % (str(FILES / "trainyard_run.py"), PODMAN, str(tmp_path), str(tmp_path), seconds, code, str(tmp_path), str(tmp_path)))
+    return subprocess.Popen([os.sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+
+
+def ends(pid, seconds=20):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not run.parent(pid):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_the_exit_code_is_the_one_of_the_command(tmp_path):
+    process = supervised(tmp_path, "0", "7")
+    assert process.communicate(timeout=60)[0] == "up\n" and process.returncode == 7
+
+
+def test_the_exit_code_is_known_after_podman_has_removed_the_file(tmp_path):
+    process = supervised(tmp_path, "0.0", "7")
+    assert process.communicate(timeout=60)[0] == "up\n" and process.returncode == 7
+
+
+def test_signals_reach_the_command_once(tmp_path):
+    process = supervised(tmp_path, "100", "0")
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 3
+
+
+def test_a_killed_wrapper_takes_the_container_with_it(tmp_path):
+    process = supervised(tmp_path, "100", "0")
+    assert process.stdout.readline() == "up\n"
+    while not (tmp_path / "pid").exists():
+        time.sleep(0.01)
+    container = int((tmp_path / "pid").read_text(encoding="ascii"))
+    process.kill()
+    assert ends(container) and process.stdout.read() == "", "and the output is closed, so that Slurm goes on"
+
+
+def test_a_killed_monitor_ends_the_container(tmp_path):
+    process = supervised(tmp_path, "100", "0")
+    assert process.stdout.readline() == "up\n"
+    # The container may be up before its monitor has written the files.
+    while not (tmp_path / "pid").exists():
+        time.sleep(0.01)
+    container = int((tmp_path / "pid").read_text(encoding="ascii"))
+    os.kill(run.parent(container), signal.SIGKILL)
+    assert process.wait(60) == 137 and ends(container)
