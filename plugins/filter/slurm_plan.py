@@ -280,33 +280,8 @@ def slurm_plan(readings, hosts, scheduler, members, **more):
     return _slurm_plan.slurm_plan(readings, hosts, scheduler, members, **more)
 
 
-def slurm_needs(plan, reading, host, scheduler):
-    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
-
-    return _slurm_plan.slurm_needs(plan, reading, host, scheduler)
-
-
-def slurm_drift(plan, reading, host, scheduler):
-    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
-
-    return _slurm_plan.slurm_drift(plan, reading, host, scheduler)
-
-
-def slurm_priority_problems(priorities):
-    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
-
-    return _slurm_plan.priority_problems(priorities)
-
-
-def slurm_option_problems(options):
-    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
-
-    return _slurm_plan.option_problems(options)
-
-
 class FilterModule:
     """Filters for the plan of role slurm."""
 
     def filters(self):
-        return {"slurm_plan": slurm_plan, "slurm_needs": slurm_needs, "slurm_drift": slurm_drift, "slurm_priority_problems": slurm_priority_problems,
-                "slurm_option_problems": slurm_option_problems}
+        return {"slurm_plan": slurm_plan}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.trainyard.gpu.plugins.filter import slurm_needs
 from ansible_collections.trainyard.gpu.plugins.filter.slurm_plan import FilterModule
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import parse_conf
@@ -510,7 +511,7 @@ def drift(found, readings, name):
     return [(row["what"], row["found"]) for row in FILTERS["slurm_drift"](found, readings[name], name, "a")]
 
 
-FILTERS = FilterModule().filters()
+FILTERS = slurm_needs.FilterModule().filters()
 
 
 def test_what_a_new_host_needs():
