@@ -80,7 +80,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _job_containe
 
 
 class FilterModule:
-    """Filters for the plan of containers for jobs."""
+    """Filter for the plan of containers for jobs."""
 
     def filters(self):
-        return {"job_container_plan": _job_container_plan.job_container_plan, "job_container_removal": _job_container_plan.removal}
+        return {"job_container_plan": _job_container_plan.job_container_plan}
