@@ -107,7 +107,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: The plan. With problems it has only C(complete), C(problems), C(warnings) and C(scheduler).
+  description: The plan. With problems it has only C(complete), C(problems), C(warnings), C(scheduler) and C(hosts).
   type: dict
   contains:
     complete:
@@ -124,6 +124,10 @@ _value:
     scheduler:
       description: Inventory name of the scheduler.
       type: str
+    hosts:
+      description: The training hosts of O(hosts). Only with problems.
+      type: list
+      elements: str
     release:
       description: Release of Slurm on the scheduler.
       type: str

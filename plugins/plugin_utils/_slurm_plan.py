@@ -672,7 +672,7 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
         problems += ["slurm_node_features: %s has the feature '%s'; use letters, digits, '_', '-' and '.'" % (host, feature)
                      for feature in features if not _WORD.fullmatch(str(feature))]
     controller_reading = readings.get(scheduler) or {}
-    nothing = {"problems": problems, "warnings": warnings, "complete": False, "scheduler": scheduler}
+    nothing = {"problems": problems, "warnings": warnings, "complete": False, "scheduler": scheduler, "hosts": list(hosts)}
     if not controller_reading:
         problems.append("%s: the scheduler was not read; check that the host answers, or set cluster_scheduler_host to another one" % scheduler)
         return nothing
@@ -850,7 +850,10 @@ def slurm_needs(plan, reading, name, scheduler):
 def slurm_drift(plan, reading, name, scheduler):
     """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference."""
     if not plan["complete"]:
-        return [{"what": "Slurm", "asked": "a cluster that can be planned", "found": sentence} for sentence in plan["problems"] if name == scheduler]
+        # Those that begin with no host's name are of the variables.
+        others = tuple("%s: " % host for host in plan["hosts"] if host != name)
+        return [{"what": "Slurm", "asked": "a cluster that can be planned", "found": sentence} for sentence in plan["problems"]
+                if sentence.startswith(name + ": ") or name == scheduler and not sentence.startswith(others)]
     needs, found = slurm_needs(plan, reading, name, scheduler), []
     if needs["install"]:
         missing = [package for package in plan["packages"][name] if package not in reading["packages"]]

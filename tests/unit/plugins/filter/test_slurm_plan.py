@@ -622,6 +622,12 @@ def test_a_plan_with_problems():
     assert [row[0] for row in drift(found, readings, "a")] == ["Slurm"] and "'A' is not a valid name" in drift(found, readings, "a")[0][1]
 
 
+def test_a_problem_is_shown_for_its_host():
+    readings = dict(cluster("a", "b"), b=reading("b", release="20.11"))
+    found = plan(readings)
+    assert drift(found, readings, "a") == [] and drift(found, readings, "b")[0][1].startswith("b: Slurm 20.11 found")
+
+
 def test_checks_for_the_input_rules():
     assert FILTERS["slurm_priority_problems"]([{"name": "a", "preempts": ["a"]}]) == [
         "slurm_priorities: a > a preempt each other in a circle; jobs would requeue each other without end. Remove one of these 'preempts'"]
