@@ -89,7 +89,8 @@ def a_node(name, states=("idle",), models=(), reason="", reason_user=""):
 def scheduled(*nodes, cause="", fix="", **changes):
     """The scheduler as host b sees it. Host a is in order."""
     answer = {"available": not cause, "cause": cause or None, "fix": fix or None, "nodes": [a_node("a"), *nodes]}
-    return dict({"cluster_scheduler": "slurm", "cluster_scheduler_host": "a", "__verify_scheduler": answer}, **changes)
+    return dict({"cluster_scheduler": "slurm", "cluster_scheduler_host": "a", "__verify_scheduler": answer,
+                 "slurm_accounts_difference": {"changes": []}}, **changes)
 
 
 def plain(name="a", address="10.0.0.11", answer=None, mesh=None, facts=None, **changes):
@@ -128,7 +129,7 @@ def bad(findings):
 def test_a_cluster_in_order(kind):
     findings = verdicts(kind("a", "10.0.0.11"), kind("b", "10.0.0.12"))
     assert {(entry["id"], entry["verdict"]) for entry in findings if entry["verdict"] != "pass"} == (
-        {(check_id, "skipped") for check_id in {"ib-ports", "scheduler-answers", "scheduler-nodes"} | (GPU_IDS if kind is plain else set())})
+        {(check_id, "skipped") for check_id in {"ib-ports", "scheduler-answers", "scheduler-nodes", "scheduler-quota"} | (GPU_IDS if kind is plain else set())})
     assert {entry["host"] for entry in findings} == {"a", "b"}
     assert {entry["id"] for entry in findings} == set(BY_ID)
     # Why, in words.
@@ -225,6 +226,14 @@ FIRING = {
         (plain, scheduled(cause="auth_key", fix="copy the key"), "auth_key"),
         (plain, scheduled(a_node("b"), __verify_failed={"scheduler-answers": "scontrol: line 3 is incomplete"}), "line 3 is incomplete"),
     ],
+    "scheduler-quota": [
+        (plain, scheduled(a_node("b"), cluster_scheduler_host="b", slurm_accounts_difference={"changes": [
+            {"what": "account vision", "action": "change", "before": {"gpus": 4}, "after": {"gpus": 8}}]}), "account vision: {'gpus': 4}"),
+        (plain, scheduled(a_node("b"), cluster_scheduler_host="b", slurm_accounts_difference={"changes": [
+            {"what": "member vision anna", "action": "add", "before": {}, "after": {"gpus": 2}}]}), "member vision anna: not in Slurm"),
+        (plain, scheduled(a_node("b"), cluster_scheduler_host="b", __verify_failed={"scheduler-quota": "the database does not answer"}),
+         "the database does not answer"),
+    ],
     "scheduler-nodes": [
         (plain, scheduled(), "the scheduler has no node of this name"),
         (plain, scheduled(a_node("b", ["down", "not_responding"])), "down, not_responding"),
@@ -305,6 +314,7 @@ def test_harmless_differences_fail_no_check(kind, changes):
     ("ib-ports", plain, fabric(available=False, fix="load mlx5_ib"), "load mlx5_ib"),
     ("scheduler-answers", plain, scheduled(__verify_scheduler={"skipped": True}), "the scheduler was not asked"),
     ("scheduler-nodes", plain, scheduled(cause="controller_down"), "Check scheduler-answers gives the reason"),
+    ("scheduler-quota", plain, scheduled(a_node("b"), cluster_scheduler_host="b", slurm_accounts_difference={"skipped": True}), "the accounts were not read"),
 ])
 def test_what_cannot_be_told_is_not_passed(check_id, kind, changes, found):
     findings = verdicts(kind("a", "10.0.0.11"), kind("b", "10.0.0.12", **changes))
