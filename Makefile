@@ -11,11 +11,12 @@ lab := python3 -u lab/lab.py
 venv := .venv/complete
 
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-vm lab-down lab-shell test test-fast acceptance lint docs bench clean
+.PHONY: help lab lab-vm lab-slurm lab-down lab-shell test test-fast acceptance lint docs bench clean
 
 help:
 	@echo 'make lab         two hosts on this machine, site.yml, a training run over both (HOSTS=3, LAB_IMAGE=)'
 	@echo 'make lab-vm      the same on virtual machines, with kernels of their own: NFS, memlock'
+	@echo 'make lab-slurm   the lab with a queue: two groups with quotas, a job of each of three people'
 	@echo 'make lab-shell   a shell on a host of the lab (HOST=lab-b)'
 	@echo 'make lab-down    removes the lab (KEEP=1 keeps images and wheels)'
 	@echo 'make test        what CI runs: lint, unit tests, Molecule scenarios'
@@ -34,6 +35,9 @@ lab: $(venv)
 
 lab-vm: $(venv)
 	@$(lab) run --virtual --hosts $(HOSTS)
+
+lab-slurm: $(venv)
+	@$(lab) share --hosts $(HOSTS) --image '$(LAB_IMAGE)'
 
 lab-down:
 	@$(lab) down $(if $(KEEP),--keep)

@@ -78,7 +78,7 @@ def write(path, text):
 
 def machine_files(root):
     """Return the path of the file about this machine in each committed inventory."""
-    return [root / "inventories" / name / "group_vars/cluster/machine.yml" for name in ("lab", "lab_virtual")]
+    return [root / "inventories" / name / "group_vars/cluster/machine.yml" for name in ("lab", "lab_slurm", "lab_virtual")]
 
 
 def write_inventory(root, folder, lab, committed):

@@ -16,6 +16,7 @@ import time
 import images
 import inventory
 import machine
+import queue_demo
 import report
 from hosts import SHARE, Lab, labs_of, other_labs
 from machine import Engine
@@ -25,6 +26,7 @@ from virtual import VirtualLab, build_storage, in_use
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".lab" / "cache"
 COMMITTED = ROOT / "inventories" / "lab"
+COMMITTED_SLURM = ROOT / "inventories" / "lab_slurm"
 COMMITTED_VIRTUAL = ROOT / "inventories" / "lab_virtual"
 CONTAINER = "trainyard-training"
 BUILDER_SUBNET = "172.30.75.0/24"
@@ -87,14 +89,14 @@ def prepare(options):
     return engine, system or options.image or host
 
 
-def bring_up(options):
+def bring_up(options, committed=COMMITTED):
     engine, image = prepare(options)
     lab = Lab(engine, options.name, options.subnet, options.state, options.hosts)
     lab.check_owner()
     if in_use(options.state):
         raise LabError(f"the lab {lab.name} already runs virtual hosts with the same addresses: run make lab-down first")
     lab.up(image)
-    return lab, inventory_of(options, lab, COMMITTED)
+    return lab, inventory_of(options, lab, committed)
 
 
 def bring_up_virtual(options):
@@ -169,15 +171,34 @@ def read_result(lab, since):
     return json.loads(text)
 
 
-def whole_way(options):
-    seconds = {}
-
+def timer(seconds):
+    """Return a function that calls another one and adds its seconds under the name of a stage."""
     def timed(stage, action, *arguments):
         begun = time.monotonic()
         value = action(*arguments)
         seconds[stage] = time.monotonic() - begun
         return value
 
+    return timed
+
+
+def share(options):
+    """Bring up a cluster that groups share, and run a job of each person."""
+    seconds = {}
+    timed = timer(seconds)
+    with only_one(options.state):
+        lab, folder = timed("lab", bring_up, options, COMMITTED_SLURM)
+        for host in lab.hosts:
+            lab.on(host, "sh", "-ec", queue_demo.GPUS)
+        timed("site.yml", playbook, "site.yml", folder, options.state)
+        waiting, ended = timed("jobs", queue_demo.run_jobs, lab, say)
+        logins = ["  " + " ".join(queue_demo.ssh(lab, person)) for person, _gpus in queue_demo.JOBS]
+        print(report.queue_summary(lab.hosts, waiting, ended, logins, seconds), flush=True)
+
+
+def whole_way(options):
+    seconds = {}
+    timed = timer(seconds)
     options.trains = options.virtual
     with only_one(options.state):
         lab, folder = timed("lab", bring_up_virtual if options.virtual else bring_up, options)
@@ -292,6 +313,7 @@ def main():
         ("prepare", prepare, "Prepare a Docker engine, the hosts' image, the base archive of the training image and the wheels."),
         ("up", up, "Create and start the hosts."),
         ("run", whole_way, "Create the hosts, run site.yml and train.yml on them, and print a summary."),
+        ("share", share, "Create the hosts, run site.yml with Slurm on them, and run a job of each of three people."),
     ):
         added = command(name, action, text)
         added.add_argument("--hosts", type=int, choices=range(2, 10), default=2, metavar="N", help="number of hosts, 2 to 9")

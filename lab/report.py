@@ -53,3 +53,24 @@ def summary(hosts, image, build_table, result, seconds):
     lines += [f"  {stage:<18}{spent:>7.1f}" for stage, spent in result["seconds"].items()]
     last = f"lab: ok hosts={len(hosts)} ranks={result['world_size']} accuracy={metrics['accuracy']:.2f} seconds={sum(seconds.values()):.0f}"
     return "\n".join([f"hosts   {', '.join(f'{host} {address}' for host, address in hosts.items())}", *lines[1:], "", last])
+
+
+def queue_summary(hosts, waiting, ended, logins, seconds):
+    """Return the summary of a lab with a queue. C(waiting) are the jobs while one waits, C(ended) the jobs at the end, C(logins) the command by person."""
+    bad = [row for row in ended if row[3] != "COMPLETED"]
+    if bad or len(ended) != len(waiting):
+        found = "; ".join(" ".join(row) for row in ended) or "no job"
+        raise LabError(f"step: jobs: sacct reports: {found}. Expected {len(waiting)} jobs with state COMPLETED")
+    reasons = [row[4] for row in waiting if row[3] == "PENDING"]
+    lines = [f"hosts   {', '.join(f'{host} {address}' for host, address in hosts.items())}", "", "The queue while a job waited for the quota of its group:", ""]
+    lines += _table([("job", "person", "account", "state", "reason", "GPUs", "host"), *waiting])
+    lines += ["", "The jobs at the end:", "", *_table([("job", "person", "account", "state", "exit code", "host"), *ended])]
+    lines += ["", "Log in as one of the people, then use sinfo, squeue, sbatch, srun, salloc, sacct and scancel:", "", *logins, ""]
+    lines += ["stage       seconds", *(f"{stage:<10}{spent:>9.0f}" for stage, spent in seconds.items())]
+    last = f"lab: ok hosts={len(hosts)} jobs={len(ended)} waited={len(reasons)} seconds={sum(seconds.values()):.0f}"
+    return "\n".join(["", *lines, "", last])
+
+
+def _table(rows):
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip() for row in rows]

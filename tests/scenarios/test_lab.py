@@ -167,7 +167,7 @@ def test_killed_in_every_stage_and_run_again(clone, tmp_path):
     log = tmp_path / "down.log"
     assert start(clone, log, "lab-down").wait() == 0, log
     assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
-    assert [path.name for path in (clone / "inventories").iterdir() if path.name.startswith("lab_")] == ["lab_virtual"]
+    assert sorted(path.name for path in (clone / "inventories").iterdir() if path.name.startswith("lab_")) == ["lab_slurm", "lab_virtual"]
     assert not (clone / ".lab").exists()
 
 

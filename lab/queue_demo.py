@@ -1,0 +1,58 @@
+"""Jobs of three people in the queue of `make lab-slurm`: one waits for the quota of its group."""
+
+import re
+import time
+
+from process import LabError, run
+
+# GPUs without hardware, so that quotas have something to count.
+GPUS = "for number in 0 1; do [ -e /dev/nvidia$number ] || mknod -m 0666 /dev/nvidia$number c 195 $number; done"
+# In this order: the two GPUs of group vision are in use when ben's job comes.
+JOBS = (("anna", 2), ("ben", 1), ("carla", 1))
+# The state that each job is expected to reach before the next one is submitted.
+SUBMITTED = {"anna": ("RUNNING", "None"), "ben": ("PENDING", "AssocGrpGRES"), "carla": ("RUNNING", "None")}
+WAIT = 120
+COMMAND = "echo \"$USER has GPUs $CUDA_VISIBLE_DEVICES of $(hostname)\"; sleep 45"
+
+
+def ssh(lab, person, host=None):
+    """Return the command that logs a person in."""
+    address = lab.hosts[host or next(iter(lab.hosts))]
+    return ["ssh", "-i", str(lab.key), "-o", f"UserKnownHostsFile={lab.known_hosts}", "-o", "StrictHostKeyChecking=yes", "-o", "IdentitiesOnly=yes",
+            f"{person}@{address}"]
+
+
+def parse_queue(text):
+    """Return the lines of squeue and sacct with -o '%i|%u|%a|%T|%r|%b|%N' and -P as lists of words."""
+    return [line.split("|") for line in text.splitlines() if line.strip()]
+
+
+def run_jobs(lab, tell):
+    """Submit a job of each person, and wait until all have ended. Returns the queue while one job waits, and the jobs as they ended."""
+    head = next(iter(lab.hosts))
+    numbers, queue = {}, []
+    for person, gpus in JOBS:
+        submitted = run(*ssh(lab, person), f"sbatch --parsable --job-name=demo --gpus={gpus} --time=5 --output=%x-%j.log --wrap='{COMMAND}'").stdout.strip()
+        if not re.fullmatch(r"[0-9]+", submitted):
+            raise LabError(f"host: {head}\nstep: sbatch of {person} printed '{submitted}', expected the number of the job")
+        numbers[submitted] = person
+        expected = SUBMITTED[person]
+        deadline = time.monotonic() + WAIT
+        while True:
+            queue = parse_queue(lab.on(head, "squeue", "--noheader", "--format=%i|%u|%a|%T|%r|%b|%N").stdout)
+            now = next(((row[3], row[4]) for row in queue if row[0] == submitted), ("gone", ""))
+            if now == expected:
+                break
+            if time.monotonic() > deadline:
+                raise LabError(f"host: {head}\nstep: job {submitted} of {person} is {now[0]} ({now[1]}), expected {expected[0]} ({expected[1]})")
+            time.sleep(1)
+        tell(f"job {submitted} of {person}: {expected[0].lower()}" + (f", {expected[1]}" if expected[1] != "None" else ""))
+    waiting = queue
+    deadline = time.monotonic() + WAIT
+    while parse_queue(lab.on(head, "squeue", "--noheader", "--format=%i").stdout):
+        if time.monotonic() > deadline:
+            raise LabError(f"host: {head}\nstep: jobs are still in the queue {WAIT} s after the last one was submitted")
+        time.sleep(1)
+    ended = parse_queue(lab.on(head, "sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,User,Account,State,ExitCode,NodeList",
+                               "--jobs", ",".join(numbers)).stdout)
+    return waiting, ended

@@ -1,0 +1,79 @@
+"""The jobs of make lab-slurm, without hosts: ssh and Slurm's commands are functions of the test."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import queue_demo
+import report
+from process import LabError
+
+HOSTS = {"lab-a": "172.30.77.11", "lab-b": "172.30.77.12"}
+QUEUE = [["1", "anna", "vision", "RUNNING", "None", "gres/gpu:2", "lab-a"], ["2", "ben", "vision", "PENDING", "AssocGrpGRES", "gres/gpu:1", ""],
+         ["3", "carla", "language", "RUNNING", "None", "gres/gpu:1", "lab-b"]]
+ENDED = [["1", "anna", "vision", "COMPLETED", "0:0", "lab-a"], ["2", "ben", "vision", "COMPLETED", "0:0", "lab-a"],
+         ["3", "carla", "language", "COMPLETED", "0:0", "lab-b"]]
+
+
+class Lab:
+    """A queue that has what was submitted, and is empty after the third job."""
+
+    hosts, key, known_hosts = HOSTS, "/state/key", "/state/known_hosts"
+
+    def __init__(self, queue=None):
+        self.queue, self.submitted = [list(row) for row in queue or QUEUE], 0
+
+    def on(self, host, *argv):
+        assert host == "lab-a"
+        rows = ENDED if argv[0] == "sacct" else self.queue[:self.submitted] if "%i|%u|%a|%T|%r|%b|%N" in argv[-1] else []
+        return SimpleNamespace(stdout="".join("|".join(row) + "\n" for row in rows))
+
+
+@pytest.fixture(name="people")
+def fixture_people(monkeypatch):
+    monkeypatch.setattr(queue_demo, "WAIT", 0.1)
+    monkeypatch.setattr(queue_demo.time, "sleep", lambda seconds: None)
+    logged = []
+
+    def use(lab, printed=None):
+        def run(*argv):
+            lab.submitted += 1
+            logged.append(argv)
+            return SimpleNamespace(stdout=printed or "%d\n" % lab.submitted)
+        monkeypatch.setattr(queue_demo, "run", run)
+        return logged
+    return use
+
+
+def test_each_person_submits_a_job_and_one_waits_for_the_quota(people):
+    lab, told = Lab(), []
+    logged = people(lab)
+    assert queue_demo.run_jobs(lab, told.append) == (QUEUE, ENDED)
+    assert [argv[-2] for argv in logged] == ["anna@172.30.77.11", "ben@172.30.77.11", "carla@172.30.77.11"]
+    assert ["--gpus=%d " % gpus in argv[-1] for argv, gpus in zip(logged, (2, 1, 1))] == [True] * 3
+    assert told == ["job 1 of anna: running", "job 2 of ben: pending, AssocGrpGRES", "job 3 of carla: running"]
+
+
+def test_a_job_that_does_not_wait_for_the_quota_is_a_failure(people):
+    lab = Lab([QUEUE[0], QUEUE[1][:3] + ["RUNNING", "None", "gres/gpu:1", "lab-b"], QUEUE[2]])
+    people(lab)
+    with pytest.raises(LabError, match=r"job 2 of ben is RUNNING \(None\), expected PENDING \(AssocGrpGRES\)"):
+        queue_demo.run_jobs(lab, lambda text: None)
+
+
+def test_a_refused_job_is_a_failure(people):
+    lab = Lab()
+    people(lab, "sbatch: error")
+    with pytest.raises(LabError, match="sbatch of anna printed 'sbatch: error', expected the number of the job"):
+        queue_demo.run_jobs(lab, lambda text: None)
+
+
+def test_summary():
+    text = report.queue_summary(HOSTS, QUEUE, ENDED, ["  ssh anna@172.30.77.11"], {"lab": 10.4, "site.yml": 20.4})
+    assert text.endswith("\nlab: ok hosts=2 jobs=3 waited=1 seconds=31")
+    assert "\n2    ben     vision    PENDING  AssocGrpGRES  gres/gpu:1\n" in text and "\n  ssh anna@172.30.77.11\n" in text
+    with pytest.raises(LabError, match="2 ben vision FAILED 1:0 lab-a; .*Expected 3 jobs with state COMPLETED"):
+        report.queue_summary(HOSTS, QUEUE, [ENDED[0], ["2", "ben", "vision", "FAILED", "1:0", "lab-a"], ENDED[2]], [], {})
+    with pytest.raises(LabError, match="sacct reports: no job"):
+        report.queue_summary(HOSTS, QUEUE, [], [], {})
