@@ -12,7 +12,6 @@ variables are read, and each host is looked up once.
 from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import is_ours
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import redact
 
 #: Ranks of a host without GPUs that is measured alone.
 RANKS_ALONE = 2
@@ -94,6 +93,9 @@ def nodes(checks, blame, suspect, draining, known, hosts):
     It is resumed if trainyard drained it, all of these checks were made where they apply, and its bandwidth was measured. C(known) are the nodes as
     M(trainyard.gpu.slurm_info#module) returns them. Those that are not in C(hosts) were not checked and stay as they are.
     """
+    # Not at the top: Ansible loads all filters, and this module loads much more than they need.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import redact
+
     reasons, open_checks, measured_hosts = {}, set(), set()
     for check in checks:
         names = check["host"].split(", ")
