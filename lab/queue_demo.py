@@ -23,7 +23,7 @@ def ssh(lab, person, host=None):
 
 
 def parse_queue(text):
-    """Return the lines of squeue and sacct with -o '%i|%u|%a|%T|%r|%b|%N' and -P as lists of words."""
+    """Return the lines of squeue and sacct, whose fields are separated by bars, as lists of words."""
     return [line.split("|") for line in text.splitlines() if line.strip()]
 
 
@@ -39,7 +39,7 @@ def run_jobs(lab, tell):
         expected = SUBMITTED[person]
         deadline = time.monotonic() + WAIT
         while True:
-            queue = parse_queue(lab.on(head, "squeue", "--noheader", "--format=%i|%u|%a|%T|%r|%b|%N").stdout)
+            queue = parse_queue(lab.on(head, "squeue", "--noheader", "--sort=i", "--format=%i|%u|%a|%T|%r|%N").stdout)
             now = next(((row[3], row[4]) for row in queue if row[0] == submitted), ("gone", ""))
             if now == expected:
                 break

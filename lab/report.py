@@ -63,7 +63,7 @@ def queue_summary(hosts, waiting, ended, logins, seconds):
         raise LabError(f"step: jobs: sacct reports: {found}. Expected {len(waiting)} jobs with state COMPLETED")
     reasons = [row[4] for row in waiting if row[3] == "PENDING"]
     lines = [f"hosts   {', '.join(f'{host} {address}' for host, address in hosts.items())}", "", "The queue while a job waited for the quota of its group:", ""]
-    lines += _table([("job", "person", "account", "state", "reason", "GPUs", "host"), *waiting])
+    lines += _table([("job", "person", "account", "state", "reason", "host"), *waiting])
     lines += ["", "The jobs at the end:", "", *_table([("job", "person", "account", "state", "exit code", "host"), *ended])]
     lines += ["", "Log in as one of the people, then use sinfo, squeue, sbatch, srun, salloc, sacct and scancel:", "", *logins, ""]
     lines += ["stage       seconds", *(f"{stage:<10}{spent:>9.0f}" for stage, spent in seconds.items())]

@@ -27,7 +27,8 @@ class ActionModule(ActionBase):
             answer, asked, driver = variables.get(args["answers"], {}), variables.get(args["asked"], {}), variables.get(args["driver"], "")
             # A host that has dropped out of the play did not answer, even if it has a result of an earlier play.
             silent = name not in task_vars["ansible_play_hosts"] or "packages" not in answer
-            hosts.append({"name": name, "asked": len(asked), "problems": None if silent else problems(answer, asked, driver) + list(variables.get(args["more"] or "", []))})
+            found = None if silent else problems(answer, asked, driver) + list(variables.get(args["more"] or "", []))
+            hosts.append({"name": name, "asked": len(asked), "problems": found})
         self._display.display(table(hosts))
         drifted = [host["name"] for host in hosts if host["problems"]]
         result.update(changed=False, hosts=hosts, msg="drift on %d of %d hosts" % (len(drifted), len(hosts)), failed=bool(drifted))

@@ -861,9 +861,10 @@ def slurm_drift(plan, reading, name, scheduler):
     if name in plan["munge_hosts"]:
         found.append({"what": "munge key", "asked": "that of %s" % scheduler, "found": "different, or readable by others"})
     services = ["munge"] * (name in plan["packages"]) + ["mariadb", "slurmdbd", "slurmctld"] * (name == scheduler) + ["slurmd"] * (name in plan["node_names"])
-    found += [{"what": service, "asked": "running, enabled", "found": "%s, %s" % (reading["services"][service]["state"],
-                                                                               "enabled" if reading["services"][service]["enabled"] else "disabled")}
-              for service in services if _stopped(reading, service)]
+    for service in services:
+        if _stopped(reading, service):
+            its = reading["services"][service]
+            found.append({"what": service, "asked": "running, enabled", "found": "%s, %s" % (its["state"], "enabled" if its["enabled"] else "disabled")})
     texts = dict(reading, text_digests={path: hashlib.sha256(text.encode("utf-8")).hexdigest() for path, text in reading["texts"].items()})
     files = (plan["database_files"] + plan["slurmdbd_files"] + plan["check_files"] + plan["controller_files"]) * (name == scheduler)
     files += plan["node_files"] * (name in plan["node_names"]) + plan["login_files"].get(name, [])

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from role_variables import role_variable
 
 FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
 
@@ -258,3 +259,13 @@ def test_a_drain_that_failed_is_tried_again(monkeypatch, tmp_path):
     monkeypatch.setattr(health, "output", lambda _command, _seconds: None)
     health.drain("a", "trainyard: x")
     assert not (tmp_path / "reason").exists()
+
+
+def test_programs_are_placed_with_their_interpreter():
+    """Slurm and people start them by name."""
+    programs = role_variable("job_container", "__job_container_programs", ansible_search_path=[str(FILES.parent)], role_path=str(FILES.parent))
+    first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
+    assert first.pop("_host_health.py").startswith("#") and first.pop("trainyard-launch") == "#!/usr/bin/env python3"
+    assert first == dict.fromkeys(("trainyard-run", "prolog", "epilog", "health"), "#!/usr/bin/python3")
+    for text in programs.values():
+        compile(text, "program", "exec")
