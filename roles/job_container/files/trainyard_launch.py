@@ -117,7 +117,7 @@ def session_text(environment):
 
 #: What a session of the job's sshd runs: the command that was sent.
 SESSION_PROGRAM = "#!/bin/sh\n. " + INSIDE + "/ssh/environment\nexec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n"
-#: horovodrun has StrictHostKeyChecking=no in its source. ssh takes the first value.
+#: Host keys are checked although horovodrun's own ssh options switch that off: ssh uses the first value, and this program puts C(yes) before them.
 SSH_PROGRAM = "#!/bin/sh\nexec %s -F " + INSIDE + "/ssh/config -o StrictHostKeyChecking=yes \"$@\"\n"
 
 
