@@ -125,7 +125,7 @@ def options_in_force(asked, shown):
 
 def parse_exports(text):
     """Return path, client and options of every export in /etc/exports, a file of /etc/exports.d, or /var/lib/nfs/etab."""
-    exports = []
+    exports, client_and_options = [], re.compile(r"([^()]*)(?:\(([^()]*)\))?").fullmatch
     for line in re.sub(r"\\\n", " ", text).splitlines():
         words = [word[0] or word[1] for word in re.findall(r'"([^"]*)"|((?:\\.|[^\s"#\\]+|\\)+)|#.*', line)]
         words = [word for word in words if word]
@@ -139,11 +139,12 @@ def parse_exports(text):
             if word.startswith("-") and not clients:
                 defaults = word[1:].split(",")
                 continue
-            match = re.fullmatch(r"([^()]*)(?:\(([^()]*)\))?", word)
+            match = client_and_options(word)
             if not match:
                 raise ParseError("not a client of an export: %.160r" % line)
-            clients.append((match.group(1) or "*", defaults + [option for option in (match.group(2) or "").split(",") if option]))
-        exports += [{"path": path, "client": client, "options": options} for client, options in clients or [("*", defaults)]]
+            client, options = match.groups("")
+            clients.append({"path": path, "client": client or "*", "options": defaults + list(filter(None, options.split(",")))})
+        exports += clients or [{"path": path, "client": "*", "options": defaults}]
     return exports
 
 
