@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from molecule_runs import MoleculeRuns
+from molecule_runs import MoleculeRuns, cores_between, ticks
 from new_python import NO_NEW, new_python
 from old_python import NONE, old_python
 
@@ -46,6 +46,8 @@ def molecule_runs(request, tmp_path_factory):
     runs.end()
     terminal.close()
     PACE.extend("%-20s %s" % (name, pace.told(runs.begun)) for name, pace in sorted(runs.pace.items(), key=lambda entry: entry[1].begun))
+    if PACE:
+        PACE.append(cores_between(runs.ticks, ticks()))
 
 
 def pytest_deselected(items):

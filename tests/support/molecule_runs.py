@@ -40,6 +40,19 @@ def quiet():
         yield
 
 
+def ticks():
+    """What the cores have done since the machine started, in ticks: worked, idled, waited for the machine's own host."""
+    user, nice, system, idle, waited, interrupts, soft, stolen = map(int, Path("/proc/stat").read_text(encoding="ascii").split()[1:9])
+    return user + nice + system + interrupts + soft, idle + waited, stolen
+
+
+def cores_between(before, after):
+    """As a line of the report. It tells a slow machine from tests that wait."""
+    worked, idle, stolen = (now - then for then, now in zip(before, after, strict=True))
+    return "%d cores: worked %d%% of the time, idle %d%%, without a core of the machine's host %d%%" % (
+        os.cpu_count(), *(round(100 * part / max(worked + idle + stolen, 1)) for part in (worked, idle, stolen)))
+
+
 class Pace:
     """Where the minutes of a scenario went: the seconds of each of its steps, in the order in which they ended."""
 
@@ -64,7 +77,7 @@ class MoleculeRuns:
 
     def __init__(self, asked, records, acceptance, tell):
         self.records, self.acceptance, self.tell = records, acceptance, tell
-        self.begun, self.pace = time.monotonic(), {}
+        self.begun, self.pace, self.ticks = time.monotonic(), {}, ticks()
         # As it is now: unit tests that give themselves another PATH run beside the scenarios' start.
         # Options of this pytest are not those of the scenarios' own: --basetemp would have each of them empty the same folder, and this one's.
         self.environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
