@@ -1,6 +1,7 @@
 # A host as a user has it, with Debian 13, from wherever the lab's image has its packages.
 ARG BASE
 FROM ${BASE}
+COPY module_bytecode.* /usr/lib/python3/dist-packages/
 RUN id ops 2>/dev/null || useradd --create-home --shell /bin/bash ops \
  && echo "ops ALL=(ALL) NOPASSWD: ALL" > /etc/sudoers.d/ops \
  && . /etc/os-release \
