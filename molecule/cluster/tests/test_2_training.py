@@ -1,4 +1,7 @@
-"""Real training runs on both hosts, and runs that only seem to be correct."""
+"""Real training runs on both hosts, and runs that only seem to be correct.
+
+CI has each launcher's good run, and of each kind of fault one. A run takes half a minute of both cores.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,9 @@ ALONE = "python3 %s/digits_torchrun.py --data generated --epochs 2 --batch-size 
 COMPARE = """import torch
 one, two = (torch.load(path)["model"] for path in ("/tmp/alone/checkpoint.pt", "%s/checkpoint.pt"))
 print(max((one[name] - two[name]).abs().max().item() for name in one))"""
+
+
+HOROVODRUN_AND_TORCHRUN = [("horovodrun", "digits_horovod.py"), pytest.param("torchrun", "digits_torchrun.py", marks=pytest.mark.acceptance)]
 
 
 def difference_from_one_process(cluster, result):
@@ -70,7 +76,7 @@ def fixture_one_idle_gpu(cluster):
 
 
 @pytest.mark.usefixtures("one_idle_gpu")
-@pytest.mark.parametrize("launcher", ["horovodrun", "torchrun"])
+@pytest.mark.parametrize("launcher", ["horovodrun", pytest.param("torchrun", marks=pytest.mark.acceptance)])
 def test_two_ranks_a_host_on_chosen_gpus(cluster, launcher):
     """Two slots on each of two hosts: the devices of every rank, and the observations during the job."""
     before = cluster.moved_bytes()
@@ -107,7 +113,7 @@ def test_more_ranks_than_chosen_gpus_are_refused(cluster):
     assert "CUDA_VISIBLE_DEVICES: '0' names 1 GPU, but host %s has 2 slots" % cluster.head in " ".join(run.text.split())
 
 
-@pytest.mark.parametrize("launcher, example", [("horovodrun", "digits_horovod.py"), pytest.param("torchrun", "digits_torchrun.py", marks=pytest.mark.acceptance)])
+@pytest.mark.parametrize("launcher, example", HOROVODRUN_AND_TORCHRUN)
 def test_ranks_that_do_not_average_are_found_out(cluster, launcher, example):
     run = train(cluster, train_launcher=launcher, train_command="python3 %s/%s --data generated --epochs 2 --no-averaging" % (EXAMPLES, example))
     assert run.code == 2
@@ -118,7 +124,7 @@ def test_ranks_that_do_not_average_are_found_out(cluster, launcher, example):
     assert difference_from_one_process(cluster, result) > 0.01
 
 
-@pytest.mark.parametrize("launcher, example", [("horovodrun", "digits_horovod.py"), ("torchrun", "digits_torchrun.py")])
+@pytest.mark.parametrize("launcher, example", HOROVODRUN_AND_TORCHRUN)
 def test_gradients_are_averaged_as_one_process_with_the_whole_batch_would(cluster, launcher, example):
     run = train(cluster, train_launcher=launcher, train_command="python3 %s/%s --data generated --epochs 2" % (EXAMPLES, example))
     assert run.code == 0
@@ -135,6 +141,7 @@ for number, name in enumerate(["test_batch"] + ["data_batch_%d" % part for part 
         pickle.dump({b"data": images, b"labels": [image % 10 for image in range(16)]}, stream, protocol=2)"""
 
 
+@pytest.mark.acceptance
 def test_resnet18_trains_on_cifar10_and_continues_where_it_was(cluster):
     command = "python3 %s/resnet18_ddp.py --width 8 --batch-size 16 --output-dir /data1/share/resnet18 --resume " % EXAMPLES
     cluster.inside(cluster.head, "python3 -c '%s'" % CIFAR10)
@@ -151,6 +158,7 @@ def test_resnet18_trains_on_cifar10_and_continues_where_it_was(cluster):
     assert left == ["checkpoint.pt"]
 
 
+@pytest.mark.acceptance
 def test_unet3d_reports_its_dice(cluster):
     options = "--size 16 --channels 4 8 16 --volumes 16 --epochs 3 --learning-rate 0.01"
     run = train(cluster, train_command="python3 %s/unet3d_horovod.py %s" % (EXAMPLES, options))
@@ -160,6 +168,7 @@ def test_unet3d_reports_its_dice(cluster):
     assert 0.45 < result["metrics"]["dice"] <= 1 and "test Dice" in run.text
 
 
+@pytest.mark.acceptance
 def test_horovod_s_own_examples_come_from_the_archive_of_their_tag(cluster):
     """An archive with the layout of the tag's, from a server on the head: only its examples are installed on the share, once."""
     tree = "/tmp/served/horovod-0.28.1"
@@ -231,10 +240,9 @@ def kill_runner(cluster, job_id, operator):
     cluster.on(cluster.head, "systemctl kill --signal=KILL --kill-whom=main trainyard-job-%s" % job_id)
 
 
-# torchrun only in `make acceptance`, to save time in CI.
 @pytest.mark.parametrize("launcher", ["horovodrun", pytest.param("torchrun", marks=pytest.mark.acceptance)])
-@pytest.mark.parametrize("kill, exit_code", [(press_ctrl_c, 143), pytest.param(kill_operator, 143, marks=pytest.mark.acceptance), (kill_rank, None),
-                                             pytest.param(kill_runner, 143, marks=pytest.mark.acceptance)])
+@pytest.mark.parametrize("kill, exit_code", [
+    (press_ctrl_c, 143), *(pytest.param(*entry, marks=pytest.mark.acceptance) for entry in ((kill_operator, 143), (kill_rank, None), (kill_runner, 143)))])
 def test_no_rank_outlives_its_job(cluster, kill, exit_code, launcher):
     job_id = "%s-%s" % (launcher, kill.__name__.replace("_", "-"))
     log = cluster.state / ("%s.log" % job_id)

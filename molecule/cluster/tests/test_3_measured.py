@@ -82,6 +82,7 @@ def verdicts(report, check_id):
     return {host: verdict for host, (verdict, _found) in found.items()}
 
 
+@pytest.mark.acceptance
 def test_horovod_measures_where_it_is_asked_to(cluster):
     """As in an image with TensorFlow only: two hosts with two ranks each, through the port for jobs."""
     run = cluster.playbook("playbooks/verify.yml", "-e", {"verify_bandwidth_tool": "horovod", **ASKED})

@@ -23,6 +23,8 @@ def healed(cluster):
     assert (again.code, again.changed) == (0, {})
 
 
+# In CI the next but one test has the container created again, and scenario training_container.
+@pytest.mark.acceptance
 def test_container_deleted(cluster, healed):
     cluster.on(cluster.peer, "docker rm --force %s" % cluster.container)
     run = cluster.site()
@@ -61,6 +63,7 @@ def test_container_changed_and_sshd_frozen(cluster, healed):
     assert cluster.inspect(cluster.peer)["Id"] != former and cluster.inspect(cluster.head)["State"]["StartedAt"] == started
 
 
+@pytest.mark.acceptance
 def test_host_key_of_a_peer_changed(cluster):
     """As after a break-in or a reinstallation: no job runs, and site.yml names the host."""
     key = "/etc/trainyard/ssh/ssh_host_ed25519_key"

@@ -43,6 +43,7 @@ def test_another_one_is_chosen(role, host):
     assert role(cuda_toolkit_default="11.8.0", cuda_toolkit_cudnn_version="").changed == 0
 
 
+@pytest.mark.acceptance
 def test_a_newer_toolkit_by_hand_does_not_move_it(host):
     host.check_output("apt-get install --yes --no-install-recommends cuda-toolkit-12-6")
     assert host.file("/usr/local/cuda-12.6/bin/nvcc").exists and release(host) == "11.8"
@@ -58,6 +59,7 @@ def test_versions_that_do_not_exist(role, host):
     assert host.package("cuda-toolkit-12-4").version == "12.4.1-1"
 
 
+@pytest.mark.acceptance
 def test_an_older_release_of_a_series(role, host):
     assert role(cuda_toolkit_versions=["12.4.0", "11.8"]).code == 0
     assert host.package("cuda-toolkit-12-4").version == "12.4.0-1"

@@ -66,6 +66,7 @@ def test_a_key_that_is_another(role, host):
     assert versions(host) == ["2.18.5-1+cuda12.2 hold"] * 2
 
 
+@pytest.mark.acceptance
 def test_a_hold_that_somebody_has_lifted(role, host):
     host.check_output("apt-mark unhold libnccl2")
     assert role(nccl_version="2.18.5", nccl_cuda="12.2").changed > 0

@@ -31,6 +31,7 @@ def test_built_with_the_nccl_that_is_there_and_once(role, host):
     assert role().changed == 0
 
 
+@pytest.mark.acceptance
 def test_mpi_is_built_in_when_asked(role, host):
     done = role(nccl_tests_mpi=True, nccl_tests_mpi_home="/srv/mpi")
     assert done.code == 2 and "There is no mpi.h in /srv/mpi/include" in done.text

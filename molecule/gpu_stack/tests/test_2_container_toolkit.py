@@ -98,6 +98,7 @@ def test_driver_that_waits_for_a_reboot_gets_no_proof(host, role):
     host.run_expect([0], "sed -i s/535.183.01/550.54.15/ /proc/driver/nvidia/version")
 
 
+@pytest.mark.acceptance
 def test_specification_of_another_tool_replaces_the_role_s_and_is_regenerated(host, role):
     """Both in one run. It requests the installed version, which an earlier test of make acceptance has changed."""
     host.run_expect([0], f"mkdir -p /var/run/cdi && cp {SPECIFICATION} /var/run/cdi/nvidia.yaml")

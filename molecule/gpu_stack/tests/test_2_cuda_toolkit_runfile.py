@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from packages_left import packages_that_differ
 
 HOST = "gpu-stack-c"
@@ -18,6 +19,7 @@ def test_the_toolkit_alone_is_installed(host):
     assert host.check_output("ls --ignore='systemd-private-*' /var/tmp") == ""
 
 
+@pytest.mark.acceptance
 def test_another_file_is_refused(role, host):
     runfile = {"version": "11.6.2", "url": "file:///srv/cuda_11.4.4_470.82.01_linux.run", "checksum": "sha256:" + "0" * 64}
     done = role(cuda_toolkit_runfiles=[runfile])

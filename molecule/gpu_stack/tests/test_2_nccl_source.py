@@ -41,6 +41,7 @@ def test_packages_would_be_those_of_the_release(role, host):
     assert host.file("/usr/local/lib/libnccl.so.2").exists
 
 
+@pytest.mark.acceptance
 def test_packages_take_its_place(role, host):
     assert role(nccl_source="repository", nccl_version="2.21.5", nccl_cuda="12.4").code == 0
     assert not host.file("/usr/local/lib/libnccl.so.2").exists and not host.file(RECORD).exists

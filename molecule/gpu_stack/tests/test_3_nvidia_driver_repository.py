@@ -101,6 +101,7 @@ def test_gpus_that_need_the_other_kernel_module(host, role):
         host.run_expect([0], f"echo 0x2330 > {device}")
 
 
+@pytest.mark.acceptance
 def test_another_branch_replaces_the_whole_driver(host, role):
     """With Fabric Manager, as on a host with an NVSwitch, and with the open kernel module, which is selected from 560 on."""
     assert role(nvidia_driver_version="570", nvidia_driver_fabric_manager="always").code == 0
@@ -111,6 +112,7 @@ def test_another_branch_replaces_the_whole_driver(host, role):
     assert role(nvidia_driver_version="570", nvidia_driver_fabric_manager="always").changed == 0
 
 
+@pytest.mark.acceptance
 def test_way_back_leaves_nothing_of_the_newer_driver(host, role):
     """Including Fabric Manager, which has no replacement."""
     assert role().code == 0

@@ -93,6 +93,8 @@ def test_a_second_network_that_may_be_slower():
     assert re.search(r"Fabric network: 172\.30\.90\.0/24: the fastest network is unknown \(.*10\.77\.0\.0/24", run.text)
 
 
+# Its rules are tested without hosts, as those above.
+@pytest.mark.acceptance
 def test_a_fabric_network():
     with second_network():
         run = preflight(cluster_fabric_network="10.77.0.0/24")
@@ -133,7 +135,7 @@ DAEMON_JSON = "/etc/docker/daemon.json"
     pytest.param('{"bip": "x"}', "bip: 'x' is not an address", marks=pytest.mark.acceptance),
     pytest.param('{"debug": true,\n}', "line 2, column 1", marks=pytest.mark.acceptance),
     pytest.param("", "the file is empty", marks=pytest.mark.acceptance),
-    ('{"hosts": ["fd://"]}', "both as a flag and in the configuration file: hosts"),
+    pytest.param('{"hosts": ["fd://"]}', "both as a flag and in the configuration file: hosts", marks=pytest.mark.acceptance),
 ], ids=["unknown option", "kind of value", "value", "address", "syntax", "empty", "option of the unit"])
 def test_daemon_json_that_docker_can_not_read(content, found):
     """No option is requested, and the engine keeps running. The installed dockerd reports the error."""
@@ -145,6 +147,7 @@ def test_daemon_json_that_docker_can_not_read(content, found):
     assert on(B, "pidof dockerd") == pid
 
 
+@pytest.mark.acceptance
 def test_daemon_json_that_docker_reads():
     pid = on(B, "pidof dockerd")
     with broken(B, "mkdir -p /etc/docker; echo '{\"debug\": true, \"log-driver\": \"nope\"}' > " + DAEMON_JSON, "rm " + DAEMON_JSON):
@@ -155,6 +158,7 @@ def test_daemon_json_that_docker_reads():
     assert on(B, "pidof dockerd") == pid
 
 
+@pytest.mark.acceptance
 def test_own_name_on_the_loopback_is_a_warning_that_can_be_made_to_stop_it():
     # Docker mounts the file, so it is written, not replaced.
     with broken(A, "cp /etc/hosts /root/hosts; { echo 127.0.1.1 preflight-a; cat /root/hosts; } > /etc/hosts", "cat /root/hosts > /etc/hosts; rm /root/hosts"):
