@@ -188,6 +188,7 @@ def test_horovod_s_own_examples_come_from_the_archive_of_their_tag(cluster):
     assert train(cluster, **dict(given, train_horovod_examples_checksum="sha256:" + digest)).code == 0
 
 
+@pytest.mark.acceptance
 def test_both_ranks_on_one_host_are_found_out(cluster):
     """The head's ssh connects to itself for the peer's address. The job runs, but no data crosses the network."""
     config = "/etc/trainyard/ssh/ssh_config"
