@@ -25,8 +25,16 @@ def verify_nodes(checks, rules, scheduler, hosts, blame=(), suspect=()):
     return _verify_plan.nodes(checks, blame, suspect, draining_checks(rules), scheduler.get("nodes") or [], hosts)
 
 
-def verify_unmeasured(required, of_jobs, hosts, can_start=True, is_asked=True, has_tool=True, has_process_sets=True, needs_horovod=True):
-    return _verify_plan.unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_process_sets, needs_horovod)
+def verify_probe(slurm, users, trees, image=""):
+    return _verify_plan.probe(slurm, users, trees, image)
+
+
+def verify_probe_checks(result, plan, hosts, reason=""):
+    return _verify_plan.probe_checks(result, plan, hosts, reason)
+
+
+def verify_unmeasured(required, of_jobs, hosts, can_start=True, is_asked=True, has_tool=True, has_process_sets=True, needs_horovod=True, has_person=True):
+    return _verify_plan.unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_process_sets, needs_horovod, has_person)
 
 
 class FilterModule:
@@ -34,4 +42,4 @@ class FilterModule:
 
     def filters(self):
         return {"verify_plan": verify_plan, "verify_evidence": verify_evidence, "verify_logs": verify_logs, "verify_nodes": verify_nodes,
-                "verify_unmeasured": verify_unmeasured}
+                "verify_probe": verify_probe, "verify_probe_checks": verify_probe_checks, "verify_unmeasured": verify_unmeasured}

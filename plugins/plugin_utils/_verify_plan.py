@@ -11,6 +11,7 @@ variables are read, and each host is looked up once.
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import is_ours
 
 #: Ranks of a host without GPUs that is measured alone.
@@ -118,7 +119,53 @@ def nodes(checks, blame, suspect, draining, known, hosts):
     }
 
 
-def unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_process_sets, needs_horovod):
+def probe(slurm, users, trees, image=""):
+    """Return how a job is tried on each node: C(person), C(account), C(folder) of the person on the share, C(image), and C(problem) if it cannot be tried.
+
+    C(slurm) is the plan of role slurm. The person is the member of the account with the largest quota, as the quota must not be in the way. C(possible) is
+    false if nobody can submit a job, which is no fault.
+    """
+    found = {"person": "", "account": "", "folder": "", "image": image, "problem": "", "possible": True}
+    if "accounts" not in slurm:
+        return dict(found, problem="the accounts of the scheduler were not read")
+    missing = slurm.get("missing_people") or []
+    best = None
+    for account in slurm["accounts"]:
+        limits = [account[key] for key in ("gpus", "max_gpus_per_person") if account.get(key) is not None]
+        quota = min(limits) if limits else float("inf")
+        members = [user["name"] for user in users if user["name"] in (account.get("members") or []) and user["name"] not in missing]
+        if members and (best is None or quota > best[0]):
+            best = quota, members[0], account["name"]
+    if best is None:
+        if missing:
+            return dict(found, problem="%s cannot log in to the scheduler; run people.yml" % ", ".join(missing))
+        return dict(found, possible=False, problem="slurm_accounts has no member who is in shared_storage_users, so nobody can submit a job")
+    if best[0] < 1:
+        return dict(found, possible=False, problem="the quotas in slurm_accounts allow nobody a GPU")
+    of_users = [tree["path"].rstrip("/") for tree in trees if tree.get("of") == "users"]
+    return dict(found, person=best[1], account=best[2], folder="%s/%s" % (of_users[0], best[1]) if of_users else "")
+
+
+def probe_checks(result, plan, hosts, reason=""):
+    """Return the findings of check scheduler-job. C(result) is of module slurm_probe; if it is empty, C(reason) says why no job was submitted."""
+    probes = {entry["node"]: entry for entry in result.get("probes", [])}
+    place = " in a container of %s" % plan["image"] if plan.get("image") else ""
+    share = ", and the share" if plan.get("folder") else ""
+    checks = []
+    for host in hosts:
+        entry = probes.get(host)
+        if entry is None:
+            checks.append(finding("scheduler-job", host, "skipped", found=reason or "no job was submitted", source="sbatch"))
+            continue
+        # Not made because of a quota or of a drained node: the node must not be resumed before.
+        verdict = entry["verdict"] if entry["verdict"] in ("pass", "fail") else "not_evaluated"
+        fix = {"pass": "", "fail": "repair what the finding names, then run verify.yml", "not_evaluated": "remove the reason, then run verify.yml"}[verdict]
+        checks.append(finding("scheduler-job", host, verdict, found=entry["found"], source="sbatch", fix=fix, seconds=result.get("seconds", 0),
+                              expected="a job of %s on this host%s, with its GPU alone%s" % (plan["person"], place, share)))
+    return checks
+
+
+def unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_process_sets, needs_horovod, has_person=True):
     """IDs of checks that cannot be required in this run.
 
     A check stays required if a fault of the cluster prevents it, or if C(required) names it and the job is only switched off.
@@ -135,4 +182,6 @@ def unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_proc
         left_out += unless_required("bandwidth-host")
     if not needs_horovod:
         left_out += unless_required("horovod-build")
+    if not has_person:
+        left_out += unless_required("scheduler-job")
     return left_out

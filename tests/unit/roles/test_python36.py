@@ -34,6 +34,7 @@ FILES = [
     "roles/verify/files/all_reduce.py",
     "roles/verify/files/horovod_all_reduce.py",
     "roles/verify/files/host_watch.py",
+    "roles/verify/files/probe.py",
     "plugins/module_utils/_apt_sources.py",
     "plugins/module_utils/_openpgp.py",
     "plugins/module_utils/_bandwidth.py",

@@ -122,6 +122,7 @@ JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
     ([], {"has_tool": False}, JOBS[:2]), (["bandwidth-host"], {"has_tool": False}, ["bandwidth-cluster"]),
     ([], {"has_process_sets": False}, ["bandwidth-host"]), (["bandwidth-host"], {"has_process_sets": False}, []),
     ([], {"needs_horovod": False}, ["horovod-build"]), (["horovod-build"], {"needs_horovod": False}, []),
+    ([], {"has_person": False}, ["scheduler-job"]), (["scheduler-job"], {"has_person": False}, []),
 ])
 def test_what_cannot_be_required(required, run, left_out):
     assert FILTERS["verify_unmeasured"](required, JOBS, **dict({"hosts": 2}, **run)) == left_out
@@ -191,3 +192,67 @@ def test_hosts_of_a_scheduler():
     assert [host.get("scheduler") for host in FILTERS["verify_evidence"](variables, members, ["a", "b"], [])["hosts"]] == [None, None]
     with_slurm = FILTERS["verify_evidence"](variables, members, ["a", "b"], [], "a")["hosts"]
     assert [host["scheduler"] for host in with_slurm] == [["controller"], ["node"]]
+
+
+# --- jobs of a person on the nodes --------------------------------------------------------------------------------------------
+
+PEOPLE = [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2002}]
+TREES = [{"path": "/data1/share/group", "of": "groups"}, {"path": "/data1/share/user/", "of": "users"}]
+CHOSEN = {"person": "anna", "account": "vision", "folder": "/data1/share/user/anna", "image": "", "problem": "", "possible": True}
+
+
+@pytest.mark.parametrize("accounts, changes", [
+    ([{"name": "vision", "gpus": 2, "members": ["carla", "anna"]}], {}),
+    # The largest quota, and none is the largest.
+    ([{"name": "vision", "gpus": 2, "members": ["anna"]}, {"name": "language", "gpus": 8, "members": ["ben"]}],
+     {"person": "ben", "account": "language", "folder": "/data1/share/user/ben"}),
+    ([{"name": "vision", "gpus": 9, "members": ["anna"]}, {"name": "language", "gpus": 16, "max_gpus_per_person": 8, "members": ["ben"]}], {}),
+    ([{"name": "language", "gpus": 8, "members": ["ben"]}, {"name": "vision", "members": ["anna"]}], {}),
+    ([{"name": "vision", "gpus": 2, "members": ["anna", "ben"]}, {"name": "language", "gpus": 2, "members": ["ben"]}], {}),
+])
+def test_the_person_whose_job_is_tried(accounts, changes):
+    assert FILTERS["verify_probe"]({"accounts": accounts, "missing_people": []}, PEOPLE, TREES) == dict(CHOSEN, **changes)
+
+
+def test_a_person_without_a_folder_on_the_share():
+    plan = {"accounts": [{"name": "vision", "members": ["anna"]}]}
+    assert FILTERS["verify_probe"](plan, PEOPLE, TREES[:1], "image:1") == dict(CHOSEN, folder="", image="image:1")
+
+
+@pytest.mark.parametrize("plan, problem, possible", [
+    ({}, "the accounts of the scheduler were not read", True),
+    ({"accounts": []}, "has no member who is in shared_storage_users", False),
+    ({"accounts": [{"name": "vision"}, {"name": "other", "members": ["carla"]}]}, "has no member who is in shared_storage_users", False),
+    ({"accounts": [{"name": "vision", "gpus": 0, "members": ["anna"]}]}, "allow nobody a GPU", False),
+    # A fault: people.yml creates them.
+    ({"accounts": [{"name": "vision", "members": ["anna"]}], "missing_people": ["anna"]}, "anna cannot log in to the scheduler; run people.yml", True),
+])
+def test_nobody_whose_job_can_be_tried(plan, problem, possible):
+    told = FILTERS["verify_probe"](plan, PEOPLE, TREES)
+    assert problem in told["problem"] and (told["person"], told["possible"]) == ("", possible)
+
+
+def test_a_person_who_is_missing_is_not_chosen():
+    plan = {"accounts": [{"name": "vision", "members": ["anna", "ben"]}], "missing_people": ["anna"]}
+    assert FILTERS["verify_probe"](plan, PEOPLE, TREES)["person"] == "ben"
+
+
+def test_findings_of_the_jobs():
+    told = {"probes": [{"node": "a", "verdict": "pass", "found": "job 1 of anna ran"}, {"node": "b", "verdict": "fail", "found": "job 2 of anna did not start"},
+                       {"node": "c", "verdict": "not_made", "found": "job 3 of anna did not start within 60 s: AssocGrpGRES"}], "seconds": 3}
+    checks = FILTERS["verify_probe_checks"](told, dict(CHOSEN, image="trainyard/training:1"), ["a", "b", "c", "d"], "no such node")
+    assert [(check["id"], check["host"], check["verdict"], check["found"]) for check in checks] == [
+        ("scheduler-job", "a", "pass", "job 1 of anna ran"), ("scheduler-job", "b", "fail", "job 2 of anna did not start"),
+        ("scheduler-job", "c", "not_evaluated", "job 3 of anna did not start within 60 s: AssocGrpGRES"), ("scheduler-job", "d", "skipped", "no such node")]
+    assert checks[0]["expected"] == "a job of anna on this host in a container of trainyard/training:1, with its GPU alone, and the share"
+    assert [bool(check["fix"]) for check in checks] == [False, True, True, False] and checks[1]["seconds"] == 3
+    (plain,) = FILTERS["verify_probe_checks"](told, dict(CHOSEN, folder=""), ["a"])
+    assert plain["expected"] == "a job of anna on this host, with its GPU alone"
+
+
+def test_a_node_whose_job_could_not_be_tried_is_not_resumed():
+    rules = {"host_rules": [], "other_checks": [{"id": "scheduler-job", "drains": True}]}
+    told = {"probes": [{"node": "a", "verdict": "pass", "found": ""}, {"node": "b", "verdict": "not_made", "found": ""}, {"node": "c", "verdict": "fail", "found": "x"}]}
+    checks = FILTERS["verify_probe_checks"](told, CHOSEN, ["a", "b", "c"]) + [found("bandwidth-cluster", "a, b, c")]
+    decision = FILTERS["verify_nodes"](checks, rules, {"nodes": [node(name, OURS) for name in "abc"]}, ["a", "b", "c"])
+    assert decision == {"drain": [{"node": "c", "reason": "verify: scheduler-job: x"}], "resume": ["a"]}

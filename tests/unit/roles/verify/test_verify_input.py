@@ -63,7 +63,8 @@ def decided(name, **given):
     return role_variable("verify", "__verify_" + name, **dict(variables, **given))
 
 
-OF_JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters", "nccl-transport"]
+OF_MEASUREMENT = ["bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters", "nccl-transport"]
+OF_JOBS = OF_MEASUREMENT + ["scheduler-job"]
 
 
 RUNS = {"ansible_check_mode": False, "__verify_is_alone": True, "verify_measure_bandwidth": True, "verify_required": [], "verify_overrule": {},
@@ -102,8 +103,44 @@ def test_why_no_job_is_started(changes, reason):
     assert decided("no_job", **dict(RUNS, **changes)) == reason
     members = [{"name": "a", "in_play": True, "slots": 1}, {"name": "b", "in_play": True, "slots": 1}]
     checks = decided("without_job", cluster_members=members, **dict(RUNS, **changes))
-    assert {check["id"] for check in checks} == set(OF_JOBS if reason else []) and {check["verdict"] for check in checks} <= {"skipped"}
+    assert {check["id"] for check in checks} == set(OF_MEASUREMENT if reason else []) and {check["verdict"] for check in checks} <= {"skipped"}
     assert [check["found"] for check in checks if check["id"] == "bandwidth-cluster"] == (["not measured: " + reason] if reason else [])
+
+
+SCHEDULED = dict(RUNS, cluster_scheduler="slurm", cluster_members=[{"name": name, "in_play": True, "slots": 1} for name in "ab"],
+                 hostvars={"a": {"__verify_scheduler": {"nodes": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}}, "b": {}},
+                 slurm_plan={"accounts": [{"name": "vision", "gpus": 2, "members": ["anna"]}], "missing_people": []},
+                 shared_storage_users=[{"name": "anna", "uid": 2001}], shared_storage_trees=[{"path": "/data1/share/user", "of": "users"}],
+                 training_image_name="trainyard/training:1")
+
+
+@pytest.mark.parametrize("changes, reason, unmeasured", [
+    ({}, "", []),
+    # Bandwidth cannot be measured through the container, but jobs can run.
+    ({"__verify_judged": {"findings": [{"id": "ssh-mesh", "verdict": "fail"}]}}, "", []),
+    ({"cluster_scheduler": "none"}, "the cluster has no scheduler", []),
+    ({"verify_measure_bandwidth": False}, "verify_measure_bandwidth is false", OF_JOBS),
+    ({"__verify_is_alone": False}, "no job is started as part of another playbook: run verify.yml", OF_JOBS),
+    ({"hostvars": {"a": {}, "b": {}}}, "the scheduler does not answer a, or has none of the hosts", []),
+    # Of the view of the first host, on all hosts.
+    ({"inventory_hostname": "b"}, "", []),
+    ({"slurm_plan": {}}, "the accounts of the scheduler were not read", []),
+    ({"shared_storage_users": []}, "slurm_accounts has no member who is in shared_storage_users, so nobody can submit a job", ["scheduler-job"])])
+def test_why_no_job_of_a_person_is_tried(changes, reason, unmeasured):
+    given = dict(SCHEDULED, **changes)
+    assert decided("no_probe", **given) == reason and decided("unmeasured", **given) == unmeasured
+    checks = decided("without_probe", **given)
+    assert [(check["id"], check["host"], check["verdict"], check["found"]) for check in checks] == (
+        [("scheduler-job", name, "skipped", reason) for name in "ab"] if reason and given["cluster_scheduler"] == "slurm" else [])
+    assert decided("without_probe", **dict(given, verify_overrule={"scheduler-job": "skip"})) == []
+
+
+@pytest.mark.parametrize("changes, image", [
+    ({}, "trainyard/training:1"), ({"job_container_enabled": "no"}, ""), ({"job_container_training_image": False}, "")])
+def test_jobs_run_in_the_training_image_if_there_are_containers(changes, image):
+    assert decided("probe", **dict(SCHEDULED, **changes)) == {
+        "person": "anna", "account": "vision", "folder": "/data1/share/user/anna", "image": image, "problem": "", "possible": True}
+    assert decided("reserved", **SCHEDULED) == ["a", "b"]
 
 
 @pytest.mark.parametrize("given, begun", [
