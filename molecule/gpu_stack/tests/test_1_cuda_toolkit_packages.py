@@ -40,6 +40,10 @@ def test_login_shells_find_it_and_mpi(host):
 def test_another_one_is_chosen(role, host):
     assert role(cuda_toolkit_default="11.8", cuda_toolkit_cudnn_version="").code == 0
     assert release(host) == "11.8"
+
+
+@pytest.mark.acceptance
+def test_the_same_choice_in_other_words_changes_nothing(role):
     assert role(cuda_toolkit_default="11.8.0", cuda_toolkit_cudnn_version="").changed == 0
 
 
@@ -71,4 +75,8 @@ def test_all_of_it_is_taken_back(role, host):
     assert packages_that_differ(host) == []
     assert not host.file(PROFILE).exists and host.check_output("ls -d /usr/local/cuda* || true") == ""
     assert host.check_output("find /var/lib/trainyard -name 'cuda*'") == ""
+
+
+@pytest.mark.acceptance
+def test_a_second_removal_changes_nothing(role):
     assert role("remove").changed == 0

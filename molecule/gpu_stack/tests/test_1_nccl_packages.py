@@ -49,6 +49,10 @@ def test_another_version_in_one_go(role, host):
     assert done.code == 0 and versions(host) == ["2.18.5-1+cuda12.2 hold"] * 2
     assert "Pin: version 2.18.5-1+cuda12.2" in host.file(PREFERENCES).content_string
     assert not host.file(SOURCE).exists
+
+
+@pytest.mark.acceptance
+def test_the_same_version_in_other_words_changes_nothing(role):
     assert role(nccl_version="2.18.5", nccl_cuda="12.2").changed == 0
 
 
@@ -77,4 +81,8 @@ def test_all_of_it_is_taken_back(role, host):
     assert role("remove").code == 0
     assert packages_that_differ(host) == []
     assert not host.file(PREFERENCES).exists and host.check_output("find /var/lib/trainyard -name 'nccl*'") == ""
+
+
+@pytest.mark.acceptance
+def test_a_second_removal_changes_nothing(role):
     assert role("remove").changed == 0

@@ -19,7 +19,7 @@ ln -s libmpi.so.40 lib/libmpi.so
 """
 
 
-def test_built_with_the_nccl_that_is_there_and_once(role, host):
+def test_built_with_the_nccl_that_is_there(role, host):
     assert role().code == 0
     # Called by its name only, as in module nccl_all_reduce.
     assert host.check_output("all_reduce_perf") == "headers=22105 library=22105 ranks=0"
@@ -28,6 +28,10 @@ def test_built_with_the_nccl_that_is_there_and_once(role, host):
     assert (record["build"]["nccl"], record["build"]["nccl_home"], record["build"]["cuda"]) == ("2.21.5", "/usr/local", "12.4.131")
     assert "Installed /usr/local/bin/all_reduce_perf" in host.file("/var/log/trainyard/nccl_tests.log").content_string
     assert host.check_output("ls /var/tmp | grep nccl || true") == ""
+
+
+@pytest.mark.acceptance
+def test_a_second_run_builds_nothing(role):
     assert role().changed == 0
 
 
@@ -62,4 +66,8 @@ def test_all_of_it_is_taken_back(role, host):
     assert host.check_output(left) == ""
     # The build of NCCL belongs to another role.
     assert host.file("/usr/local/lib/libnccl.so.2").exists and host.file("/var/lib/trainyard/placed.d/nccl.json").exists
+
+
+@pytest.mark.acceptance
+def test_a_second_removal_changes_nothing(role):
     assert role("remove").changed == 0

@@ -71,6 +71,10 @@ def test_new_driver_gets_a_new_specification_and_the_engine_runs_on(host, role):
     assert "libnvidia-ml.so.570.124.06" in host.file(SPECIFICATION).content_string
     assert "550.54.15" not in host.file(SPECIFICATION).content_string
     assert started(host) == before
+
+
+@pytest.mark.acceptance
+def test_a_second_run_keeps_the_specification(role):
     assert role().changed == 0
 
 

@@ -32,4 +32,8 @@ def test_all_of_it_is_taken_back(role, host):
     assert host.check_output("ls -d /usr/local/cuda* /etc/ld.so.conf.d/cuda* || true") == ""
     assert packages_that_differ(host, alone=True) == []
     assert host.check_output("find /var/lib/trainyard /var/log/trainyard -name 'cuda*'") == ""
+
+
+@pytest.mark.acceptance
+def test_a_second_removal_changes_nothing(role):
     assert role("remove").changed == 0

@@ -55,4 +55,8 @@ def test_all_of_it_is_taken_back(role, host):
     assert role("remove").code == 0
     assert packages_that_differ(host) == []
     assert host.check_output("find /usr/local -name '*nccl*'; find /var/lib/trainyard /var/log/trainyard -name 'nccl*'") == ""
+
+
+@pytest.mark.acceptance
+def test_a_second_removal_changes_nothing(role):
     assert role("remove").changed == 0

@@ -72,6 +72,10 @@ def test_what_is_loose_is_held_again(host, role):
     host.run_expect([0], "apt-mark unhold nvidia-smi")
     assert role().changed == 1
     assert set(driver(host)["550.54.15-1"].values()) == {"hi"}
+
+
+@pytest.mark.acceptance
+def test_a_second_run_holds_nothing(role):
     assert role().changed == 0
 
 
@@ -146,4 +150,8 @@ def test_teardown_leaves_what_was_there(host, role):
     left = host.check_output("find /etc /usr/bin /usr/lib/x86_64-linux-gnu -not -path /etc/ld.so.cache \\( -type f -o -type l \\) | sort | "
                              "comm -13 /srv/files - | grep --invert-match --fixed-strings trainyard-nvidia-cuda || true")
     assert left == ""
+
+
+@pytest.mark.acceptance
+def test_a_second_removal_changes_nothing(role):
     assert role("remove").changed == 0
