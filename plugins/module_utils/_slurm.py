@@ -13,6 +13,7 @@ Each reading uses the format in which no text of a person can be taken for a fie
 - Jobs come from ``squeue --Format`` with a mark after each field. Everybody chooses names and comments, with spaces, line breaks and ``State=RUNNING`` in
   them, so ``scontrol show jobs`` is ambiguous. The mark is random and made for the run: no name that exists already contains it. ``--Format`` has
   the GPUs (``tres-alloc``), which ``--format`` lacks.
+- Associations and QOS come from ``sacctmgr --parsable2``. Slurm allows no ``|`` in their names.
 - Finished jobs come from ``sacct --parsable2`` with such a mark as the delimiter. The last field has no free text, as a line break ends a job.
 - ``--json`` needs a plugin that distributions build or leave out, and its keys differ from release to release. sacctmgr has it from 23.02 on only.
 """
@@ -35,12 +36,14 @@ __all__ = [
     "jobs_command",
     "minutes",
     "node_state_plan",
+    "parse_associations",
     "parse_config",
     "parse_finished",
     "parse_gres",
     "parse_jobs",
     "parse_nodes",
     "parse_partitions",
+    "parse_qos",
     "parse_reservations",
     "parse_tres",
     "reason_of",
@@ -52,6 +55,11 @@ CONFIG = ["scontrol", "show", "config"]
 NODES = ["scontrol", "--oneliner", "--details", "show", "nodes"]
 PARTITIONS = ["scontrol", "--oneliner", "--all", "show", "partitions"]
 RESERVATIONS = ["scontrol", "--oneliner", "show", "reservations"]
+ASSOCIATION_FIELDS = ("Cluster Account User Partition ParentName Share GrpTRES GrpJobs GrpSubmit MaxTRES MaxJobs MaxSubmitJobs MaxWall QOS "
+                      "DefaultQOS").split()
+QOS_FIELDS = "Name Priority Preempt PreemptMode Flags GraceTime UsageFactor GrpTRES GrpJobs GrpSubmit MaxTRES MaxTRESPU MaxJobsPU MaxSubmitPU MaxWall".split()
+ASSOCIATIONS = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "format=" + ",".join(ASSOCIATION_FIELDS)]
+QOS = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=" + ",".join(QOS_FIELDS)]
 JOB_FIELDS = (
     "JobID ArrayJobID ArrayTaskID HetJobID HetJobOffset UserName Account QOS Partition State Reason NumNodes NodeList ReqNodes SchedNodes tres-alloc "
     "PriorityLong SubmitTime EligibleTime StartTime EndTime TimeLimit RestartCnt Feature Reservation Dependency Name Comment"
@@ -508,6 +516,80 @@ def parse_finished(text, mark):
     if first:
         raise ParseError("the output of sacct is incomplete; its end is: %.160r" % first)
     return jobs
+
+
+# --- sacctmgr ---------------------------------------------------------------------------------------------------------------
+
+
+def _table(text, fields):
+    """Yield (line, values by field) of each line of sacctmgr. A person without privileges may see none."""
+    if text and not text.endswith("\n"):
+        raise ParseError("the last line is incomplete: %.160r" % text.rsplit("\n", 1)[-1])
+    for line in text.split("\n")[:-1]:
+        values = line.split("|")
+        if len(values) != len(fields) or not values[0]:
+            raise ParseError("expected %s: %.160r" % ("|".join(fields), line))
+        yield line, dict(zip(fields, values))
+
+
+def _limit(values, key, line):
+    return _number(key, values[key], line) if values[key] else None
+
+
+def parse_associations(text):
+    """Return the associations in the output of ASSOCIATIONS, in its order."""
+    associations = []
+    for line, values in _table(text, ASSOCIATION_FIELDS):
+        if not values["Account"]:
+            raise ParseError("Account is missing: %.160r" % line)
+        associations.append({
+            "cluster": values["Cluster"],
+            "account": values["Account"],
+            "user": values["User"],
+            "partition": values["Partition"],
+            "parent": values["ParentName"],
+            "shares": None if values["Share"] == "parent" else _limit(values, "Share", line),
+            "group_tres": parse_tres(values["GrpTRES"]),
+            "group_max_jobs": _limit(values, "GrpJobs", line),
+            "group_max_submitted": _limit(values, "GrpSubmit", line),
+            "job_tres": parse_tres(values["MaxTRES"]),
+            "max_jobs": _limit(values, "MaxJobs", line),
+            "max_submitted": _limit(values, "MaxSubmitJobs", line),
+            "max_minutes": minutes(values["MaxWall"]),
+            "qos": _words(values["QOS"]),
+            "default_qos": values["DefaultQOS"],
+        })
+    return associations
+
+
+def parse_qos(text):
+    """Return the QOS in the output of QOS, in its order."""
+    qos = []
+    for line, values in _table(text, QOS_FIELDS):
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", values["UsageFactor"]):
+            raise ParseError("UsageFactor is %.40r, expected a number: %.160r" % (values["UsageFactor"], line))
+        grace = re.fullmatch(r"(?:([0-9]{1,5})-)?([0-9]{1,5}):([0-9]{2}):([0-9]{2})", values["GraceTime"])
+        if not grace:
+            raise ParseError("GraceTime is %.40r, expected a time such as 00:01:30: %.160r" % (values["GraceTime"], line))
+        days, hours, mins, seconds = [int(part or 0) for part in grace.groups()]
+        qos.append({
+            "name": values["Name"],
+            "priority": _number("Priority", values["Priority"], line),
+            "preempts": _words(values["Preempt"]),
+            "preempt_mode": values["PreemptMode"].lower(),
+            "grace_seconds": ((days * 24 + hours) * 60 + mins) * 60 + seconds,
+            "flags": [flag.lower() for flag in _words(values["Flags"])],
+            "usage_factor": float(values["UsageFactor"]),
+            "group_tres": parse_tres(values["GrpTRES"]),
+            "group_max_jobs": _limit(values, "GrpJobs", line),
+            "group_max_submitted": _limit(values, "GrpSubmit", line),
+            "job_tres": parse_tres(values["MaxTRES"]),
+            "person_tres": parse_tres(values["MaxTRESPU"]),
+            "person_max_jobs": _limit(values, "MaxJobsPU", line),
+            "person_max_submitted": _limit(values, "MaxSubmitPU", line),
+            "max_minutes": minutes(values["MaxWall"]),
+        })
+    return qos
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------------

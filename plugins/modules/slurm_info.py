@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: slurm_info
-short_description: Gather nodes, partitions, jobs and reservations of Slurm
+short_description: Gather nodes, partitions, jobs and accounts of Slurm
 version_added: "0.3.0"
 description:
   - Returns the output of Slurm's commands as data, for Slurm 21.08 to 24.11. It runs on any host that has the commands and the configuration of the cluster.
@@ -22,10 +22,11 @@ options:
   gather:
     description:
       - What to read. With an empty list, only the cluster and its controllers are read.
-      - A person without privileges sees only what C(PrivateData) in C(slurm.conf) allows.
+      - A person without privileges sees only what C(PrivateData) in C(slurm.conf) and in C(slurmdbd.conf) allows.
+      - V(associations) and V(qos) come from the accounting database.
     type: list
     elements: str
-    choices: [nodes, partitions, jobs, reservations]
+    choices: [nodes, partitions, jobs, reservations, associations, qos]
     default: [nodes, partitions]
   credential:
     description:
@@ -43,7 +44,7 @@ extends_documentation_fragment:
 seealso:
   - module: trainyard.gpu.slurm_node_state
 requirements:
-  - Slurm's commands (C(scontrol), and C(squeue) for V(jobs))
+  - Slurm's commands (C(scontrol), C(squeue) for V(jobs), and C(sacctmgr) for V(associations) and V(qos))
   - C(unmunge), for O(credential)
 """
 
@@ -57,6 +58,16 @@ EXAMPLES = r"""
   ansible.builtin.debug:
     msg: "{{ item.name }}: {{ item.states | join(', ') }}. {{ item.reason }}"
   loop: "{{ slurm.nodes | rejectattr('available_for_jobs') }}"
+
+- name: Gather accounts and quotas
+  trainyard.gpu.slurm_info:
+    gather: [associations]
+  register: accounts
+
+- name: Report the GPU quota of each account
+  ansible.builtin.debug:
+    msg: "{{ item.account }}: {{ item.group_tres['gres/gpu'] | default('no limit') }}"
+  loop: "{{ accounts.associations | rejectattr('user') }}"
 
 - name: Create a credential on the controller
   ansible.builtin.command: munge --no-input --restrict-uid=0
@@ -404,6 +415,113 @@ reservations:
     comment:
       description: Comment; empty if there is none.
       type: str
+associations:
+  description: The associations of all clusters in the database. Each is of an account, or of a person in an account.
+  type: list
+  elements: dict
+  returned: if C(associations) is in O(gather)
+  contains:
+    cluster:
+      description: Name of the cluster.
+      type: str
+    account:
+      description: Name of the account.
+      type: str
+    user:
+      description: Login name of the person; empty for the association of the account itself.
+      type: str
+    partition:
+      description: Partition, if the association is for one only; else empty.
+      type: str
+    parent:
+      description: The account above; empty for persons and for C(root).
+      type: str
+    shares:
+      description: Shares for the fair-share priority, or null for those of its parent.
+      type: int
+    group_tres:
+      description: Resources that its running jobs may have together, with C(mem) in MiB. What is not listed has no limit here.
+      type: dict
+      sample: {gres/gpu: 8}
+    group_max_jobs:
+      description: Jobs that may run together, or null.
+      type: int
+    group_max_submitted:
+      description: Jobs that may wait and run together, or null.
+      type: int
+    job_tres:
+      description: Resources that one job may have, with those inherited from the account.
+      type: dict
+    max_jobs:
+      description: Jobs that a person may run together, or null. This and the following limits include those inherited from the account.
+      type: int
+    max_submitted:
+      description: Jobs of a person that may wait and run together, or null.
+      type: int
+    max_minutes:
+      description: Longest time of a job in minutes, or null.
+      type: int
+    qos:
+      description: Names of the QOS that jobs may use.
+      type: list
+      elements: str
+    default_qos:
+      description: QOS of jobs that request none; empty if none is set.
+      type: str
+qos:
+  description: The QOS.
+  type: list
+  elements: dict
+  returned: if C(qos) is in O(gather)
+  contains:
+    name:
+      description: Name.
+      type: str
+    priority:
+      description: Priority.
+      type: int
+    preempts:
+      description: Names of the QOS whose jobs it may preempt.
+      type: list
+      elements: str
+    preempt_mode:
+      description: What happens to its jobs if they are preempted, such as V(requeue). V(cluster) is C(PreemptMode) of C(slurm.conf).
+      type: str
+    grace_seconds:
+      description: Seconds between the notice of a preemption and the end of the job.
+      type: int
+    flags:
+      description: Flags in lower case.
+      type: list
+      elements: str
+      sample: [denyonlimit]
+    usage_factor:
+      description: Factor for the usage of its jobs.
+      type: float
+    group_tres:
+      description: Resources that its running jobs may have together, as in RV(associations[].group_tres).
+      type: dict
+    group_max_jobs:
+      description: Its jobs that may run together, or null.
+      type: int
+    group_max_submitted:
+      description: Its jobs that may wait and run together, or null.
+      type: int
+    job_tres:
+      description: Resources that one job may have.
+      type: dict
+    person_tres:
+      description: Resources that the running jobs of one person may have together.
+      type: dict
+    person_max_jobs:
+      description: Jobs that one person may run together, or null.
+      type: int
+    person_max_submitted:
+      description: Jobs of one person that may wait and run together, or null.
+      type: int
+    max_minutes:
+      description: Longest time of a job in minutes, or null.
+      type: int
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -414,13 +532,16 @@ READINGS = {
     "nodes": (_slurm.NODES, _slurm.parse_nodes),
     "partitions": (_slurm.PARTITIONS, _slurm.parse_partitions),
     "reservations": (_slurm.RESERVATIONS, _slurm.parse_reservations),
+    "associations": (_slurm.ASSOCIATIONS, _slurm.parse_associations),
+    "qos": (_slurm.QOS, _slurm.parse_qos),
 }
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
-            "gather": {"type": "list", "elements": "str", "choices": ["nodes", "partitions", "jobs", "reservations"], "default": ["nodes", "partitions"]},
+            "gather": {"type": "list", "elements": "str", "choices": ["nodes", "partitions", "jobs", "reservations", "associations", "qos"],
+                       "default": ["nodes", "partitions"]},
             "credential": {"type": "str", "no_log": True},
             "timeout": {"type": "int", "default": 30},
         },

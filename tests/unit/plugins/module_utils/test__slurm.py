@@ -550,3 +550,53 @@ def test_any_failure(stdout, stderr):
     assert slurm.controllers_of(stdout)[1] > -1
     reason = slurm.reason_of(stdout)
     assert reason == "" or (reason.startswith("trainyard: ") and reason.isprintable() and len(reason) <= slurm.MAX_REASON and slurm.reason_of(reason) == reason)
+
+
+# --- sacctmgr ---------------------------------------------------------------------------------------------------------------
+
+UNLIMITED = {"partition": "", "shares": 1, "group_tres": {}, "group_max_jobs": None, "group_max_submitted": None, "job_tres": {}, "max_jobs": None,
+             "max_submitted": None, "max_minutes": None, "cluster": "trainyard"}
+THREE = ["high", "low", "normal"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_associations(version):
+    found = slurm.parse_associations(recorded(version, "associations"))
+    assert [(each["account"], each["user"]) for each in found] == [("root", ""), ("root", "root"), ("language", ""), ("language", "ben"), ("trial", ""),
+                                                                   ("trial", "carla"), ("vision", ""), ("vision", "anna")]
+    by_name = {(each["account"], each["user"]): each for each in found}
+    assert by_name["vision", ""] == dict(UNLIMITED, account="vision", user="", parent="root", group_tres={"gres/gpu": 2}, qos=THREE, default_qos="normal")
+    assert by_name["vision", "anna"] == dict(UNLIMITED, account="vision", user="anna", parent="", qos=THREE, default_qos="normal")
+    assert by_name["language", "ben"]["max_minutes"] == 600
+    limits = {"job_tres": {"gres/gpu": 2, "mem": 1500}, "max_submitted": 5, "max_minutes": 3631, "qos": ["normal"], "default_qos": "", "account": "trial"}
+    assert by_name["trial", ""] == dict(UNLIMITED, **limits, user="", parent="root", shares=None, max_jobs=3, group_max_jobs=10, group_max_submitted=20,
+                                        group_tres={"cpu": 64, "gres/gpu": 4, "mem": 524288})
+    # What a person inherits, and the own number of jobs.
+    assert by_name["trial", "carla"] == dict(UNLIMITED, **limits, user="carla", parent="", partition="train", max_jobs=1)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_qos(version):
+    found = {each["name"]: each for each in slurm.parse_qos(recorded(version, "qos"))}
+    none = {"grace_seconds": 0, "usage_factor": 1.0, "group_tres": {}, "group_max_jobs": None, "group_max_submitted": None, "job_tres": {}, "person_tres": {},
+            "person_max_jobs": None, "person_max_submitted": None, "max_minutes": None, "flags": ["denyonlimit"]}
+    assert found["normal"] == dict(none, name="normal", priority=100, preempts=["low"], preempt_mode="cluster")
+    assert found["low"] == dict(none, name="low", priority=0, preempts=[], preempt_mode="requeue")
+    assert found["burst"] == {
+        "name": "burst", "priority": 5, "preempts": ["low", "normal"], "preempt_mode": "requeue", "grace_seconds": 90, "flags": ["denyonlimit", "overpartqos"],
+        "usage_factor": 0.5, "group_tres": {"gres/gpu": 16}, "group_max_jobs": 7, "group_max_submitted": 9, "job_tres": {"cpu": 8}, "person_tres": {"gres/gpu": 1},
+        "person_max_jobs": 2, "person_max_submitted": 4, "max_minutes": 60}
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("parse, text, said", [
+    (slurm.parse_associations, "c|a|u\n", "expected Cluster|Account|"), (slurm.parse_associations, "c|a||||1|||||||||", "the last line is incomplete"),
+    (slurm.parse_associations, "|a||||1|||||||||\n", "expected Cluster|Account|"), (slurm.parse_associations, "c|||||1|||||||||\n", "Account is missing"),
+    (slurm.parse_associations, "c|a||||x|||||||||\n", "Share is 'x', expected a number"),
+    (slurm.parse_associations, "c|a||||1|gpu|||||||||\n", "expected Cluster"), (slurm.parse_associations, "c|a||||1|gpu||||||||\n", "not a resource"),
+    (slurm.parse_associations, "c|a||||1|||||||soon||\n", "not a duration"), (slurm.parse_qos, "low||||||||||||||\n", "UsageFactor is ''"),
+    (slurm.parse_qos, "low|0||cluster||soon|1.0||||||||\n", "GraceTime is 'soon'"), (slurm.parse_qos, "low|||cluster||00:00:00|1.0||||||||\n", "Priority is ''")])
+def test_accounts_in_an_unexpected_format(parse, text, said):
+    with pytest.raises(slurm.ParseError, match=re.escape(said)):
+        parse(text)
+    assert parse("") == []

@@ -300,6 +300,8 @@ OF_LINES = dict({"%s.%s" % (parser.__module__.rpartition(".")[2], parser.__name_
     "slurm config": (_slurm.parse_config, "ClusterName             = a\nSLURM_VERSION           = 1\nSlurmctld(primary) at h is UP\n"),
     "slurm jobs": (lambda text: _slurm.parse_jobs(text, "|7b1f9c42e0d85a36|"), fixture("slurm/24.11/jobs.txt")),
     "slurm finished": (lambda text: _slurm.parse_finished(text, "|7b1f9c42e0d85a36|"), fixture("slurm/24.11/finished.txt")),
+    "slurm associations": (_slurm.parse_associations, fixture("slurm/24.11/associations.txt")),
+    "slurm qos": (_slurm.parse_qos, fixture("slurm/24.11/qos.txt")),
     "slurm hosts": (_slurm.expand_hosts, "n[01-03,7],head\n"),
     "slurm tres": (lambda text: _slurm.parse_tres(text.strip()), "cpu=8,mem=4000M,gres/gpu=4\n"),
     "slurm gres": (lambda text: _slurm.parse_gres(text.strip()), "gpu:h100:4(S:0-1),mps:100\n"),

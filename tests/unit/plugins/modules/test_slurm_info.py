@@ -10,7 +10,7 @@ from scripted_tools import run_module, scripts
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/slurm"
 MARK = "|7b1f9c42e0d85a36|"
-ALL = ["nodes", "partitions", "jobs", "reservations"]
+ALL = ["nodes", "partitions", "jobs", "reservations", "associations", "qos"]
 
 
 class Cluster:
@@ -23,6 +23,8 @@ class Cluster:
         script("scontrol", log + "\ncase \"$*\" in *'show config') cat %(at)s/config.txt;; *nodes) cat %(at)s/nodes-drained.txt;; *partitions) cat %(at)s/partitions.txt;; "
                                  "*reservations) cat %(at)s/reservations.txt;; esac" % {"at": self.fixtures})
         script("squeue", log + "\nmark=$(echo \"$*\" | sed 's/.*--Format=JobID:\\([^,]*\\),.*/\\1/')\nsed \"s/%s/$mark/g\" %s/jobs.txt" % (MARK, self.fixtures))
+
+        script("sacctmgr", log + "\ncase \"$*\" in *'show associations '*) cat %(at)s/associations.txt;; *'show qos '*) cat %(at)s/qos.txt;; esac" % {"at": self.fixtures})
 
     def failing(self, command, name, rc=1):
         self.script(command, self.log + "\ncat %s/error-%s.txt >&2\nexit %d" % (self.fixtures, name, rc))
@@ -51,7 +53,7 @@ def test_all_of_it(cluster):
     told = ask(*ALL, environment={"SQUEUE_FORMAT": "%i", "SLURM_TIME_FORMAT": "relative", "LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Tokyo"})
     assert (told["available"], told["cause"], told["fix"], told["changed"], told["cluster"]) == (True, None, None, False, "trial")
     assert told["version"].startswith(cluster.fixtures.name) and [controller["up"] for controller in told["controllers"]] == [True]
-    assert [len(told[name]) for name in ("nodes", "partitions", "reservations")] == [3, 3, 3]
+    assert [len(told[name]) for name in ("nodes", "partitions", "reservations", "associations", "qos")] == [3, 3, 3, 8, 4]
     assert "two words\nsecond line" in [job["name"] for job in told["jobs"]]
     assert told["nodes"][0]["reason"] == "fan is broken"
     assert (cluster.folder / "environment").read_text(encoding="utf-8") == "LC_ALL=C\nTZ=UTC0\n"
