@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
+from state_left import state_left
 
 ROLE = "slurm_node"
 
@@ -13,17 +12,8 @@ def test_nothing_is_left(cluster):
     cluster.state_of(running, "RUNNING")
     run = cluster.playbook("teardown.yml")
     assert run.code == 0, run.text[-3000:]
-    found = {}
+    found = state_left(cluster.hosts, cluster.ephemeral)
     for host in cluster.hosts:
-        before = json.loads((cluster.ephemeral / ("before-%s.json" % host)).read_text(encoding="utf-8"))
-        with open(cluster.root / "molecule/cluster/snapshot.py", encoding="utf-8") as script:
-            taken = subprocess.run(["docker", "exec", "--interactive", host, "python3", "-"], stdin=script, stdout=subprocess.PIPE, check=True)
-        after = json.loads(taken.stdout)
-        for section in before:
-            for name in sorted(set(before[section]) | set(after[section])):
-                was, now = before[section].get(name), after[section].get(name)
-                if was != now:
-                    found["%s: %s: %s" % (host, section, name)] = "was %s, is %s" % (was, now)
         # Nothing of a job either.
         assert cluster.on(host, "pgrep --list-full 'slurm|munge|mariadb|sleep'", check=False).out == ""
     assert found == {}

@@ -5,9 +5,8 @@ For make acceptance.
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from state_left import state_left
 from virtual_cluster import SHARE
 
 pytestmark = pytest.mark.acceptance
@@ -24,15 +23,7 @@ def test_nothing_is_left(cluster):
     cluster.on(cluster.server, "setquota --user 2001 0 1024 0 0 /data1")
     run = cluster.playbook("playbooks/teardown.yml")
     assert run.code == 0
-    found = {}
-    for host in cluster.hosts:
-        before = json.loads((cluster.state / ("before-%s.json" % host)).read_text(encoding="utf-8"))
-        after = json.loads(cluster.run_python(host, cluster.root / "molecule/cluster/snapshot.py"))
-        for section in before:
-            for name in sorted(set(before[section]) | set(after[section])):
-                was, now = before[section].get(name), after[section].get(name)
-                if was != now:
-                    found["%s: %s: %s" % (host, section, name)] = "was %s, is %s" % (was, now)
+    found = state_left(cluster.hosts, cluster.state, cluster.run_python)
     # The folder created by the role now belongs to the user, because it is not empty.
     assert found == {"%s: state: path %s" % (cluster.server, SHARE): "was None, is present"}
     assert [cluster.on(host, "ls --almost-all /mnt").out for host in cluster.hosts] == ["", ""]
