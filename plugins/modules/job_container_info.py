@@ -15,21 +15,6 @@ description:
     configuration, the image store, images of the Docker engine and the record of the role.
   - A host without podman or Docker is a result, not a failure.
 options:
-  packages:
-    description: Names of packages whose versions are returned.
-    type: list
-    elements: str
-    default: []
-  files:
-    description: Absolute paths of files whose checksums are returned.
-    type: list
-    elements: path
-    default: []
-  texts:
-    description: Absolute paths of files whose content is returned. The content must not be secret.
-    type: list
-    elements: path
-    default: []
   storage:
     description: Absolute path of the folder for containers. It may be missing.
     type: path
@@ -55,6 +40,7 @@ extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
   - trainyard.gpu.attributes.internal
+  - trainyard.gpu.host_reading
 attributes:
   platform:
     platforms: debian

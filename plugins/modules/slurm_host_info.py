@@ -14,17 +14,8 @@ description:
   - Returns in one run the host's part of the input of P(trainyard.gpu.slurm_plan#filter) - packages, hardware, GPU device nodes, control groups, services,
     files and the record of a role.
   - A host without Slurm is a result, not a failure.
+  - The versions of Slurm, munge and MariaDB are returned in addition to O(packages).
 options:
-  packages:
-    description: Names of packages whose versions are returned, in addition to those of Slurm, munge and MariaDB.
-    type: list
-    elements: str
-    default: []
-  files:
-    description: Absolute paths of files whose checksums are returned.
-    type: list
-    elements: path
-    default: []
   texts:
     description: Absolute paths of files whose content is returned. The content must not be secret.
     type: list
@@ -55,6 +46,7 @@ extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
   - trainyard.gpu.attributes.internal
+  - trainyard.gpu.host_reading
 attributes:
   platform:
     platforms: debian
