@@ -43,6 +43,7 @@ def test_another_one_is_chosen(role, host):
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("host")
 def test_the_same_choice_in_other_words_changes_nothing(role):
     assert role(cuda_toolkit_default="11.8.0", cuda_toolkit_cudnn_version="").changed == 0
 
@@ -78,5 +79,6 @@ def test_all_of_it_is_taken_back(role, host):
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("host")
 def test_a_second_removal_changes_nothing(role):
     assert role("remove").changed == 0

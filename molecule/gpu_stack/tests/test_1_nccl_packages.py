@@ -52,6 +52,7 @@ def test_another_version_in_one_go(role, host):
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("host")
 def test_the_same_version_in_other_words_changes_nothing(role):
     assert role(nccl_version="2.18.5", nccl_cuda="12.2").changed == 0
 
@@ -84,5 +85,6 @@ def test_all_of_it_is_taken_back(role, host):
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("host")
 def test_a_second_removal_changes_nothing(role):
     assert role("remove").changed == 0

@@ -31,6 +31,7 @@ def test_built_with_the_nccl_that_is_there(role, host):
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("host")
 def test_a_second_run_builds_nothing(role):
     assert role().changed == 0
 
@@ -69,5 +70,6 @@ def test_all_of_it_is_taken_back(role, host):
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("host")
 def test_a_second_removal_changes_nothing(role):
     assert role("remove").changed == 0

@@ -74,6 +74,7 @@ def test_new_driver_gets_a_new_specification_and_the_engine_runs_on(host, role):
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("host")
 def test_a_second_run_keeps_the_specification(role):
     assert role().changed == 0
 

@@ -35,5 +35,6 @@ def test_all_of_it_is_taken_back(role, host):
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("host")
 def test_a_second_removal_changes_nothing(role):
     assert role("remove").changed == 0

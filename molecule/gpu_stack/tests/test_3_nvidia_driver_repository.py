@@ -75,6 +75,7 @@ def test_what_is_loose_is_held_again(host, role):
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("host")
 def test_a_second_run_holds_nothing(role):
     assert role().changed == 0
 
@@ -153,5 +154,6 @@ def test_teardown_leaves_what_was_there(host, role):
 
 
 @pytest.mark.acceptance
+@pytest.mark.usefixtures("host")
 def test_a_second_removal_changes_nothing(role):
     assert role("remove").changed == 0
