@@ -27,6 +27,7 @@ TAIL = 400
 
 def numbers_of(text):
     """Return the numbers of 0,2-3."""
+    # As in job_container's trainyard_run.py. Each of the two programs is sent alone, to hosts that need not have the other.
     found = []
     for part in text.split(","):
         match = re.match(r"(\d+)(?:-(\d+))?$", part.strip())
