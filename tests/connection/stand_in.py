@@ -15,7 +15,7 @@ import re
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.connection import ConnectionBase
-from stand_in_hosts import StandInHost
+from stand_in_hosts import StandInHost, name_at
 
 DOCUMENTATION = """
 name: stand_in
@@ -24,10 +24,10 @@ description:
   - Needs pipelining, C(tests/support) in E(PYTHONPATH), and a folder for what modules write in E(TRAINYARD_STAND_IN).
 options:
   host:
-    description: The host's name.
+    description: The host's address, also of a host that a task is delegated to.
     type: str
     vars:
-      - name: inventory_hostname
+      - name: ansible_host
 """
 
 # Arguments of the call with which the program begins that ansible-core sends.
@@ -55,7 +55,7 @@ class Connection(ConnectionBase):
         if not in_data:
             raise AnsibleConnectionFailure("only modules are answered: %s" % cmd)
         module, arguments = module_and_arguments(in_data)
-        host = StandInHost(self.get_option("host"), os.environ["TRAINYARD_STAND_IN"])
+        host = StandInHost(name_at(self.get_option("host")), os.environ["TRAINYARD_STAND_IN"])
         return 0, json.dumps(host.answer(module, arguments)).encode("utf-8"), b""
 
     def put_file(self, in_path, out_path):

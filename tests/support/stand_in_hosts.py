@@ -32,6 +32,11 @@ def address_of(number):
     return "10.64.%d.%d" % (number // 250, number % 250 + 1)
 
 
+def name_at(address):
+    third, fourth = (int(part) for part in address.split(".")[2:])
+    return name_of(third * 250 + fourth - 1)
+
+
 def container_id_of(name):
     return hashlib.sha256(name.encode("utf-8")).hexdigest()
 
