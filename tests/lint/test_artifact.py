@@ -68,8 +68,8 @@ def test_contents(tarball):
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
     for role in (ROOT / "roles").iterdir():
         assert "roles/%s/tasks/main.yml" % role.name in names
-    for file in (ROOT / "playbooks").glob("*.yml"):
-        assert "playbooks/%s" % file.name in names
+    for file in (ROOT / "playbooks").glob("**/*.yml"):
+        assert str(file.relative_to(ROOT)) in names
 
 
 def test_links_lead_to_files_of_the_artifact(tarball):

@@ -98,7 +98,7 @@ def test_options_of_other_roles_are_not_linked(role):
 
 def test_entry_points_have_specs(role):
     """Those that playbooks include, and remove.yml, which teardown.yml includes by a variable."""
-    used = {"remove"} | {entry for path in (ROOT / "playbooks").glob("*.yml")
+    used = {"remove"} | {entry for path in (ROOT / "playbooks").glob("**/*.yml")
                          for entry in re.findall(r"trainyard\.gpu\.%s\n\s+tasks_from: (\w+)" % role, path.read_text(encoding="utf-8"))}
     assert used - set(load(role, "meta/argument_specs.yml")["argument_specs"]) == set()
 
