@@ -39,14 +39,14 @@ def decided(*names, adapters=(INFINIBAND,), missing=(), loaded=(), **given):
 
 
 def text(name):
-    return (ROLE / "templates" / name).read_text(encoding="utf-8")
+    return (ROLE / "files" / name).read_text(encoding="utf-8")
 
 
 def checksum(content):
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-OWN_NAMES = {NAMES: checksum(text("names.rules.j2"))}
+OWN_NAMES = {NAMES: checksum(text("names.rules"))}
 
 
 @pytest.mark.parametrize("adapters, expected", [

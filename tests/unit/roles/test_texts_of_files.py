@@ -28,9 +28,18 @@ HOST = {"name": "server-a", "address": "10.0.0.11", "host_key": "ssh-ed25519 AAA
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmDMEZ\n-----END PGP PUBLIC KEY BLOCK-----\n"
 
 
+def texts(role):
+    """The texts of files among the variables of a role."""
+    variables = yaml.safe_load((ROLES / role / "vars/main.yml").read_text(encoding="utf-8"))
+    return {name: text for name, text in variables.items() if name.endswith("_text")}
+
+
 def render(role, name, **variables):
-    templar = Templar(DataLoader(), dict(variables, ansible_search_path=[str(ROLES / role)]))
-    return templar.template(trust_as_template("{{ lookup('ansible.builtin.template', '%s') }}" % name))
+    """A text of a role's variables, or a template, as text."""
+    known = {variable: trust_as_template(text) for variable, text in texts(role).items()}
+    templar = Templar(DataLoader(), dict(known, **variables, ansible_search_path=[str(ROLES / role)]))
+    asked = "lookup('ansible.builtin.template', '%s')" % name if name.endswith(".j2") else "__%s_%s_text" % (role, name)
+    return templar.template(trust_as_template("{{ %s }}" % asked))
 
 
 def refused(role, name, **variables):
@@ -48,16 +57,16 @@ def shell(text, command, *arguments, **environment):
 def test_profile_of_shells(tmp_path):
     home = tmp_path / HOSTILE
     (home / "bin").mkdir(parents=True)
-    text = render("cuda_toolkit", "paths.sh.j2", cuda_toolkit_mpi_home=str(home))
+    text = render("cuda_toolkit", "paths_sh", cuda_toolkit_mpi_home=str(home))
     assert "%s/bin" % home in shell(text, 'printf %s "$PATH"').split(":")
 
 
 @pytest.mark.parametrize("proxy", [HOSTILE, "http://ops:p%40$s;s@proxy.example.org:3128/"])
 def test_environment_of_the_docker_engine(proxy):
-    text = render("docker_engine", "environment.j2", __docker_engine_environment={"HTTP_PROXY": proxy, "HTTPS_PROXY": "", "NO_PROXY": "*,.example.org"})
+    text = render("docker_engine", "environment", __docker_engine_environment={"HTTP_PROXY": proxy, "HTTPS_PROXY": "", "NO_PROXY": "*,.example.org"})
     assert shell("set -a -f\n" + text, "printenv HTTP_PROXY NO_PROXY") == proxy + "\n*,.example.org\n"
     assert "HTTPS_PROXY" not in text
-    refused("docker_engine", "environment.j2", __docker_engine_environment={"HTTP_PROXY": "http://p\nLD_PRELOAD=/x"})
+    refused("docker_engine", "environment", __docker_engine_environment={"HTTP_PROXY": "http://p\nLD_PRELOAD=/x"})
 
 
 def test_unit_of_a_mount():
@@ -76,12 +85,12 @@ def test_unit_of_a_mount():
 
 
 def test_unit_of_the_training_container():
-    text = render("training_container", "unit.service.j2", training_container_name=HOSTILE, cluster_share_path="/data1/" + HOSTILE)
+    text = render("training_container", "unit_service", training_container_name=HOSTILE, cluster_share_path="/data1/" + HOSTILE)
     # The program has to exist.
     unit = read_unit("trainyard-training.service", text.replace("/usr/bin/docker", "/bin/true"))
     assert unit["ExecStart"] == ["/bin/true", "start", "--attach", HOSTILE] and unit["RequiresMountsFor"] == "/data1/" + HOSTILE
     assert unit["Description"] == "Training container " + HOSTILE
-    plain = render("training_container", "unit.service.j2", training_container_name="trainyard-training", cluster_share_path="/data1/share")
+    plain = render("training_container", "unit_service", training_container_name="trainyard-training", cluster_share_path="/data1/share")
     assert "\nRequiresMountsFor=/data1/share\n" in plain and "\nExecStart=/usr/bin/docker start --attach trainyard-training\n" in plain
 
 
@@ -105,20 +114,20 @@ def exports(text):
 
 def test_exports():
     served = [{"path": "/data1/" + HOSTILE, "clients": ["10.0.0.12", "2001:db8::/64"], "options": ["rw", "sync"]}]
-    assert exports(render("nfs_server", "exports.j2", __nfs_server_served=served)) == [
+    assert exports(render("nfs_server", "exports", __nfs_server_served=served)) == [
         ["/data1/" + HOSTILE, "10.0.0.12(rw,sync)", "2001:db8::/64(rw,sync)"]]
     for wrong in ({"clients": ["10.0.0.12 *"]}, {"clients": ["*(rw)"]}, {"options": ["rw,no_root_squash"]}, {"options": ["rw)"]}, {"path": "/a\n/etc *(rw)"}):
-        refused("nfs_server", "exports.j2", __nfs_server_served=[dict(served[0], **wrong)])
+        refused("nfs_server", "exports", __nfs_server_served=[dict(served[0], **wrong)])
 
 
 def test_settings_of_apt(tmp_path):
-    variables = {"package_sources_https_proxy": "", "package_sources_no_proxy": ["mirror.example.org", "10.0.0.0/8"], "for_builds": False}
-    text = render("package_sources", "apt.conf.j2", package_sources_http_proxy=HOSTILE.replace('"', ""), **variables)
+    variables = {"package_sources_https_proxy": "", "package_sources_no_proxy": ["mirror.example.org", "10.0.0.0/8"]}
+    text = render("package_sources", "apt", package_sources_http_proxy=HOSTILE.replace('"', ""), **variables)
     (tmp_path / "apt.conf").write_text(text, encoding="utf-8")
     told = subprocess.run(["apt-config", "-c", str(tmp_path / "apt.conf"), "shell", "PROXY", "Acquire::http::Proxy", "OWN", "Acquire::http::Proxy::mirror.example.org"],
                           capture_output=True, text=True, check=True).stdout
     assert shell(told, 'printf "%s\\n" "$PROXY" "$OWN"') == HOSTILE.replace('"', "") + "\nDIRECT\n"
-    assert "no escape" in refused("package_sources", "apt.conf.j2", package_sources_http_proxy='http://p"; APT::Update::Pre-Invoke {"id";};', **variables)
+    assert "no escape" in refused("package_sources", "apt", package_sources_http_proxy='http://p"; APT::Update::Pre-Invoke {"id";};', **variables)
 
 
 def test_sources_of_apt():
@@ -131,18 +140,18 @@ def test_sources_of_apt():
             refused("package_sources", "apt.sources.j2", repositories=[dict(repository, **{name: [wrong]})])
     for wrong in (HOSTILE, "https://m\nTrusted: yes"):
         refused("package_sources", "vendor.sources.j2", vendor={"uri": wrong, "name": "x"})
-        refused("docker_engine", "docker.sources.j2", docker_engine_repository_url=wrong, cluster_host={"os": {"id": "debian", "codename": "bookworm"}},
+        refused("docker_engine", "docker_sources", docker_engine_repository_url=wrong, cluster_host={"os": {"id": "debian", "codename": "bookworm"}},
                 __docker_engine_keyring="/x")
-        refused("docker_engine", "preferences.j2", docker_engine_version=wrong, __docker_engine_plan={"parts": {"engine": "docker-ce", "cli": "docker-ce-cli"}})
+        refused("docker_engine", "preferences", docker_engine_version=wrong, __docker_engine_plan={"parts": {"engine": "docker-ce", "cli": "docker-ce-cli"}})
 
 
 def test_environment_of_containers_and_builds():
     """docker run --env-file takes what stands behind the first = as it is."""
-    text = render("package_sources", "environment.j2", package_sources_http_proxy=HOSTILE, package_sources_https_proxy="", package_sources_no_proxy=["*"],
+    text = render("package_sources", "environment", package_sources_http_proxy=HOSTILE, package_sources_https_proxy="", package_sources_no_proxy=["*"],
                   __package_sources_has_proxy=True)
     read = dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
     assert read == {"http_proxy": HOSTILE, "HTTP_PROXY": HOSTILE, "no_proxy": "*", "NO_PROXY": "*"}
-    refused("package_sources", "environment.j2", package_sources_http_proxy="http://p\nLD_PRELOAD=/x", package_sources_https_proxy="",
+    refused("package_sources", "environment", package_sources_http_proxy="http://p\nLD_PRELOAD=/x", package_sources_https_proxy="",
             package_sources_no_proxy=[], __package_sources_has_proxy=True)
 
 
@@ -150,46 +159,48 @@ def test_settings_of_pip():
     url = "https://ops:" + WITHOUT_QUOTES + "@pypi.example.org/simple"
     given = {"package_sources_pip_index_url": url, "package_sources_pip_extra_index_urls": [url, url + "2"], "package_sources_ca_certificates": []}
     parser = configparser.RawConfigParser()
-    parser.read_string(render("package_sources", "pip.conf.j2", **given))
+    parser.read_string(render("package_sources", "pip_conf", **given))
     assert parser["global"]["index-url"] == url and parser["global"]["extra-index-url"].split() == [url, url + "2"]
-    refused("package_sources", "pip.conf.j2", **dict(given, package_sources_pip_index_url="https://p/\ntrusted-host = *"))
+    refused("package_sources", "pip_conf", **dict(given, package_sources_pip_index_url="https://p/\ntrusted-host = *"))
 
 
 def test_files_of_ssh(tmp_path):
     others = {"cluster_ssh_port": 12345, "__training_sshd_dir": "/etc/trainyard/ssh"}
-    for name in ("ssh_config.j2", "known_hosts.j2", "authorized_keys.j2"):
+    for name in ("ssh_config", "known_hosts", "authorized_keys"):
         (tmp_path / name).write_text(render("training_sshd", name, __training_sshd_found={"hosts": [HOST]}, **others), encoding="utf-8")
-    read = subprocess.run(["ssh", "-G", "-F", str(tmp_path / "ssh_config.j2"), "server-a"], capture_output=True, text=True, check=True).stdout.splitlines()
+    read = subprocess.run(["ssh", "-G", "-F", str(tmp_path / "ssh_config"), "server-a"], capture_output=True, text=True, check=True).stdout.splitlines()
     assert {"hostname 10.0.0.11", "port 12345", "stricthostkeychecking true"} <= set(read)
     for name in ("[server-a]:12345", "[10.0.0.11]:12345"):
-        subprocess.run(["ssh-keygen", "-F", name, "-f", str(tmp_path / "known_hosts.j2")], capture_output=True, check=True)
-    subprocess.run(["ssh-keygen", "-l", "-f", str(tmp_path / "authorized_keys.j2")], capture_output=True, check=True)
+        subprocess.run(["ssh-keygen", "-F", name, "-f", str(tmp_path / "known_hosts")], capture_output=True, check=True)
+    subprocess.run(["ssh-keygen", "-l", "-f", str(tmp_path / "authorized_keys")], capture_output=True, check=True)
     # A host whose address is not known is known by its name.
-    assert render("training_sshd", "known_hosts.j2", __training_sshd_found={"hosts": [dict(HOST, address="")]}, **others).splitlines()[1].startswith("[server-a]:12345 ")
+    assert render("training_sshd", "known_hosts", __training_sshd_found={"hosts": [dict(HOST, address="")]}, **others).splitlines()[1].startswith("[server-a]:12345 ")
     for wrong in ({"name": "*"}, {"name": "a b"}, {"name": "a\nHost *"}, {"address": "10.0.0.1 *"}, {"host_key": "a\nb", "public_key": "a\nb"}):
-        for name in ("ssh_config.j2", "known_hosts.j2", "authorized_keys.j2"):
-            if name != "ssh_config.j2" or "host_key" not in wrong:
-                if name != "authorized_keys.j2" or "address" not in wrong:
+        for name in ("ssh_config", "known_hosts", "authorized_keys"):
+            if name != "ssh_config" or "host_key" not in wrong:
+                if name != "authorized_keys" or "address" not in wrong:
                     refused("training_sshd", name, __training_sshd_found={"hosts": [dict(HOST, **wrong)]}, **others)
 
 
 def test_limits_and_modules():
     for wrong in (HOSTILE, "1\n* - nproc 1"):
-        refused("infiniband", "limits.conf.j2", infiniband_memlock=wrong)
-        refused("infiniband", "modules.conf.j2", __infiniband_modules=[wrong])
-    refused("infiniband", "manager.conf.j2", infiniband_memlock="1\nDefaultEnvironment=A")
+        refused("infiniband", "limits_conf", infiniband_memlock=wrong)
+        refused("infiniband", "modules_conf", __infiniband_modules=[wrong])
+    refused("infiniband", "manager_conf", infiniband_memlock="1\nDefaultEnvironment=A")
 
 
 # Ours, or numbers and words of our own choice.
-_CONSTANT = re.compile(r"__(docker_engine_(keyring|environment_file|plan\.parts)|package_sources_site|training_sshd_(dir|pid_file))\b|\bvendor\.name\b|^ *version *$"
+_CONSTANT = re.compile(r"^__\w+_text$|__(docker_engine_(keyring|environment_file|plan\.parts)|package_sources_site|training_sshd_(dir|pid_file))\b|\bvendor\.name\b|^ *version *$"
                        r"|^ *(name|name \| upper|scheme|line) *$|'y' if version|\| int *$")
 
 
-def test_every_value_in_a_template_is_quoted_for_its_format():
-    templates = sorted(ROLES.glob("*/templates/*.j2"))
-    bare = ["%s: %s" % (path.name, found) for path in templates for found in re.findall(r"\{\{-?(.*?)-?\}\}", path.read_text(encoding="utf-8"), re.DOTALL)
-            if not re.search(r"trainyard\.gpu\.quoted|\| quote\b", found) and not _CONSTANT.search(found) and found.strip() != r"'' if loop.first else '\n'"]
-    assert len(templates) > 20 and bare == []
+def test_every_value_in_a_text_is_quoted_for_its_format():
+    found = {path.name: path.read_text(encoding="utf-8") for path in ROLES.glob("*/templates/*.j2")}
+    for path in ROLES.glob("*/vars/main.yml"):
+        found.update(texts(path.parents[1].name))
+    bare = ["%s: %s" % (name, value) for name, text in found.items() for value in re.findall(r"\{\{-?(.*?)-?\}\}", text, re.DOTALL)
+            if not re.search(r"trainyard\.gpu\.quoted|\| quote\b", value) and not _CONSTANT.search(value.strip()) and value.strip() != r"'' if loop.first else '\n'"]
+    assert len(found) > 20 and bare == []
 
 
 def tasks(node):
