@@ -17,7 +17,7 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm
 
-__all__ = ["DEVICE", "NAME", "constrains_devices", "has_ended", "is_active", "outcome", "request", "result_of", "submission", "unavailable"]
+__all__ = ["DEVICE", "NAME", "constrains_devices", "drained_by_slurm", "has_ended", "is_active", "outcome", "request", "result_of", "submission", "unavailable"]
 
 #: Name of the jobs, by which those of a run that was killed are found.
 NAME = "trainyard-probe"
@@ -150,11 +150,25 @@ def _problems(asked, job, result, person):
     return problems
 
 
-def outcome(asked, job, refused, person, seconds):
+def drained_by_slurm(node):
+    """Return why Slurm itself has taken a node out of service, as it does after a job that it could not start, or empty."""
+    if node is None or not set(node["states"]).intersection(("drain", "down", "fail")) or _slurm.is_ours(node["reason"]):
+        return ""
+    return node["reason"]
+
+
+def outcome(asked, job, refused, person, seconds, node=None):
     """Return what the job of a node says: C(pass), C(fail), or C(not_made) if it says nothing about the node, and what was found.
 
-    C(job) is from parse_jobs, or None if there is none; C(refused) is what sbatch said.
+    C(job) is from parse_jobs, or None if there is none; C(refused) is what sbatch said. C(node) is the node after the job.
     """
+    found = _outcome(asked, job, refused, person, seconds)
+    # The state of the job does not tell a failed prolog from a full disk.
+    reason = drained_by_slurm(node) if found["verdict"] == "fail" else ""
+    return dict(found, found="%s; the node is %s: %s" % (found["found"], ", ".join(node["states"]), reason)) if reason else found
+
+
+def _outcome(asked, job, refused, person, seconds):
     found = {"node": asked["node"], "job": job["id"] if job else None}
     if asked["problem"]:
         return dict(found, verdict="not_made", found=asked["problem"])

@@ -144,7 +144,7 @@ class Probes:
         self.person = {"name": entry.pw_name, "uid": entry.pw_uid, "gid": entry.pw_gid, "home": entry.pw_dir}
         self.token = uuid.uuid4().hex
         self.folder = os.path.join(module.params["folder"], FOLDER + self.token) if module.params["folder"] else ""
-        self.resumed, self.jobs, self.refused = {}, {}, {}
+        self.resumed, self.jobs, self.refused, self.nodes = {}, {}, {}, {}
 
     def as_person(self, command, **environment):
         """Run a command as the person, in the environment of a login."""
@@ -155,10 +155,13 @@ class Probes:
 
     # --- before -----------------------------------------------------------------------------------------------------------------
 
+    def read_nodes(self):
+        return {node["name"]: node for node in self.slurm.read(_slurm.NODES, _slurm.parse_nodes)}
+
     def requests(self):
         """Return the request of each node."""
         contained = bool(self.module.params["image"]) or probe.constrains_devices(self.slurm.run(_slurm.CONFIG))
-        nodes = {node["name"]: node for node in self.slurm.read(_slurm.NODES, _slurm.parse_nodes)}
+        nodes = self.read_nodes()
         partitions = self.slurm.read(_slurm.PARTITIONS, _slurm.parse_partitions)
         found = []
         for name in self.module.params["nodes"]:
@@ -268,6 +271,8 @@ class Probes:
                 self.prepare()
                 self.submit(requests)
                 seen, seconds = self.wait()
+                # Before those that were resumed are drained again.
+                self.nodes = self.read_nodes()
             finally:
                 left = self.clean()
         except NoAnswer as error:
@@ -275,7 +280,7 @@ class Probes:
         probes = []
         for asked in requests:
             node = asked["node"]
-            found = probe.outcome(asked, seen.get(self.jobs.get(node)), self.refused.get(node, ""), self.person, self.seconds)
+            found = probe.outcome(asked, seen.get(self.jobs.get(node)), self.refused.get(node, ""), self.person, self.seconds, self.nodes.get(node))
             if node in left:
                 found.update(verdict="fail", found="%s; the job does not end (%s)" % (found["found"], left[node]))
             probes.append(found)

@@ -160,6 +160,18 @@ def test_a_job_without_a_result(job, verdict, said):
     assert judged(job) == (verdict, said)
 
 
+@pytest.mark.parametrize("node, said", [
+    (a_node("idle", "drain", reason="Prolog error"), "; the node is idle, drain: Prolog error"),
+    (a_node("down", "not_responding", reason="Not responding"), "; the node is down, not_responding: Not responding"),
+    # The reason of before, of a node that trainyard has drained, and of one that was resumed.
+    (a_node("idle", "drain", reason="trainyard: verify: bad"), ""), (a_node("idle", reason="Prolog error"), ""), (a_node("idle", "drain"), ""), (None, "")])
+def test_a_job_after_which_slurm_drains_the_node(node, said):
+    told = probe.outcome(ASKED, a_job(state="FAILED"), "", ANNA, 60, node)
+    assert (told["verdict"], told["found"]) == ("fail", "job 7 of anna ended without a result: failed" + said)
+    # Not of this job.
+    assert probe.outcome(ASKED, a_job(SEEN), "", ANNA, 60, node)["found"] == "job 7 of anna ran"
+
+
 @pytest.mark.parametrize("text, verdict, said", [
     ("sbatch: error: Batch job submission failed: Requested node configuration is not available\n", "fail", "Requested node configuration is not available"),
     ("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)\n", "not_made",

@@ -40,7 +40,8 @@ class Cluster:
             (folder / name).write_text(text, encoding="utf-8")
         (folder / "share").mkdir()
         os.chmod(folder / "share", 0o777)
-        script("scontrol", "case \"$*\" in *'show config'*) cat %(at)s/config;; *'show nodes'*) cat %(at)s/nodes;; *'show partitions'*) cat %(at)s/partitions;; "
+        script("scontrol", "case \"$*\" in *'show config'*) cat %(at)s/config;; *'show partitions'*) cat %(at)s/partitions;; "
+               "*'show nodes'*) if [ -s %(at)s/submitted ] && [ -e %(at)s/nodes-after ]; then cat %(at)s/nodes-after; else cat %(at)s/nodes; fi;; "
                            "*) echo \"scontrol $*\" >> %(at)s/log;; esac" % {"at": folder})
         # What ran is gone after it was cancelled.
         script("scancel", "echo \"scancel $*\" >> %(at)s/log; [ ! -s %(at)s/submitted ] || : > %(at)s/jobs" % {"at": folder})
@@ -131,6 +132,13 @@ def test_a_node_that_trainyard_has_drained_is_tried_and_stays_drained(cluster):
     assert [line for line in cluster.log() if "nodename" in line or "sbatch" in line or "users" in line] == [
         "scontrol update reservationname=trainyard-verify users+=nobody", "scontrol update nodename=n1 state=resume", cluster.log("sbatch")[0],
         "scontrol update nodename=n1 state=drain reason=trainyard: verify: bad", "scontrol update reservationname=trainyard-verify users-=nobody"]
+
+
+def test_the_reason_of_a_node_that_the_job_took_out_of_service(cluster):
+    cluster.put("jobs", a_probe(1, "n1", "FAILED") + a_probe(2, "n2"))
+    cluster.put("nodes-after", NODE % ("n1", "n1", "IDLE+DRAIN", " Reason=Prolog error [slurm@2026-11-26T04:00:00]") + NODE % ("n2", "n2", "IDLE", ""))
+    assert verdicts(act(cluster)) == [("n1", 1, "fail", "job 1 of nobody ended without a result: failed; the node is idle, drain: Prolog error"),
+                                      ("n2", 2, "pass", "job 2 of nobody ran")]
 
 
 def test_a_folder_that_cannot_be_made(cluster):
