@@ -31,9 +31,15 @@ def slurm_option_problems(options):
     return _slurm_plan.option_problems(options)
 
 
+def slurm_ssh_removal(reading):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_ssh
+
+    return _slurm_ssh.removal(reading)
+
+
 class FilterModule:
     """Filters that compare hosts and variables with the plan of role slurm."""
 
     def filters(self):
         return {"slurm_needs": slurm_needs, "slurm_drift": slurm_drift, "slurm_priority_problems": slurm_priority_problems,
-                "slurm_option_problems": slurm_option_problems}
+                "slurm_option_problems": slurm_option_problems, "slurm_ssh_removal": slurm_ssh_removal}

@@ -92,6 +92,12 @@ options:
     description: Absolute paths of C(prolog), C(epilog) and C(health) on the training hosts. An empty path means none.
     type: dict
     default: {}
+  ssh:
+    description:
+      - Who can log in to training hosts by ssh. C(needs_job), C(users) and C(groups). The users and the members of the groups need no job.
+      - Empty means C(needs_job) and group C(sudo).
+    type: dict
+    default: {}
 author:
   - trainyard maintainers (@trainyard)
 """
@@ -208,6 +214,20 @@ _value:
     login_files:
       description: Files by inventory name of login hosts that are neither the scheduler nor a training host.
       type: dict
+    ssh:
+      description: Who can log in by ssh, by inventory name.
+      type: dict
+      contains:
+        rule:
+          description: V(adopt) (pam_slurm_adopt), V(slurm) (pam_slurm), or V(none).
+          type: str
+        why:
+          description: Why there is none.
+          type: str
+        steps:
+          description: Arguments C(files) and C(absent) of M(trainyard.gpu.managed_files), to be run in this order.
+          type: list
+          elements: dict
     sql:
       description: Statements that create the database and its account.
       type: list

@@ -224,6 +224,11 @@ record:
   description: Content of O(record); empty if there is none.
   returned: success
   type: dict
+login_user:
+  description: The user that logged in to the host for this run, before C(become); empty if the connection has no login.
+  returned: success
+  type: str
+  sample: ops
 missing_people:
   description: Names among O(people) without an account. slurmctld looks up people when they are added to Slurm, and again only each hour.
   returned: success
@@ -253,7 +258,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import (
     release,
 )
 
-PACKAGES = ["slurmctld", "slurmd", "slurmdbd", "slurm-client", "sackd", "slurm-wlm-mysql-plugin", "libpam-slurm-adopt", "munge", "mariadb-server"]
+PACKAGES = ["slurmctld", "slurmd", "slurmdbd", "slurm-client", "sackd", "slurm-wlm-mysql-plugin", "libpam-slurm-adopt", "libpam-slurm", "munge",
+            "mariadb-server"]
 SERVICES = ["munge", "mariadb", "slurmdbd", "slurmctld", "slurmd", "sackd"]
 PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,User,RuntimeDirectory"
 MAIL_PROGRAMS = ["/usr/bin/mail", "/bin/mail", "/usr/bin/mailx"]
@@ -265,6 +271,17 @@ def has_account(name):
     except KeyError:
         return False
     return True
+
+
+def login_user():
+    """Name of the user who logged in: sudo tells it, and for other ways to become root the audit system."""
+    name = os.environ.get("SUDO_USER", "")
+    if name:
+        return name
+    try:
+        return pwd.getpwuid(int(read_text("/proc/self/loginuid"))).pw_name
+    except (ValueError, KeyError, OverflowError):
+        return ""
 
 
 def link_target(path):
@@ -395,6 +412,7 @@ def main():
         pmix_link=link_target(pmix_folder + "/libpmix.so"),
         free_mib=host.free_mib(),
         record=host.record(),
+        login_user=login_user(),
         missing_people=[name for name in module.params["people"] if not has_account(name)],
     )
 

@@ -12,6 +12,7 @@ import json
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_ssh
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import RELEASES, distance, effect, gpus_of, is_before, parse_conf, reach
 
 FOLDER = "/etc/slurm"
@@ -599,8 +600,9 @@ def packages(reading, release, roles):
     if "node" in roles:
         names.append("slurmd")
     # On a login host or scheduler it would lock people out.
-    if roles == ["node"] and "libpam-slurm-adopt" in available:
-        names.append("libpam-slurm-adopt")
+    if roles == ["node"]:
+        # Both, because the control groups of one host decide for all, and they are a few kB.
+        names += [name for name in _slurm_ssh.PACKAGES.values() if name in available]
     if needs_pmix_link(release):
         names.append("libpmix2")
     return names
@@ -657,7 +659,7 @@ def _folder(path, mode="0755", owner="root"):
 
 
 def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", login_hosts=(), groups=None, partitions=(), priorities=(),
-               node_features=None, accounts=(), options=None, accept_smaller=(), gpu_models=None, gpu_types=None, node_hardware=None, scripts=None):
+               node_features=None, accounts=(), options=None, accept_smaller=(), gpu_models=None, gpu_types=None, node_hardware=None, scripts=None, ssh=None):
     """Return the plan; see the filter."""
     groups, options, scripts = groups or {}, options or {}, dict(SCRIPTS, **scripts or {})
     node_features, gpu_models, gpu_types, node_hardware = node_features or {}, gpu_models or {}, gpu_types or {}, node_hardware or {}
@@ -728,6 +730,11 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     elif 2 in versions:
         warnings += ["%s: no system bus, by which slurmd requests its scope from systemd; install dbus" % name
                      for name in hosts_known if not known[name]["dbus"]]
+    rules = {name: _slurm_ssh.ssh_rule(reading, name in hosts and name != scheduler and name not in login_hosts, usable, name,
+                                       list(filter(None, addresses.values())), **(ssh or {}))
+             for name, reading in readings.items() if reading}
+    warnings += ["%s: people can log in without a job: %s" % (name, rule["why"]) for name, rule in rules.items()
+                 if name in hosts and "; " in rule["why"]]
     live = [node for node in nodes.values() if node["known"]]
     texts = {
         "slurm": slurm_conf(cluster_name, controller, live, kept, planned, options, usable, oldest, controller_reading["mail_program"], scripts),
@@ -766,6 +773,7 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
         # Hosts without slurmd have no folder /run/slurm/conf.
         "login_files": {name: [_folder(FOLDER), _entry(FOLDER + "/slurm.conf", texts["slurm"])]
                         for name in login_hosts if name != scheduler and name not in hosts},
+        "ssh": rules,
         "sql": ["CREATE DATABASE IF NOT EXISTS %s" % DATABASE,
                 "CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket",
                 "GRANT ALL ON %s.* TO 'slurm'@'localhost'" % DATABASE],
@@ -825,8 +833,9 @@ def _stopped(reading, *services):
 
 
 def slurm_needs(plan, reading, name, scheduler):
-    """Return what is to be done on a host: C(install), C(munge), C(database), C(accounting), C(controller), C(node), C(login), C(leave)."""
-    nothing = dict.fromkeys(("install", "munge", "database", "accounting", "controller", "node", "login", "leave"), False)
+    """Return what is to be done on a host: C(install), C(munge), C(database), C(accounting), C(controller), C(node), C(login), C(leave),
+    C(ssh)."""
+    nothing = dict.fromkeys(("install", "munge", "database", "accounting", "controller", "node", "login", "leave", "ssh"), False)
     if not plan["complete"] or "services" not in reading:
         return nothing
     reading = dict(reading, text_digests={path: hashlib.sha256(text.encode("utf-8")).hexdigest() for path, text in reading["texts"].items()})
@@ -844,6 +853,7 @@ def slurm_needs(plan, reading, name, scheduler):
         "login": _differs(plan["login_files"].get(name, []), reading),
         # A former training host.
         "leave": name not in plan["node_names"] and any(entry["path"] in reading["files"] for entry in plan["node_files"]),
+        "ssh": name in plan["ssh"] and _slurm_ssh.lacks(plan["ssh"][name], reading),
     }
 
 
@@ -869,6 +879,8 @@ def slurm_drift(plan, reading, name, scheduler):
     files = (plan["database_files"] + plan["slurmdbd_files"] + plan["check_files"] + plan["controller_files"]) * (name == scheduler)
     files += plan["node_files"] * (name in plan["node_names"]) + plan["login_files"].get(name, [])
     found += [{"what": entry["path"], "asked": "as planned", "found": "missing or changed"} for entry in files if _differs([entry], texts)]
+    if needs["ssh"]:
+        found.append({"what": _slurm_ssh.SSHD, "asked": "as planned", "found": "changed"})
     if needs["leave"]:
         found.append({"what": "slurmd", "asked": "removed, because the host is no training host", "found": "configured"})
     if name == scheduler and plan["pending"]:

@@ -454,11 +454,35 @@ def test_the_pmix_library_of_debian_12():
 
 
 def test_packages():
-    known = {"slurmd": VERSIONS["22.05"], "libpam-slurm-adopt": "1", "slurm-wlm-mysql-plugin": "1"}
+    known = {"slurmd": VERSIONS["22.05"], "libpam-slurm-adopt": "1", "libpam-slurm": "1", "slurm-wlm-mysql-plugin": "1"}
     found = good(cluster("a", "b", "c", candidates=known), login_hosts=["b"])["packages"]
     assert found["a"] == ["munge", "slurm-client", "slurmctld", "slurmdbd", "mariadb-server", "iproute2", "slurm-wlm-mysql-plugin", "slurmd", "libpmix2"]
     # pam_slurm_adopt only where nobody logs in for other reasons.
-    assert "libpam-slurm-adopt" not in found["b"] and "libpam-slurm-adopt" in found["c"]
+    assert not {"libpam-slurm-adopt", "libpam-slurm"} & set(found["b"]) and {"libpam-slurm-adopt", "libpam-slurm"} <= set(found["c"])
+
+
+def test_who_can_log_in():
+    files = {"/etc/pam.d/sshd": "@include common-account\n@include common-session\n", "/etc/pam.d/common-session": "session optional pam_systemd.so\n"}
+    readings = cluster("a", "b", "c", packages={"libpam-slurm-adopt": "1", "libpam-slurm": "1"}, texts=files, login_user="ops", files={})
+    rules = {name: entry["rule"] for name, entry in good(readings, login_hosts=["b"])["ssh"].items()}
+    # a is the scheduler.
+    assert rules == {"a": "none", "b": "none", "c": "adopt"}
+    readings["a"]["cgroup"] = {"version": 1, "usable": False, "why": "it is a container"}
+    found = good(readings, login_hosts=["b"], ssh={"users": ["monitor"]})
+    assert found["ssh"]["c"]["rule"] == "slurm" and "user in root:ops:monitor\n" in found["ssh"]["c"]["steps"][0]["files"][0]["content"]
+    assert good(readings, ssh={"needs_job": False})["ssh"]["c"]["rule"] == "none"
+    assert FILTERS["slurm_needs"](found, readings["c"], "c", "a")["ssh"] and not FILTERS["slurm_needs"](found, readings["b"], "b", "a")["ssh"]
+    readings["c"]["packages"] = dict.fromkeys(found["packages"]["c"], "1")
+    assert ("/etc/pam.d/sshd", "changed") in drift(good(readings, login_hosts=["b"]), readings, "c")
+    # One that had no part in Slurm for a while.
+    readings["c"]["texts"] = {**files, "/etc/pam.d/sshd": found["ssh"]["c"]["steps"][0]["files"][0]["content"]}
+    assert good(readings, hosts=["a", "b"])["ssh"]["c"]["steps"] == [{"files": [{"path": "/etc/pam.d/sshd", "content": files["/etc/pam.d/sshd"]}], "absent": []}]
+
+
+def test_a_host_where_the_rule_is_impossible_is_reported():
+    readings = cluster("a", "b", texts={"/etc/pam.d/sshd": "auth required pam_unix.so\n"})
+    assert [sentence for sentence in good(readings)["warnings"] if "without a job" in sentence] == [
+        "b: people can log in without a job: /etc/pam.d/sshd has no line '@include common-account'; add it, or set slurm_ssh_needs_job to false"]
 
 
 def test_without_scripts_and_mail():

@@ -90,3 +90,10 @@ def test_cpus_of_the_host(monkeypatch, allowed):
     monkeypatch.setattr(slurm_host_info, "read_text", lambda path: "MemTotal: 2048 kB\n" if path == "/proc/meminfo" else "")
     found = host().kernel_hardware()
     assert found["cpus"] == len(allowed) and found["cores_per_socket"] == len(allowed) and found["real_memory"] == 2
+
+
+@pytest.mark.parametrize("sudo, loginuid, expected", [("ops", "0", "ops"), ("", "0\n", "root"), ("", "4294967295", ""), ("", "", "")])
+def test_the_user_who_logged_in(monkeypatch, sudo, loginuid, expected):
+    monkeypatch.setenv("SUDO_USER", sudo)
+    monkeypatch.setattr(slurm_host_info, "read_text", lambda path: {"/proc/self/loginuid": loginuid}[path])
+    assert slurm_host_info.login_user() == expected

@@ -1,0 +1,189 @@
+# -*- coding: utf-8 -*-
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Who can log in to a training host by ssh: sshd's file of PAM with a rule that asks Slurm for a job. Pure functions.
+
+Debian's packages of pam_slurm_adopt and pam_slurm have no profile for pam-auth-update, and one would also apply to cron, su and sudo. So the rule is in
+/etc/pam.d/sshd, which only sshd uses.
+"""
+
+from __future__ import annotations
+
+import re
+
+SSHD = "/etc/pam.d/sshd"
+COMMON = "/etc/pam.d/common-session"
+# common-session without pam_systemd.
+SESSION = "/etc/pam.d/trainyard-session"
+# OpenSSH 9.8 and later refuse all connections of an address from which logins have failed, for up to 10 minutes. People without a job would lock out whoever
+# comes through the same login host, operators too.
+DROP_IN = "/etc/ssh/sshd_config.d/trainyard-slurm.conf"
+BEGIN = "# Begin of the lines of Ansible (trainyard.gpu): people need a job on this host. Changes are overwritten."
+END = "# End of the lines of Ansible (trainyard.gpu)."
+# Marks a line of the file that is not used while ours are there.
+KEPT = "#trainyard: "
+PACKAGES = {"adopt": "libpam-slurm-adopt", "slurm": "libpam-slurm"}
+# PAM splits the line at blanks, and pam_succeed_if the list at colons.
+_NAME = re.compile(r"[A-Za-z0-9_.@-]+")
+# Nothing is changed if the new file would reject a user that the present file accepts. sshd calls pam_acct_mgmt, too.
+CHECK = """
+import ctypes, os, shutil, sys
+lib = ctypes.CDLL("libpam.so.0")
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+class Conversation(ctypes.Structure):
+    _fields_ = [("function", kind), ("data", ctypes.c_void_p)]
+silent = Conversation(kind(lambda *_: 19), None)
+def allowed(service, user):
+    handle = ctypes.c_void_p()
+    if lib.pam_start(service.encode(), user.encode(), ctypes.byref(silent), ctypes.byref(handle)):
+        return False
+    found = lib.pam_acct_mgmt(handle, 0x8000)
+    lib.pam_end(handle, found)
+    return found == 0
+copy = "/etc/pam.d/trainyard-check"
+shutil.copyfile(sys.argv[1], copy)
+try:
+    lost = [user for user in sys.argv[2:] if allowed("sshd", user) and not allowed("trainyard-check", user)]
+finally:
+    os.unlink(copy)
+sys.exit("it would lock out " + ", ".join(lost) if lost else 0)
+"""
+
+
+def original(text):
+    """Return sshd's file without the lines of these roles. Lines of others stay."""
+    lines, inside = [], False
+    for line in text.splitlines(True):
+        if line.rstrip("\n") in (BEGIN, END):
+            inside = line.rstrip("\n") == BEGIN
+        elif not inside:
+            lines.append(line)
+        elif line.startswith(KEPT):
+            lines.append(line[len(KEPT):])
+    return "".join(lines)
+
+
+def listed_users(text):
+    """Return the users that an earlier run has listed. One who is not listed any more could not run Ansible again."""
+    found = re.search(r"^account .* pam_succeed_if\.so quiet user in (\S+)$", text[text.find(BEGIN):] if BEGIN in text else "", re.M)
+    return found.group(1).split(":") if found else []
+
+
+def _include(text, name):
+    return re.search(r"^@include[ \t]+%s[ \t]*$" % name, text, re.M)
+
+
+def _block(lines):
+    return "\n".join([BEGIN, *lines, END])
+
+
+def with_rule(text, module, users, groups, people_session):
+    """Return sshd's file with the rule. C(module) is the module with its arguments, C(people_session) whether people get their own session."""
+    text = original(text)
+    conditions = ["uid < 1000", "user in " + ":".join(users)] + (["user ingroup " + ":".join(groups)] if groups else [])
+    # The rule is skipped for these users, so that they log in whatever is wrong with Slurm. A jump needs a line to end at.
+    lines = ["account [success=%d default=ignore] pam_succeed_if.so quiet %s" % (len(conditions) - index, condition)
+             for index, condition in enumerate(conditions)]
+    lines += ["account required " + module, "account required pam_permit.so"]
+    found = _include(text, "common-account")
+    text = text[:found.end()] + "\n" + _block(lines) + text[found.end():]
+    if not people_session:
+        return text
+    found = _include(text, "common-session")
+    people = ["uid >= 1000", "user notin " + ":".join(users)] + (["user notingroup " + ":".join(groups)] if groups else [])
+    lines = [KEPT + found.group(0),
+             "session [success=2 default=ignore] pam_succeed_if.so quiet " + " ".join(people),
+             "session substack common-session",
+             "session [default=1] pam_permit.so",
+             "session substack " + SESSION.rsplit("/", 1)[1]]
+    return text[:found.start()] + _block(lines) + text[found.end():]
+
+
+def session_of_people(common):
+    """Return common-session without pam_systemd, which would move the process from the job's control group to one of the login.
+
+    The line is replaced and not removed, because others may jump over it.
+    """
+    heading = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n# common-session without pam_systemd.\n"
+    return heading + re.sub(r"^-?session[ \t]+(?:\[[^\]\n]*\]|\S+)[ \t]+\S*pam_systemd\.so.*$", "session optional pam_permit.so", common, flags=re.M)
+
+
+def _has_penalties(version):
+    """Return whether a version of openssh-server, such as 1:10.0p1-7, knows penalties."""
+    found = re.match(r"(?:\d+:)?(\d+)\.(\d+)", version)
+    return bool(found) and (int(found.group(1)), int(found.group(2))) >= (9, 8)
+
+
+def ssh_rule(reading, training_only, cgroups, node_name, addresses=(), needs_job=True, users=(), groups=("sudo",)):
+    """Return who can log in to a host: C(rule) (adopt, slurm or none), C(why) there is none, and C(steps), the arguments of managed_files in their order.
+
+    C(addresses) are those of the hosts of the cluster, from which people come.
+    """
+    text = reading["texts"].get(SSHD, "")
+    allowed = list(dict.fromkeys(["root"] + listed_users(text) + [user for user in [reading.get("login_user", ""), *users] if user]))
+    rule, why = _decide(reading, original(text), training_only, cgroups, node_name, needs_job, [*allowed, *groups])
+    if rule == "none":
+        return {"rule": rule, "why": why, "steps": removal(reading)}
+    same = reading["hostname"] == node_name
+    module = "pam_slurm.so no_sys_info"
+    if rule == "adopt":
+        # By default, a person whose process cannot be adopted gets in, beyond all limits.
+        module = "pam_slurm_adopt.so action_adopt_failure=deny action_generic_failure=deny" + ("" if same else " nodename=" + node_name)
+    common = reading["texts"].get(COMMON, "")
+    people = rule == "adopt" and "pam_systemd.so" in common and bool(_include(original(text), "common-session"))
+    entry = {"path": SSHD, "content": with_rule(text, module, allowed, list(groups), people),
+             "validate": "/usr/bin/python3 -c '%s' %%s %s" % (CHECK, " ".join(allowed))}
+    steps = []
+    if _has_penalties(reading["packages"].get("openssh-server", "")) and addresses:
+        steps.append({"files": [_file(DROP_IN, "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\nPerSourcePenaltyExemptList %s\n" % ",".join(addresses),
+                                      validate="/usr/sbin/sshd -t -f %s")], "absent": []})
+    if people:
+        steps.append({"files": [_file(SESSION, session_of_people(common))], "absent": []})
+    steps.append({"files": [entry], "absent": []})
+    if not people:
+        steps.append({"files": [], "absent": [SESSION]})
+    return {"rule": rule, "why": "", "steps": steps}
+
+
+def _file(path, content, **more):
+    return dict({"path": path, "content": content, "mode": "0644", "owner": "root", "group": "root"}, **more)
+
+
+def _decide(reading, text, training_only, cgroups, node_name, needs_job, names):
+    """Return (rule, why there is none)."""
+    if not text:
+        return "none", "no sshd"
+    if not needs_job:
+        return "none", "slurm_ssh_needs_job is false"
+    if not training_only:
+        return "none", "people log in there, or Slurm's daemons run there"
+    if not _include(text, "common-account"):
+        return "none", "%s has no line '@include common-account'; add it, or set slurm_ssh_needs_job to false" % SSHD
+    if "\ufffd" in text:
+        return "none", "%s is not UTF-8, so it cannot be changed without loss; correct it, or set slurm_ssh_needs_job to false" % SSHD
+    unusual = [name for name in names if not _NAME.fullmatch(name)]
+    if unusual:
+        return "none", "the name '%s' cannot be written to a file of PAM; connect as another user, or set slurm_ssh_needs_job to false" % unusual[0]
+    # pam_slurm_adopt looks for the job's control group, which only proctrack/cgroup makes.
+    rule = "adopt" if cgroups else "slurm"
+    if rule == "slurm" and reading["hostname"] != node_name:
+        return "none", ("pam_slurm finds jobs by the host name '%s', which is not the node's name; rename the host, or set slurm_ssh_needs_job to false"
+                        % reading["hostname"])
+    if PACKAGES[rule] not in reading["packages"]:
+        return "none", "package %s is not installed" % PACKAGES[rule]
+    return rule, ""
+
+
+def removal(reading):
+    """Return the steps that restore sshd's file, none if it has no lines of these roles. The file first: it may name the other one."""
+    text = reading["texts"].get(SSHD, "")
+    steps = [{"files": [{"path": SSHD, "content": original(text)}], "absent": []}] if original(text) != text else []
+    return steps + [{"files": [], "absent": [path]} for path in (SESSION, DROP_IN) if path in reading["texts"]]
+
+
+def lacks(rule, reading):
+    """Return whether a step of C(rule) changes something on the host."""
+    return any(reading["texts"].get(entry["path"]) != entry["content"] for step in rule["steps"] for entry in step["files"]) \
+        or any(path in reading["texts"] for step in rule["steps"] for path in step["absent"])
