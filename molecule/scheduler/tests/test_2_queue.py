@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+MAY_LOG_IN = Path(__file__).with_name("may_log_in.py").read_text(encoding="utf-8")
 ROLE = "slurm_accounts"
 
 
@@ -70,6 +73,31 @@ def test_a_drained_node_gets_no_job_and_is_resumed_for_the_right_reason_only(clu
     assert told["resumed"] == [] and [entry["name"] for entry in told["kept"]] == [cluster.peer]
     assert cluster.nodes()[cluster.peer] == "drained"
     cluster.on(cluster.head, "scontrol update nodename=%s state=resume" % cluster.peer)
+
+
+def test_people_log_in_to_a_training_host_only_with_a_job_on_it(cluster):
+    def allowed(host):
+        return [user for user in ("root", "anna", "ben") if cluster.on(host, "python3 -c '%s' %s" % (MAY_LOG_IN, user), check=False).code == 0]
+
+    # The head is a login host.
+    assert allowed(cluster.head) == ["root", "anna", "ben"] and allowed(cluster.peer) == ["root"]
+    number = cluster.submit("anna", "--nodelist=" + cluster.peer)
+    cluster.state_of(number, "RUNNING")
+    assert allowed(cluster.peer) == ["root", "anna"]
+    cluster.on(cluster.head, "systemctl stop slurmctld")
+    cluster.on(cluster.peer, "systemctl stop slurmd")
+    try:
+        assert "root" in allowed(cluster.peer)
+    finally:
+        cluster.on(cluster.head, "systemctl start slurmctld")
+        cluster.on(cluster.peer, "systemctl start slurmd")
+    cluster.on(cluster.head, "scancel " + number)
+    cluster.wait("the job is gone", lambda: allowed(cluster.peer) == ["root"])
+    run = cluster.playbook("scheduler.yml", slurm_ssh_needs_job=False)
+    assert run.code == 0 and list(run.changed) == [cluster.peer] and allowed(cluster.peer) == ["root", "anna", "ben"], run.text[-3000:]
+    assert cluster.on(cluster.peer, "dpkg --verify openssh-server | grep /etc/", check=False).out == ""
+    run = cluster.playbook("scheduler.yml")
+    assert run.code == 0 and allowed(cluster.peer) == ["root"], run.text[-3000:]
 
 
 def test_members_follow_the_inventory(cluster):
