@@ -137,8 +137,8 @@ def ssh_rule(reading, training_only, cgroups, node_name, addresses=(), needs_job
              "validate": "/usr/bin/python3 -c '%s' %%s %s" % (CHECK, " ".join(allowed))}
     steps = []
     if _has_penalties(reading["packages"].get("openssh-server", "")) and addresses:
-        steps.append({"files": [_file(DROP_IN, "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\nPerSourcePenaltyExemptList %s\n" % ",".join(addresses),
-                                      validate="/usr/sbin/sshd -t -f %s")], "absent": []})
+        text = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\nPerSourcePenaltyExemptList %s\n" % ",".join(addresses)
+        steps.append({"files": [_file(DROP_IN, text, validate="/usr/sbin/sshd -t -f %s")], "absent": []})
     if people:
         steps.append({"files": [_file(SESSION, session_of_people(common))], "absent": []})
     steps.append({"files": [entry], "absent": []})

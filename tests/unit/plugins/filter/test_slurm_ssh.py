@@ -21,7 +21,7 @@ session\t[default=1]\t\t\tpam_permit.so
 session\trequisite\t\t\tpam_deny.so
 session\trequired\t\t\tpam_permit.so
 session\t[success=1 default=ignore]\tpam_succeed_if.so quiet service in crond
-session\toptional\tpam_systemd.so 
+session\toptional\tpam_systemd.so debug
 session\toptional\tpam_mkhomedir.so
 """
 USERS = {"root": (0, ()), "backup": (34, ()), "ops": (1500, ()), "chief": (1501, ("sudo",)), "anna": (2001, ()), "staffer": (2002, ("staff",))}
