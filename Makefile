@@ -24,7 +24,7 @@ help:
 	@echo 'make acceptance  test, and what is too heavy for CI'
 	@echo 'make lint        style and documentation only'
 	@echo 'make docs        writes the tables of variables in the READMEs of the roles, and docs/errors.md'
-	@echo 'make bench       what site.yml and train.yml cost on the lab'
+	@echo 'make bench       what site.yml, train.yml and Slurm cost on the lab'
 	@echo 'make clean       takes down all labs of this checkout and removes everything else that make has made here'
 
 $(venv): requirements.txt requirements-collections.txt galaxy.yml lab/setup

@@ -55,15 +55,16 @@ systemctl stop docker.socket docker.service containerd.service
 
 
 class Lab:
-    """A lab. `name` is the prefix of its Docker objects, `state` is the folder of its keys and logs."""
+    """A lab. `name` is the prefix of its Docker objects, `state` is the folder of its keys and logs, `more` are further options of docker run."""
 
-    def __init__(self, engine, name, subnet, state, count=2):
+    def __init__(self, engine, name, subnet, state, count=2, more=()):
         self.engine = engine
         self.name = name
         self.subnet = ipaddress.ip_network(subnet)
         self.state = state
         self.network = f"trainyard-{name}"
         self.share = f"trainyard-{name}-share"
+        self.more = more
         self.hosts = {f"{name}-{letter}": str(self.subnet[11 + rank]) for rank, letter in enumerate(string.ascii_lowercase[:count])}
         self.key = state / "ssh" / "id_ed25519"
         self.known_hosts = state / "ssh" / "known_hosts"
@@ -153,6 +154,7 @@ class Lab:
             *("--tmpfs", "/run", "--tmpfs", "/run/lock", "--env", "container=docker", "--stop-signal", "SIGRTMIN+3"),
             *(word for volume, path in VOLUMES.items() for word in ("--volume", f"{self.network}-{host}-{volume}:{path}")),
             *("--volume", f"{self.share}:{SHARE}"),
+            *self.more,
         ]
         command = [image_id, "/bin/sh", "-ec", start]
         made_as = hashlib.sha256(repr((options, command)).encode()).hexdigest()[:12]

@@ -6,8 +6,9 @@ for hosts: `make lab-vm` by stage, a client's boot until the share is mounted, a
 Containers that look as if they had GPUs: the whole GPU stack once and again on one of them, over ssh, from the tests' repository of NVIDIA's kind; and what
 parsing the answer of eight GPUs and judging 100 kB of a bandwidth test's log take. Simulated hosts: how long it takes until verify names who is to blame
 for a bandwidth that falls short, where a measurement takes a second and rounds of disjoint groups run side by side. And what judging the
-input takes for 64 and 1024 hosts, and a second run of site.yml the controller for 8, 16 and 64 hosts that are answers only. `tests/bench.py containers` (or
-`virtual`, `gpus`, `verdict`, `input`, `controller`) measures one of them alone.
+input takes for 64 and 1024 hosts, and a second run of site.yml the controller for 8, 16 and 64 hosts that are answers only. And Slurm on two hosts: the
+installation, a job with and without its container, a queue of 1,000 jobs, a plan of 500 people. `tests/bench.py containers` (or `virtual`, `gpus`, `verdict`,
+`input`, `controller`, `slurm`) measures one of them alone.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ sys.path.insert(0, str(ROOT / ".dev"))
 from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import answer  # the paths have to be there first
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import parse_query
 from eight_gpus import eight_gpus
+from scheduled_lab import IMAGE, PEOPLE, ScheduledLab
 from simulated_hosts import SimulatedHosts
 from stand_in_cluster import StandInCluster
 from stand_in_hosts import name_of
@@ -53,6 +55,12 @@ INPUT_LIMITS = {"input of 64 hosts: CPU seconds": 4, "input of 1024 hosts: CPU s
 CONTROLLER_HOSTS = (8, 16, 64)
 # The aims of issue 26. Linear: a host of 64 costs what one of 8 costs.
 CONTROLLER_LIMITS = {"second run tasks": 55, "second run module runs per host": 8, "64 hosts: CPU seconds per host": 0.3, "64 hosts to 8: per host": 1.2}
+
+
+# The aims of issue 27. The memory of slurmctld is reported only.
+SLURM_LIMITS = {"install on two bare hosts: seconds": 120, "a container adds to a job: seconds": 3, "squeue, 1,000 jobs: seconds": 0.5,
+                "sbatch, 1,000 jobs: seconds": 0.5, "500 people applied: seconds": 20, "500 people unchanged: seconds": 2}
+SLURM_JOBS = 1000
 
 
 def good(run):
@@ -297,6 +305,45 @@ def tell_controller(result):
     tell_verdict(result)
 
 
+def slurm():
+    """Figures of Slurm on two hosts of the lab, which are bare but for the accounts of people."""
+    with ScheduledLab("bench", "172.30.76.0/24").made() as cluster:
+        good(cluster.playbook("playbooks/shared_storage.yml"))
+        rows = [row("scheduler.yml", good(cluster.playbook("playbooks/scheduler.yml"))), row("scheduler.yml again", good(cluster.playbook("playbooks/scheduler.yml")))]
+        module_run = cluster.module_run_seconds()
+        cluster.make_image()
+        plain = cluster.first_line_seconds(PEOPLE[0], "")
+        contained = cluster.first_line_seconds(PEOPLE[0], "trainyard-run %s --" % IMAGE)
+        applied, unchanged = cluster.plan_seconds()
+        before = cluster.memory_mib("slurmctld")
+        # Each job wants a whole host, so that all but two wait.
+        for person in PEOPLE:
+            cluster.as_person(person, "for number in $(seq %d); do sbatch --quiet --exclusive --output=/dev/null --wrap \"sleep 3600\" || exit 1; done"
+                              % (SLURM_JOBS // len(PEOPLE)))
+        waiting = len(cluster.on(cluster.head, "squeue --noheader --states=PENDING").out.splitlines())
+        if waiting < SLURM_JOBS - 2:
+            sys.exit("bench: %d jobs wait, expected %d" % (waiting, SLURM_JOBS - 2))
+        listed = cluster.timed(20, "squeue")
+        submitted = cluster.timed(20, "su", PEOPLE[0], "-c", "sbatch --quiet --exclusive --output=/dev/null --chdir=/tmp --wrap 'sleep 3600'")
+        after = cluster.memory_mib("slurmctld")
+    measured = {"install on two bare hosts: seconds": rows[0]["seconds"], "a container adds to a job: seconds": round(contained - plain, 2),
+                "squeue, 1,000 jobs: seconds": round(listed[0], 3), "sbatch, 1,000 jobs: seconds": round(submitted[0], 3),
+                "500 people applied: seconds": applied, "500 people unchanged: seconds": unchanged}
+    return {"module_run_seconds": round(module_run, 2), "runs": rows, "verdict": judge(measured, SLURM_LIMITS),
+            "reported": {"first line of a job: seconds": round(plain, 2), "first line in a container: seconds": round(contained, 2),
+                         "slowest squeue of 20: seconds": round(listed[1], 3), "slowest sbatch of 20: seconds": round(submitted[1], 3),
+                         "slurmctld before the jobs: MiB": round(before, 1), "slurmctld with 1,000 jobs: MiB": round(after, 1)}}
+
+
+def tell_slurm(result):
+    tell_runs(result)
+    print("one bare module run on both hosts takes %.2f s on this machine" % result["module_run_seconds"])
+    for name, figure in result["reported"].items():
+        print("%-34s %8.2f" % (name, figure))
+    for name, judged in result["verdict"].items():
+        print("%-34s %8.2f  at most %s: %s" % (name, judged["measured"], judged["limit"], "ok" if judged["ok"] else "TOO MUCH"))
+
+
 def judge(measured, limits):
     return {name: {"measured": measured[name], "limit": limit, "ok": measured[name] <= limit} for name, limit in limits.items()}
 
@@ -316,7 +363,8 @@ def main():
 
 
 PARTS = {"input": (judged_input, tell_input), "controller": (controller, tell_controller), "containers": (containers, tell_containers),
-         "gpus": (gpus, tell_gpus), "verdict": (verdict, tell_simulated), "virtual": (virtual, tell_virtual)}
+         "gpus": (gpus, tell_gpus), "verdict": (verdict, tell_simulated), "virtual": (virtual, tell_virtual),
+         "slurm": (slurm, tell_slurm)}
 
 if __name__ == "__main__":
     main()

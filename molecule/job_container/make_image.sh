@@ -1,5 +1,5 @@
 #!/bin/sh
-# make_image.sh NAME: builds an image with this host's shell, some tools and Python.
+# make_image.sh NAME [COMMAND]: builds an image with this host's shell, some tools and Python. COMMAND imports it, "docker import" if not given.
 set -eu
 work=$(mktemp -d /var/lib/docker/image.XXXXXX)
 trap 'rm -rf "$work"' EXIT
@@ -20,7 +20,7 @@ mkdir -p usr/lib
 cp -r "$library" usr/lib/
 rm -rf usr/lib/python3*/__pycache__ usr/lib/python3*/test usr/lib/python3*/dist-packages
 cp "$python" usr/bin/python3
-for tool in sh cat df env id ls mkdir rm setsid sleep stat touch; do
+for tool in sh cat date df env id ls mkdir rm setsid sleep stat touch; do
     cp -L "$(command -v $tool)" "bin/$tool"
 done
 find bin usr/bin usr/lib -type f \( -perm -100 -o -name '*.so' \) -exec ldd {} + 2> /dev/null |
@@ -30,4 +30,4 @@ while read -r path; do
     cp -Ln "$path" ".$path"
 done < ../libraries
 tar --create --file ../image.tar .
-docker import ../image.tar "$1" > /dev/null
+${2:-docker import} ../image.tar "$1" > /dev/null
