@@ -17,8 +17,8 @@ SSHD = "/etc/pam.d/sshd"
 COMMON = "/etc/pam.d/common-session"
 # common-session without pam_systemd.
 SESSION = "/etc/pam.d/trainyard-session"
-# OpenSSH 9.8 and later refuse all connections of an address from which logins have failed, for up to 10 minutes. People without a job would lock out whoever
-# comes through the same login host, operators too.
+# OpenSSH 9.8 and later refuse all connections of an address from which logins have failed, for up to 10 minutes. People without a job would lock out all others
+# who come through the same login host, operators too.
 DROP_IN = "/etc/ssh/sshd_config.d/trainyard-slurm.conf"
 BEGIN = "# Begin of the lines of Ansible (trainyard.gpu): people need a job on this host. Changes are overwritten."
 END = "# End of the lines of Ansible (trainyard.gpu)."
