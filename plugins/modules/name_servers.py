@@ -64,11 +64,13 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import 
 from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import drop_in, with_servers
 
 
-def write(path, text):
-    """Written in place, because in a container the file is a mount and cannot be replaced."""
+def write(module, path, text):
+    """Replaces the file at once. In a container it is a mount, which cannot be replaced, so it is then written in place."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as stream:
+    new = os.path.join(module.tmpdir, "name_servers")
+    with open(new, "w", encoding="utf-8") as stream:
         stream.write(text)
+    module.atomic_move(new, path, unsafe_writes=True)
 
 
 def main():
@@ -93,7 +95,7 @@ def main():
     if not module.check_mode:
         for name, text in changed.items():
             if text:
-                write(name, text)
+                write(module, name, text)
             else:
                 os.unlink(name)
         folder = os.path.dirname(path)

@@ -17,7 +17,7 @@ from PIL import Image, ImageChops
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _report_page
 
 PICTURE = example_reports.ROOT / "docs/images/report.png"
-WIDTH, SCALE, COLOURS, MARGIN = 1000, 2, 128, 24
+WIDTH, SCALE, COLOURS, MARGIN = 1000, 2, 256, 24
 # What a reader of README needs to see: the verdict, what to do, and the curves.
 LEFT_OUT = "section:not([aria-labelledby=todo], [aria-labelledby=bandwidth]), section[aria-labelledby=bandwidth] > :not(h2, .charts, p), main > details, footer"
 

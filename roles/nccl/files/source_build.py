@@ -95,9 +95,15 @@ def unpack(role, archive, folder, what):
 def read_record(path):
     try:
         with open(path, encoding="utf-8") as stream:
-            return json.load(stream)
+            found = json.load(stream)
     except FileNotFoundError:
         return {}
+    except ValueError as error:
+        found = error
+    if not isinstance(found, dict):
+        raise StepError("%s is damaged (%s). It records which files the earlier build installed. Restore it from a backup, or remove it and these files"
+                        % (path, found if isinstance(found, ValueError) else "a dictionary is expected"))
+    return found
 
 
 def write_record(path, record):

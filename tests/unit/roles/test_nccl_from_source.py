@@ -97,6 +97,18 @@ def test_what_was_changed_since_stays(host):
     assert installed(host) == ["include/nccl.h"]
 
 
+@pytest.mark.parametrize("content, reason", [("{", "Expecting property name"), ("[]", "a dictionary is expected")])
+def test_a_damaged_record_says_what_to_do(host, content, reason):
+    host("install")
+    host.record.write_text(content, encoding="utf-8")
+    with pytest.raises(host.error, match=r"nccl\.json is damaged \(%s.*Restore it from a backup, or remove it and these files" % reason):
+        host("install", compute_capabilities=["80"])
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        subprocess.run([sys.executable, "-B", str(PROGRAMS / "source_build.py"), "remove", str(host.record), "true"], check=True, capture_output=True, text=True)
+    assert "is damaged" in error.value.stderr and "Traceback" not in error.value.stderr
+    assert "lib/libnccl.so.2" in installed(host)
+
+
 def test_what_is_somebody_else_s_is_not_overwritten(host):
     (host.folder / "prefix/include/nccl.h").write_text("theirs", encoding="utf-8")
     with pytest.raises(host.error, match="include/nccl.h already exists"):

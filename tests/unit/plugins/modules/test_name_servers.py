@@ -37,6 +37,13 @@ def test_before_those_that_are_there(host):
     assert not host()["changed"]
 
 
+def test_the_file_is_replaced_at_once(host):
+    """A crash leaves the former file or the new one, never a part."""
+    inode = host.file.stat().st_ino
+    assert host("192.0.2.53")["changed"] and host.file.stat().st_ino != inode and host.file.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in host.folder.iterdir() if "resolv" in path.name] == ["resolv.conf"]
+
+
 def test_a_file_that_something_else_writes(host):
     (host.folder / "run").mkdir()
     host.file.rename(host.folder / "run/resolv.conf")
