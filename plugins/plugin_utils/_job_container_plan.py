@@ -34,6 +34,10 @@ LOCAL_TRANSPORTS = ("docker-archive", "oci-archive", "docker-daemon", "container
 OWN_FOLDERS = ("images", "jobs")
 # What podman creates when it runs, so that its package does not remove it. A folder that is not empty is used by others, too.
 OF_PODMAN = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni")
+# ansible-core before 2.19 makes texts of numbers and of none in variables.
+UNKNOWN = (None, "")
+# What the table of playbook drift calls it.
+PART = "job containers"
 HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
 
 
@@ -138,9 +142,12 @@ def _former_config(found):
 def configuration(found, wanted):
     """Return the content of config.json, which tells trainyard-run, prolog, epilog and health what the host can do.
 
-    What a host knew of a member that does not answer now stays, and a share that was mounted before has to be mounted.
+    What a host knew of a member that does not answer now stays, and a share that was mounted before has to be mounted. Without a plan of Slurm, as in
+    playbook upgrade, what Slurm has decided before stays.
     """
     former = _former_config(found)
+    cgroups = former.get("constrain_devices", False) if wanted["job_cgroups"] in UNKNOWN else wanted["job_cgroups"]
+    gpus = max(int((former.get("health") or {}).get("gpus", 0)), len(found["gpu_nodes"])) if wanted["gpus"] in UNKNOWN else int(wanted["gpus"])
     hosts = dict(former.get("hosts") or {})
     hosts = {member["name"]: {"address": member["address"], "interface": member["fabric_interface"]} if member["address"] else hosts.get(member["name"])
              for member in wanted["members"]}
@@ -148,13 +155,12 @@ def configuration(found, wanted):
     return {
         "podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs", "init": True, "storage": wanted["storage"],
         "store": store_of(wanted["storage"]), "share": wanted["share"], "environment": FOLDER + "/environment", "launcher": LAUNCHER,
-        "shm_size": wanted["shm_size"], "constrain_devices": wanted["job_cgroups"],
+        "shm_size": wanted["shm_size"], "constrain_devices": cgroups,
         # With a cgroup per job Slurm's signals reach the processes in the container by themselves.
-        "forward_signals": not wanted["job_cgroups"],
+        "forward_signals": not cgroups,
         "gpus": {"cdi": CDI_KIND, "nodes": "/dev/nvidia%d", "control": sorted(found["control_nodes"]), "variables": ["CUDA_VISIBLE_DEVICES"]},
         "network": wanted["network"], "fabric": wanted["fabric"], "hosts": {name: host for name, host in hosts.items() if host},
-        "health": {"gpus": wanted["gpus"] if wanted["gpus"] is not None else len(found["gpu_nodes"]), "share": share,
-                   "free_gib": {wanted["storage"]: wanted["free_gib"]}},
+        "health": {"gpus": gpus, "share": share, "free_gib": {wanted["storage"]: int(wanted["free_gib"])}},
     }
 
 
@@ -243,20 +249,24 @@ def image_name(name):
     return name if "@" in name or ":" in name.rpartition("/")[2] else name + ":latest"
 
 
+def held_image(found, name):
+    """Return the ID of an image in the image store, or None."""
+    held, known = {each: entry["id"] for entry in found["images"] for each in entry["names"]}, image_name(name)
+    return held.get("localhost/" + known) or held.get(known) or held.get("docker.io/" + known) or held.get("docker.io/library/" + known)
+
+
 def image_fill(found, wanted):
     """Return the images that the image store of the host lacks, C(name), C(id) and C(command) of each.
 
     Docker and podman give an image the same ID, the checksum of its configuration. Docker with the images of containerd has another one, so that the ID from
     which an image was loaded is in the record.
     """
-    held = {name: entry["id"] for entry in found["images"] for name in entry["names"]}
     loaded, store = found["record"].get("images") or {}, store_of(wanted["storage"])
     podman = ["podman", "--root=" + store, "--runroot=/run/trainyard/images", "--storage-driver=overlay"]
     lacking = []
     for name in wanted["images"]:
         there = found["docker_images"].get(name, "")
-        known = image_name(name)
-        present = held.get("localhost/" + known) or held.get(known) or held.get("docker.io/" + known) or held.get("docker.io/library/" + known)
+        present = held_image(found, name)
         if not there or present and (present == re.sub("^sha256:", "", there) or loaded.get(name) == there):
             continue
         # Users read the store, so files in it that only root can read are of no use. On the host a set-user-ID program of an image would run as root, and a
@@ -321,3 +331,54 @@ def job_container_plan(found, wanted):
         "record": record, "record_differs": record != found["record"],
         "problems": problems(found, wanted), "images": image_fill(found, wanted),
     }
+
+
+def _row(what, asked, found):
+    return {"what": what, "asked": asked, "found": found}
+
+
+def range_drift(path, text, users, placed):
+    """Return the differences of /etc/subuid or /etc/subgid: users whose first range differs, and ranges of former users."""
+    rows, lines, ours = [], text.splitlines(), range_lines(users)
+    for line in ours:
+        name = line.partition(":")[0]
+        theirs = [other for other in lines if other.partition(":")[0] == name]
+        if theirs[:1] != [line]:
+            rows.append(_row(path, line + (" first" if theirs else ""), theirs[0] if theirs else "no range of " + name))
+    return rows + [_row(path, "no range of " + line.partition(":")[0], line) for line in placed if line in lines and line not in ours]
+
+
+def file_drift(found, wanted, entries):
+    """Return the files that are missing or have another content. Of the ranges of IDs it returns the lines."""
+    rows = []
+    for entry in entries:
+        path, name = entry["path"], entry["path"].rpartition("/")[2]
+        if not differs(entry, found):
+            continue
+        lines = range_drift(path, found["texts"].get(path) or "", wanted["users"], (found["record"].get("lines") or {}).get(name) or []) \
+            if path in ["/etc/" + each for each in SUBORDINATE_FILES] else []
+        rows += lines or [_row(path, "as planned", "changed" if path in found["files"] else "missing")]
+    return rows
+
+
+def image_drift(found, wanted):
+    """Return the images that the image store lacks or has with another ID."""
+    rows = []
+    for entry in image_fill(found, wanted):
+        held = held_image(found, entry["name"])
+        rows.append(_row("image " + entry["name"], "ID " + re.sub("^sha256:", "", entry["id"])[:12], "ID " + held[:12] if held else "not in the image store"))
+    return rows
+
+
+def job_container_drift(found, wanted):
+    """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference. Empty if a run of the role would change nothing."""
+    plan = job_container_plan(found, wanted)
+    rows = [_row(PART, "a host that can run them", sentence) for sentence in plan["problems"]]
+    if not found["record"]:
+        return rows + [_row(PART, "configured", "not configured")]
+    if plan["lacks_packages"]:
+        rows.append(_row(PART, "installed", "no packages " + ", ".join(plan["lacks_packages"])))
+    rows += file_drift(found, wanted, plan["files"])
+    rows += [_row(path, "absent, because another specification describes the GPUs", "present") for path in plan["absent"]]
+    rows += image_drift(found, wanted)
+    return rows or [_row(PART, "the record of the role as planned", "changed")] * plan["record_differs"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.trainyard.gpu.plugins.filter import job_container_plan, job_container_removal
+from ansible_collections.trainyard.gpu.plugins.filter import job_container_drift, job_container_plan, job_container_removal
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _job_container_plan as plan_of
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_plan import SCRIPTS
 
@@ -221,6 +221,80 @@ def test_a_name_without_a_tag_is_found():
 def test_the_name_of_an_image_does_not_reach_the_shell():
     told = plan(host(docker_images={"a;reboot": ID}), images=["a;reboot"])["images"]
     assert "save 'a;reboot'" in told[0]["command"]
+
+
+IMAGE = {"images": ["trainyard/training:1"], "training_image": "trainyard/training:1"}
+
+
+def finished(**changes):
+    """A host on which the role has run, with the training image."""
+    return after(host(record={}, packages={}, docker_images={"trainyard/training:1": "sha256:" + ID}, images=[{"id": ID, "names": ["localhost/trainyard/training:1"]}],
+                      **changes), **IMAGE)
+
+
+def drift(found, **changes):
+    rows = job_container_drift.FilterModule().filters()["job_container_drift"](found, wanted(**dict(IMAGE, **changes)))
+    return [(row["what"], row["asked"], row["found"]) for row in rows]
+
+
+def rewritten(found, path, text):
+    """The host after somebody has changed a file, or removed it with C(text) None."""
+    found["texts"].pop(path, None)
+    found["files"].pop(path, None)
+    if text is not None:
+        found["texts"][path] = text
+        found["files"][path] = hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def test_a_finished_host_has_not_drifted():
+    assert drift(finished()) == [] and drift(finished(gpu_nodes=[0])) == []
+    assert drift(host(record={})) == [("job containers", "a host that can run them",
+                                       "the training image 'trainyard/training:1' is not on the host; run playbook training_environment"),
+                                      ("job containers", "configured", "not configured")]
+
+
+@pytest.mark.parametrize("change, rows", [
+    (lambda found: found["images"].clear(), [("image trainyard/training:1", "ID 9507cb1e4993", "not in the image store")]),
+    (lambda found: found["images"][0].update(id="0" * 64), [("image trainyard/training:1", "ID 9507cb1e4993", "ID 000000000000")]),
+    (lambda found: found["docker_images"].clear(), [
+        ("job containers", "a host that can run them", "the training image 'trainyard/training:1' is not on the host; run playbook training_environment")]),
+    (lambda found: rewritten(found, "/etc/subuid", LINES[0] + "\n"), [("/etc/subuid", LINES[1], "no range of bob")]),
+    (lambda found: rewritten(found, "/etc/subgid", "alice:100000:65536\n" + "\n".join(LINES)), [("/etc/subgid", LINES[0] + " first", "alice:100000:65536")]),
+    # A run of the role would put it first again.
+    (lambda found: rewritten(found, "/etc/subuid", "\n".join(["ops:1:2"] + LINES)), [("/etc/subuid", "as planned", "changed")]),
+    (lambda found: rewritten(found, "/etc/subuid", None), [("/etc/subuid", LINES[0], "no range of alice"), ("/etc/subuid", LINES[1], "no range of bob")]),
+    (lambda found: rewritten(found, "/etc/trainyard/job/containers.conf", '[containers]\ncgroups = "enabled"\n'),
+     [("/etc/trainyard/job/containers.conf", "as planned", "changed")]),
+    (lambda found: rewritten(found, POLICY, None), [(POLICY, "as planned", "missing")]),
+    (lambda found: found["packages"].pop("crun"), [("job containers", "installed", "no packages crun")]),
+    (lambda found: found["cdi"].update({plan_of.CDI_FILE: plan_of.CDI_KIND}),
+     [(plan_of.CDI_FILE, "absent, because another specification describes the GPUs", "present")]),
+    (lambda found: found.update(fuse=False), [("job containers", "a host that can run them", "/dev/fuse is missing, which fuse-overlayfs needs; "
+                                                                                               "load the kernel module fuse")]),
+    (lambda found: found["record"].update(cni=True, written={}), [("job containers", "the record of the role as planned", "changed")]),
+])
+def test_what_was_changed_by_hand_is_drift(change, rows):
+    found = finished()
+    change(found)
+    assert drift(found) == rows
+
+
+def test_people_who_come_and_go_are_drift():
+    found = finished()
+    assert [row for row in drift(found, users=[ALICE, BOB, {"name": "carol", "uid": 2103}]) if "sub" in row[0]] == [
+        ("/etc/subuid", "carol:340721664:65536", "no range of carol"), ("/etc/subgid", "carol:340721664:65536", "no range of carol")]
+    assert drift(found, users=[ALICE]) == [("/etc/subuid", "no range of bob", LINES[1]), ("/etc/subgid", "no range of bob", LINES[1])]
+
+
+def test_without_a_plan_of_slurm_its_decisions_stay():
+    """In playbook upgrade, or if a host does not answer. Before ansible-core 2.19 none and numbers in variables are texts."""
+    known = after(finished(gpu_nodes=[0, 1]), job_cgroups=True, gpus="4", free_gib="20", **IMAGE)
+    assert json.loads(known["texts"][CONFIG])["health"] == {"gpus": 4, "share": "", "free_gib": {"/scratch/containers": 20}}
+    for unknown in (None, ""):
+        assert drift(known, job_cgroups=unknown, gpus=unknown) == []
+        config = json.loads(content(CONFIG, host(gpu_nodes=[0]), job_cgroups=unknown, gpus=unknown))
+        assert (config["constrain_devices"], config["forward_signals"], config["health"]["gpus"]) == (False, True, 1)
+    assert json.loads(content(CONFIG, known, job_cgroups=False, gpus=2))["health"]["gpus"] == 2
 
 
 def test_everything_is_written_once_and_below_a_folder_of_the_plan():
