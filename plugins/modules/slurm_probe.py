@@ -53,7 +53,7 @@ options:
     type: str
     default: ""
   timeout:
-    description: Seconds in which the jobs have to end, 10 or more. It is also the limit of Slurm's commands.
+    description: Seconds in which the jobs have to end, 10 or more. Slurm's commands before and after have 30 s more.
     type: int
     default: 120
 extends_documentation_fragment:
@@ -137,6 +137,7 @@ class Probes:
     def __init__(self, module):
         self.module, self.slurm = module, Slurm(module)
         self.seconds, self.reservation = module.params["timeout"], module.params["reservation"]
+        self.slurm.deadline += COMMANDS
         try:
             entry = pwd.getpwnam(module.params["person"])
         except KeyError:
@@ -253,6 +254,8 @@ class Probes:
             if not states or problems or time.monotonic() >= deadline:
                 break
             time.sleep(0.5)
+        # slurmd ends the job before it tells slurmctld to drain the node, so they are read as late as possible.
+        self.nodes = attempt(self.read_nodes) or {}
         # Each node with its own reason.
         for node, reason in self.resumed.items():
             attempt(self.slurm.run, ["scontrol", "update", "nodename=" + node, "state=drain", "reason=" + reason])
@@ -271,8 +274,6 @@ class Probes:
                 self.prepare()
                 self.submit(requests)
                 seen, seconds = self.wait()
-                # Before those that were resumed are drained again.
-                self.nodes = self.read_nodes()
             finally:
                 left = self.clean()
         except NoAnswer as error:
