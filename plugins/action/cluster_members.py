@@ -9,7 +9,7 @@ import socket
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._cluster import (
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._cluster import (
     as_address,
     cluster_network,
     fabric_network,

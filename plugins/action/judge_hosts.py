@@ -10,8 +10,8 @@ import re
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._findings import blocks, finding, render
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import blocks, finding, render
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_table
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import HostInput, load_data, load_roles, show_failure
 

@@ -15,8 +15,10 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
-from ansible_collections.trainyard.gpu.plugins.module_utils._findings import blocks, finding, render
-from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import (
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import blocks, finding, render
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_facts, problem_of_table, published_checks
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._input_rules import (
     READING,
     RuleError,
     check_inventory,
@@ -30,8 +32,6 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import 
     texts_of_many_lines,
     unknown_variables,
 )
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import problem_of_facts, problem_of_table, published_checks
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._preload import load_filters
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import RUNTIME_FACTS, Shared, load_data, load_roles, show_failure
 

@@ -53,8 +53,8 @@ _value:
   elements: dict
 """
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 
 SOURCE = {"gloo": "PyTorch's all-reduce by Gloo", "nccl": "PyTorch's all-reduce by NCCL", "horovod": "Horovod's all-reduce",
           "all_reduce_perf": "all_reduce_perf of nccl-tests"}
@@ -97,7 +97,7 @@ def _source(answer):
 
 def _watched_checks(answer, hosts, tail, gpus, reason):
     """Observations while all hosts worked together. A check that cannot be made gives the reason."""
-    from ansible_collections.trainyard.gpu.plugins.module_utils._watched import fabric_counters, gpus_busy, nccl_transport
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import fabric_counters, gpus_busy, nccl_transport
 
     watched, name = answer.get("watched") or {}, ", ".join(hosts)
     carrier = answer.get("carrier") or answer.get("collective")

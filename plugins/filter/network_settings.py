@@ -75,7 +75,7 @@ _value:
 """
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.trainyard.gpu.plugins.module_utils import _network_settings
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _network_settings
 
 
 def network_settings(members, launcher, cluster_network, fabric_network):

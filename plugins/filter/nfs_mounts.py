@@ -15,8 +15,8 @@ def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect
 
 
 def nfs_client_plan(found, mounts, unit, timeout=0, waited=None, now=None):
-    from ansible_collections.trainyard.gpu.plugins.module_utils._quoting import QuoteError
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _nfs_client_plan
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import QuoteError
 
     try:
         return _nfs_client_plan.nfs_client_plan(found, mounts, unit, timeout, (waited or {}).get("mounts") or [], (now or {}).get("mounts") or [])

@@ -54,7 +54,7 @@ _value:
 """
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.trainyard.gpu.plugins.module_utils import _quoting
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _quoting
 
 
 def quoted(value, form):

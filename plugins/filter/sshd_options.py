@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.trainyard.gpu.plugins.module_utils import _sshd_options
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _sshd_options
 
 
 def sshd_lines(options, defaults):

@@ -13,7 +13,7 @@ import re
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import normal_path
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import version_in
-from ansible_collections.trainyard.gpu.plugins.module_utils._quoting import quoted
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import quoted
 
 UNITS = "/etc/systemd/system"
 # Options of a line in fstab that the kernel does not show.

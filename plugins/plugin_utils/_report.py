@@ -12,8 +12,8 @@ import re
 
 from xml.etree import ElementTree
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding, render
-from ansible_collections.trainyard.gpu.plugins.module_utils._signatures import explain
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding, render
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import explain
 
 SCHEMA_VERSION = 1
 NOT_MADE = ("skipped", "not_evaluated")

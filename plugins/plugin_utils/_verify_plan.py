@@ -11,8 +11,8 @@ variables are read, and each host is looked up once.
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import is_ours
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 
 #: Ranks of a host without GPUs that is measured alone.
 RANKS_ALONE = 2

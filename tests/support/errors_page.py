@@ -12,7 +12,8 @@ HEAD = """\
 # Error messages
 
 Messages of drivers, CUDA, NCCL, launchers, containers and storage that `verify` recognises. If one of them is in a log or in a finding, the report shows
-its cause and what to do, with a link to this page. The page is generated from the tables in `plugins/module_utils/_signatures.py` and `_error_signatures.py`.
+its cause and what to do, with a link to this page. The page is generated from the tables in
+`plugins/plugin_utils/_signatures.py` and `plugins/module_utils/_error_signatures.py`.
 """
 
 # An example of each error; real messages, shortened.
@@ -111,7 +112,7 @@ def sentence(text):
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / ".dev"))
-    from ansible_collections.trainyard.gpu.plugins.module_utils._signatures import SIGNATURES
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import SIGNATURES
 
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(SIGNATURES), encoding="utf-8")

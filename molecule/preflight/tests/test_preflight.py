@@ -84,7 +84,7 @@ def second_network():
         yield
 
 
-# Which network is chosen is a pure function: tests/unit/plugins/module_utils/test__cluster.py.
+# Which network is chosen is a pure function: tests/unit/plugins/plugin_utils/test__cluster.py.
 @pytest.mark.acceptance
 def test_a_second_network_that_may_be_slower():
     with second_network():

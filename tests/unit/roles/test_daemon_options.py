@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
-from ansible_collections.trainyard.gpu.plugins.module_utils._input_rules import RuleError, parse_options
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._input_rules import RuleError, parse_options
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = yaml.safe_load((ROOT / "roles" / "docker_engine" / "meta" / "daemon_options.yml").read_text(encoding="utf-8"))

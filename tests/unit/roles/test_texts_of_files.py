@@ -17,8 +17,8 @@ from unit_files import read_unit
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._apt_sources import stanzas
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
-from ansible_collections.trainyard.gpu.plugins.module_utils._quoting import QuoteError
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._nfs_client_plan import unit_files
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import QuoteError
 
 ROLES = Path(__file__).parents[3] / "roles"
 HOSTILE = "it's 50% \"off\" $HOME `id` \\n\\; #a"

@@ -31,12 +31,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import (
     _own_name,
     _packages,
     _pem,
-    _signatures,
     _slurm,
     _ssh_mesh,
     _transient_unit,
 )
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat, _signatures
 
 # The same ones in every run, and none that fails because the machine is busy.
 STEADY = settings(derandomize=True, deadline=None, database=None, max_examples=150)

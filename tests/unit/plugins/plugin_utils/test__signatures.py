@@ -7,7 +7,7 @@ from pathlib import Path
 import errors_page
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._signatures import DOCS, SIGNATURES, explain
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._signatures import DOCS, SIGNATURES, explain
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 

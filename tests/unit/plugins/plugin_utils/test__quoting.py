@@ -6,7 +6,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.trainyard.gpu.plugins.filter.quoted import quoted as quoted_filter
-from ansible_collections.trainyard.gpu.plugins.module_utils._quoting import FORMATS, QuoteError, quoted
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import FORMATS, QuoteError, quoted
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils import _findings, _input_rules
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _findings, _input_rules
 
 WORDS = {"allowed": "as it must be", "fix": "make it so"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.trainyard.gpu.plugins.module_utils._sshd_options import GROUPS, SshdOptionError, refused, sshd_lines, unwritable
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._sshd_options import GROUPS, SshdOptionError, refused, sshd_lines, unwritable
 
 DEFAULTS = {"Ciphers": "aes256-ctr", "DisableForwarding": True}
 

@@ -91,10 +91,10 @@ import ipaddress
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _input_kinds as kinds
-from ansible_collections.trainyard.gpu.plugins.module_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import describe, normal, show
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import are_exclusive, contradictions
 from ansible_collections.trainyard.gpu.plugins.module_utils._public_keys import RSA_BITS, TYPES, public_key_fault
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 
 __all__ = ["KINDS", "READING", "RuleError", "check_inventory", "describe", "judge_rules", "parse_options", "parse_rules", "reveal_at", "secretive", "select",
            "show", "texts_of_many_lines", "unknown_variables"]

@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils import _cluster
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _cluster
 
 
 def host(*interfaces, default="eth0", gpus=0, speeds=(), rdma=()):

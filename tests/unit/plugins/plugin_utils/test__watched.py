@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
-from ansible_collections.trainyard.gpu.plugins.module_utils._watched import fabric_counters, gpus_busy, nccl_transport
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import fabric_counters, gpus_busy, nccl_transport
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/nccl-transport"
 HOSTS = ["a", "b"]
