@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A host's own name in /etc/hosts, moved from the loopback to an address, in marked lines, so that it can be restored exactly."""
+"""The hostname in /etc/hosts, moved from the loopback to an address, in marked lines, so that it can be restored exactly."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import re
 
 __all__ = ["BEGIN", "END", "with_own_name", "without_own_name"]
 
+# Hosts have these lines: with other words, those of an earlier release would be left behind.
 BEGIN = "# Begin of trainyard.gpu's lines for this host's own name; behind the sign, what stood here."
 END = "# End of trainyard.gpu's lines for this host's own name."
 _KEPT = "#= "

@@ -52,7 +52,7 @@ def table(hosts):
         if host["problems"] is None:
             lines.append((host["name"], "-", "-", "did not answer"))
         elif not host["problems"]:
-            lines.append((host["name"], "-", quantity(host["asked"], "package"), "as asked"))
+            lines.append((host["name"], "-", quantity(host["asked"], "package"), "as configured"))
         for problem in host["problems"] or []:
             lines.append((host["name"],) + tuple(problem[column] for column in COLUMNS))
     return aligned(lines)

@@ -86,7 +86,7 @@ _BELOW = [Signature(*entry) for entry in (
      "a rank waited too long for the others: another rank hangs, is far behind, or called another collective",
      "find the rank that did not reach the operation; its host's log has the reason", PYTORCH),
     ("gloo_connect", r"Gloo connectFullMesh failed",
-     "the ranks could not connect to each other by Gloo; often a host's own name is 127.0.1.1 in its /etc/hosts, and the host announces that address",
+     "the ranks could not connect to each other by Gloo; often a hostname is 127.0.1.1 in its host's /etc/hosts, and the host announces that address",
      "run preflight.yml, which reports such hosts; check that the cluster network allows all ports between the hosts", PYTORCH),
     ("address_in_use", r"(?:EADDRINUSE|Address already in use)",
      "another program, often an earlier job, uses the port",

@@ -555,7 +555,7 @@ CHECK = "/usr/local/lib/trainyard/slurm/check-slurm-conf"
 # What needs the database is left out.
 CHECK_SCRIPT = r"""#!/bin/sh
 # Managed by Ansible (trainyard.gpu). Changes are overwritten.
-# check-slurm-conf FILE: start slurmctld with the file, away from network, state and database, and print its errors. The running slurmctld is not touched.
+# check-slurm-conf FILE: start slurmctld with the file, away from network, state and database, and print its errors. The running slurmctld is left alone.
 set -u
 dir=$(mktemp -d /tmp/trainyard-slurm.XXXXXX) || exit 1
 trap 'rm -rf "$dir"' EXIT

@@ -48,7 +48,7 @@ def test_a_second_run_changes_nothing_and_asks_the_scheduler_three_times_at_most
 
 def test_drift_finds_nothing(cluster):
     run = cluster.playbook("drift.yml")
-    assert run.code == 0 and run.text.count("as asked") == 2
+    assert run.code == 0 and run.text.count("as configured") == 2
 
 
 def test_people_is_a_playbook_of_its_own(cluster):

@@ -24,7 +24,7 @@ NOWHERE = json.dumps({"upgrade_asked": {"libnccl2": "0.1"}})
 
 
 @pytest.mark.parametrize("limit, variables, code, rows", [
-    ("server-a,server-b", "{}", 0, ["server-a - 0 packages as asked", "server-b - 0 packages as asked"]),
+    ("server-a,server-b", "{}", 0, ["server-a - 0 packages as configured", "server-b - 0 packages as configured"]),
     ("server-b,server-a", NOWHERE, 2, ["server-a libnccl2 0.1 absent", "server-b libnccl2 0.1 absent", "drift on 2 of 2 hosts: server-a, server-b"]),
     ("all", NOWHERE, 4, ["server-a libnccl2 0.1 absent", "server-b libnccl2 0.1 absent", "server-c - - did not answer"]),
 ], ids=["none", "drift", "a host that does not answer"])

@@ -24,7 +24,7 @@ from old_python import NONE, old_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "tests/support/inside_images.py"
-# Programs, and what lies beside them, by path. Those of other roles come in here too: what an image is asked to run is one list.
+# Programs, and what lies beside them, by path. Those of other roles come in here too: what an image has to run is one list.
 FILES = [
     "roles/training_image/files/steps.py",
     "roles/training_image/files/rank.py",

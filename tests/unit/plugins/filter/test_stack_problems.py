@@ -44,7 +44,7 @@ def test_table_has_every_host():
     ]
     assert table(hosts).splitlines()[0] == "host      what      asked       found"
     assert table(hosts).splitlines()[1:] == [
-        "server-a  -         4 packages  as asked",
+        "server-a  -         4 packages  as configured",
         "server-b  libnccl2  2.21.5      absent",
         "c         -         -           did not answer",
     ]

@@ -1,4 +1,4 @@
-"""A host's own name in /etc/hosts: moved to its address, and restored exactly."""
+"""The hostname in /etc/hosts: moved to its address, and restored exactly."""
 
 from __future__ import annotations
 
