@@ -20,7 +20,7 @@ OPEN_MPI = "https://docs.open-mpi.org"
 
 
 class Signature(NamedTuple):
-    """One kind of failure. C(id) is published and never renamed; in C(fix), {1} is the pattern's first group."""
+    """One kind of failure. C(id) is published and never renamed. In C(fix), {1} is the pattern's first group."""
 
     id: str
     pattern: str
@@ -32,7 +32,7 @@ class Signature(NamedTuple):
 SIGNATURES = [Signature(*entry) for entry in (
     # Requested options.
     ("too_many_gpus", r"Invalid number of GPUs: (\d+) requested but only (\d+) were found",
-     "more GPUs are requested than exist: {1} are requested, and {2} were found",
+     "more GPUs are requested than the host has ({1} requested, {2} found)",
      "request at most {2} GPUs, or check with nvidia-smi why the others are missing", NCCL_TESTS),
     ("too_many_gpus", r"Test CUDA failure [^\n]{0,300}?invalid device ordinal",
      "more GPUs are requested than a process can use",
@@ -53,20 +53,19 @@ SIGNATURES = [Signature(*entry) for entry in (
      "https://docs.nvidia.com/deploy/cuda-compatibility/"),
     ("no_kernel_image", r"no kernel image is available for execution on the device",
      "the program has no code for this generation of GPUs",
-     "use a newer image; for programs built on the host, add the GPU to nccl_compute_capabilities and nccl_tests_compute_capabilities and run gpu_stack.yml",
+     "use a newer image. For programs built on the host, add the GPU to nccl_compute_capabilities and nccl_tests_compute_capabilities and run gpu_stack.yml",
      NCCL_TESTS),
     ("fabric_manager", r"system not yet initialized",
      "the NVSwitch fabric of the GPUs is not ready (CUDA error 802)",
-     "run gpu_stack.yml, which installs and starts nvidia-fabricmanager in the driver's version; set nvidia_driver_fabric_manager to always where it sees no "
-     "NVSwitch. "
-     "`nvidia-smi -q` then has the fabric state Completed",
+     "run gpu_stack.yml, which installs and starts nvidia-fabricmanager in the driver's version. If it does not detect the NVSwitch, set "
+     "nvidia_driver_fabric_manager to always. `nvidia-smi -q` then shows the fabric state Completed",
      "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/"),
     ("no_gpu", r"no CUDA-capable device is detected",
      "a process finds no GPU",
-     "run nvidia-smi on each host and in its container; restart a container that has lost its GPUs", NCCL_TESTS),
+     "run nvidia-smi on each host and in its container. If it fails in the container only, restart the container", NCCL_TESTS),
     ("ecc_error", r"uncorrectable ECC error encountered",
      "a GPU's memory has an uncorrectable error",
-     "take the host out of use and reset the GPU; if the error returns, replace the GPU", "https://docs.nvidia.com/deploy/xid-errors/"),
+     "take the host out of use and reset the GPU. If the error returns, replace the GPU", "https://docs.nvidia.com/deploy/xid-errors/"),
     ("gpu_out_of_memory", r"failure [^\n]{0,300}?'out of memory'",
      "a GPU has too little free memory",
      "end other processes on the GPUs (nvidia-smi lists them), or set a smaller largest size", NCCL_TESTS),
@@ -76,11 +75,11 @@ SIGNATURES = [Signature(*entry) for entry in (
     # Host memory for NCCL.
     ("shared_memory_small", r"(?:Error while creating shared memory segment|Error: failed to extend /dev/shm|Call to posix_fallocate failed)",
      "/dev/shm is too small for NCCL",
-     "raise training_container_shm_size and run training_environment.yml; for your own container, use docker run --shm-size or --ipc=host",
+     "raise training_container_shm_size and run training_environment.yml. For your own container, use docker run --shm-size or --ipc=host",
      NCCL_DOCS + "/troubleshooting.html"),
     ("memlock_limit", r"ibv_\w{1,60}[^\n]{0,300}?Cannot allocate memory",
      "a rank is not allowed to lock enough memory for the fabric adapter",
-     "set training_container_ulimits.memlock to -1 and run training_environment.yml; `ulimit -l` must print unlimited in logins through port 12345",
+     "set training_container_ulimits.memlock to -1 and run training_environment.yml. `ulimit -l` must print unlimited in logins through port 12345",
      NCCL_TESTS + "/issues/206"),
     # The network.
     ("no_socket_interface", r"Bootstrap ?: no socket interface found",
@@ -95,23 +94,23 @@ SIGNATURES = [Signature(*entry) for entry in (
      "allow all ports above 1023 between the hosts (NCCL's are random), and check that NCCL_SOCKET_IFNAME names an interface that all hosts have",
      NCCL_DOCS + "/troubleshooting.html"),
     ("nccl_mismatch", r"Incompatible NCCL versions",
-     "nccl-tests was built with another NCCL version than it runs with",
+     "the program of nccl-tests was built with a different NCCL version than the one it runs with",
      "run gpu_stack.yml, which rebuilds nccl-tests with the installed NCCL", NCCL_TESTS),
     ("nccl_mismatch", r"undefined symbol: p?nccl",
      "the program needs a newer NCCL than the one in use",
-     "in the training container, set training_image_nccl_version to its NCCL and run training_environment.yml; on a host, set nccl_version "
-     "and run gpu_stack.yml. ldd shows which one is found first", NCCL_DOCS),
+     "in the training container, set training_image_nccl_version to its NCCL and run training_environment.yml. On a host, set nccl_version "
+     "and run gpu_stack.yml. `ldd` of the program shows which one it loads", NCCL_DOCS),
     ("library_missing", r"error while loading shared libraries: ([^:\s]+)",
      "the shared library {1} is missing",
      "in the training container, add its package to training_image_apt_packages, or its folder to LD_LIBRARY_PATH in training_container_environment, and run "
-     "training_environment.yml; software installed in the running container is lost with it", NCCL_TESTS),
+     "training_environment.yml. Software installed in the running container is lost when it is recreated", NCCL_TESTS),
     # Launchers.
     ("ssh_denied", r"Permission denied \(publickey",
      "a host rejects the launcher's ssh key",
      "run training_environment.yml, which distributes and verifies the keys between all containers", OPEN_MPI),
     ("ssh_host_key", r"Host key verification failed",
      "a host's ssh key differs from the known one",
-     "find out first which machine answers; if the host was reinstalled, training_environment.yml shows how to accept its new key", OPEN_MPI),
+     "find out first which machine answers. If the host was reinstalled, training_environment.yml shows how to accept its new key", OPEN_MPI),
     ("ssh_failed", r"ssh: (?:connect to host|Could not resolve hostname) ([^\n]{1,120})",
      "the launcher cannot reach a host by ssh",
      "run training_environment.yml, which starts the training container and its sshd on every host, or reports the host that does not answer", OPEN_MPI),
@@ -142,16 +141,16 @@ SIGNATURES = [Signature(*entry) for entry in (
     # General errors of NCCL and nccl-tests.
     ("remote_process_exited", r"remote process exited or there was a network error",
      "another rank ended, or the network between two ranks failed",
-     "read the first error of the other hosts; if there is none, test the link between them", NCCL_DOCS + "/troubleshooting.html"),
+     "read the first error of the other hosts. If there is none, test the link between them", NCCL_DOCS + "/troubleshooting.html"),
     ("nccl_system_error", r"unhandled system error",
      "a system call of NCCL failed (network, memory or device files)",
-     "run it with NCCL_DEBUG=INFO: the line before shows the call", NCCL_DOCS + "/troubleshooting.html"),
+     "run it with NCCL_DEBUG=INFO. The line before the error shows the call", NCCL_DOCS + "/troubleshooting.html"),
     ("nccl_cuda_error", r"unhandled cuda error",
      "a CUDA call of NCCL failed",
-     "run it with NCCL_DEBUG=INFO: the line before shows the call", NCCL_DOCS + "/troubleshooting.html"),
+     "run it with NCCL_DEBUG=INFO. The line before the error shows the call", NCCL_DOCS + "/troubleshooting.html"),
     ("nccl_failure", r"Test NCCL failure ",
      "an NCCL call failed",
-     "run it with NCCL_DEBUG=INFO", NCCL_DOCS + "/troubleshooting.html"),
+     "run it with NCCL_DEBUG=INFO, and read the line before the error", NCCL_DOCS + "/troubleshooting.html"),
     ("cuda_failure", r"Test CUDA failure ",
      "a CUDA call failed",
      "check that nvidia-smi answers on each host, and look for Xid errors in the kernel log", NCCL_TESTS),
