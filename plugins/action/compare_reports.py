@@ -10,7 +10,6 @@ import os
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.trainyard.gpu.plugins.action.verify_report import published
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _report, _report_files, _report_page
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import aligned
@@ -45,7 +44,7 @@ class ActionModule(ActionBase):
         page = os.path.join(os.path.dirname(paths[1]) if os.path.isfile(paths[1]) else paths[1], "compare.html")
         if not self._task.check_mode:
             try:
-                _report_files.replace(page, _report_page.render_comparison(before, after, published(self._loader), changes))
+                _report_files.replace(page, _report_page.render_comparison(before, after, _report_files.published(self._loader), changes))
             except OSError as error:
                 raise AnsibleError("%s cannot be written: %s" % (page, error)) from error
         result.update(changed=False, changes=changes, page=page,

@@ -14,17 +14,11 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _report, _report_files, _report_page
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES, load_data, show_failure
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import show_failure
 
 # Number of earlier runs whose curves the page shows.
 HISTORY = 5
 BANDWIDTH_KEYS = ("collective", "note", "runs", "tool", "tool_reason")
-
-
-def published(loader):
-    """The published list of checks."""
-    return published_checks(load_data(loader, os.path.join(ROLES, "verify", "meta", "rules.yml")))
 
 
 class ActionModule(ActionBase):
@@ -57,7 +51,7 @@ class ActionModule(ActionBase):
         )
         # Templates return Ansible's own types of text and list.
         args = json.loads(json.dumps(args, default=str))
-        checks = published(self._loader)
+        checks = _report_files.published(self._loader)
         try:
             report, earlier = self._report(args, checks)
         except _report.ReportError as error:

@@ -83,10 +83,10 @@ _value:
       elements: str
 """
 
-from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import (
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _image_plan
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._vendor_source import (
     CUDA_ARCHITECTURES, CUDA_FINGERPRINT, CUDA_PLACE, CUDA_URL, FORMER_PLACE, RETIRED_KEYS, facts, vendor_source,
 )
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _image_plan
 
 
 def image_plan(probe, base, horovod, requested, vendor=None, facts_file=""):

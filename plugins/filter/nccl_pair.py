@@ -64,9 +64,11 @@ _value:
       type: str
 """
 
-from ansible_collections.trainyard.gpu.plugins.filter.quoted import quoted
-from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import CUDA_ARCHITECTURES, facts
+from ansible.errors import AnsibleFilterError
+
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import QuoteError, quoted
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._vendor_source import CUDA_ARCHITECTURES, facts
 
 NAMES = ("libnccl2", "libnccl-dev")
 # Above 1000, so that it overrides an installed newer version and the vendor's pin of 600.
@@ -82,7 +84,10 @@ def nccl_pair(version, cuda="", directory="", architecture="x86_64", facts_file=
     if not version:
         return {"version": "", "known": False, "nearest": [], "packages": [], "preferences": ""}
     found = facts(facts_file).nccl_pair(version, cuda, directory, CUDA_ARCHITECTURES.get(architecture, architecture))
-    exact = quoted(found["version"] or str(NcclBuild(version, 1, ".".join(cuda.split(".")[:2]))), "field")
+    try:
+        exact = quoted(found["version"] or str(NcclBuild(version, 1, ".".join(cuda.split(".")[:2]))), "field")
+    except QuoteError as error:
+        raise AnsibleFilterError("nccl_pair: %s" % error) from error
     return dict(found, version=exact, packages=["%s=%s" % (name, exact) for name in NAMES], preferences=PREFERENCES % (" ".join(NAMES), exact))
 
 

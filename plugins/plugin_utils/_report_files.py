@@ -13,7 +13,9 @@ import re
 import shutil
 
 import yaml
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import ReportError
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES, load_data
 
 SCHEMA = os.path.join(os.path.dirname(__file__), "report.schema.json")
 REPORT = "report.json"
@@ -21,6 +23,11 @@ SUSPECT = "suspect.yml"
 # Names that ansible-core ignores in a folder of inventories.
 NOT_READ = re.compile(r"^\.|^(?:host_vars|group_vars|vars_plugins)$|(?:\.pyc|\.pyo|\.swp|\.bak|~|\.rpm|\.md|\.txt|\.rst|\.orig|\.cfg|\.retry)$")
 _TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int, "number": (int, float)}
+
+
+def published(loader):
+    """The published list of checks, with a DataLoader of Ansible."""
+    return published_checks(load_data(loader, os.path.join(ROLES, "verify", "meta", "rules.yml")))
 
 
 # --- shape --------------------------------------------------------------------------------------------------------------------

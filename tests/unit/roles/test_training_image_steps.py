@@ -17,7 +17,7 @@ import sys
 import pytest
 import yaml
 
-from ansible_collections.trainyard.gpu.plugins.filter import vendor_source
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _vendor_source
 
 ROLE = pathlib.Path(__file__).parents[3] / "roles" / "training_image"
 SPEC = importlib.util.spec_from_file_location("steps", ROLE / "files" / "steps.py")
@@ -207,7 +207,7 @@ def key(name):
 NEW, NEW_KEY = key("3bf863cc")
 OLD, OLD_KEY = key("7fa2af80")
 OTHER, OTHER_KEY = key("the distribution's")
-VENDOR = {"fingerprints": [NEW], "retired_keys": [OLD], "places": [vendor_source.CUDA_PLACE % "[^/]+"], "former_places": [vendor_source.FORMER_PLACE]}
+VENDOR = {"fingerprints": [NEW], "retired_keys": [OLD], "places": [_vendor_source.CUDA_PLACE % "[^/]+"], "former_places": [_vendor_source.FORMER_PLACE]}
 
 
 @pytest.fixture(name="base")

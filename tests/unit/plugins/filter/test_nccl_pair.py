@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from ansible.errors import AnsibleFilterError
+
 from ansible_collections.trainyard.gpu.plugins.filter.nccl_pair import nccl_pair
 
 
@@ -31,3 +34,8 @@ def test_a_directory_without_it():
 
 def test_an_empty_request_has_an_empty_answer():
     assert nccl_pair("") == {"version": "", "known": False, "nearest": [], "packages": [], "preferences": ""}
+
+
+def test_a_version_that_preferences_cannot_hold():
+    with pytest.raises(AnsibleFilterError, match="^nccl_pair: '2.21.5 x-1.cuda12.4' cannot be written as field: it is empty or has white space"):
+        nccl_pair("2.21.5 x", "12.4")

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import CONTAINER_URL, CUDA_FINGERPRINT, CUDA_URL, DOCUMENTATION, UBUNTU_OF, facts, vendor_source
+from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import DOCUMENTATION, vendor_source
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._vendor_source import CONTAINER_URL, CUDA_FINGERPRINT, CUDA_URL, KINDS, UBUNTU_OF, facts
 
 ROLE = Path(__file__).parents[4] / "roles/package_sources"
 
@@ -59,6 +60,7 @@ def test_machines_that_nvidia_has_nothing_for():
     assert vendor_source("cuda", host(machine="riscv64"))["problem"] == "NVIDIA has no packages for riscv64"
     with pytest.raises(AnsibleFilterError, match="is not a repository; use cuda"):
         vendor_source("cudnn", host())
+    assert list(KINDS) == yaml.safe_load(DOCUMENTATION)["options"]["_input"]["choices"]
 
 
 def test_debian_s_ubuntu_has_nccl_and_debian_has_not():

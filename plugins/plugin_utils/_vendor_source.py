@@ -1,0 +1,77 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""NVIDIA's repositories: which one serves a system, at which URL, and its key. Pure functions over the compatibility data."""
+
+from __future__ import annotations
+
+import functools
+
+KINDS = ("cuda", "cuda_ubuntu", "container_toolkit")
+# The defaults of role package_sources.
+CUDA_URL = "https://developer.download.nvidia.com/compute/cuda/repos"
+CONTAINER_URL = "https://nvidia.github.io/libnvidia-container"
+KEYRING = "cuda-keyring_1.1-1_all.deb"
+# The key with which NVIDIA signs CUDA's repositories since April 2022, and its file name there. The default of role package_sources.
+CUDA_FINGERPRINT = "EB693B3035CD5710E231E123A4B469963BF863CC"
+PUBLIC_KEY = "3bf863cc.pub"
+# 7fa2af80, with which it signed them until then: developer.download.nvidia.com/compute/cuda/repos/*/*/7fa2af80.pub.
+RETIRED_KEYS = ["AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"]
+# CUDA's repository of one directory, and NVIDIA's former repository of NCCL and cuDNN, whose key is retired.
+CUDA_PLACE = "developer[.]download[.]nvidia[.](com|cn)/compute/cuda/repos/%s/[^/]+"
+FORMER_PLACE = "developer[.]download[.]nvidia[.](com|cn)/compute/machine-learning/repos/.+"
+# The compatibility data has no build of NCCL in Debian's directories. glibc: Debian 12 has 2.36 and Ubuntu 22.04 has 2.35; Debian 13 has 2.41 and Ubuntu 24.04
+# has 2.39.
+UBUNTU_OF = {"debian12": "ubuntu2204", "debian13": "ubuntu2404"}
+# The names of CUDA's folders and of Debian's architectures, by the kernel's name of the machine.
+CUDA_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}
+DEB_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@functools.lru_cache(maxsize=2)
+def facts(more=""):
+    """The compatibility data, with that of a file of the site."""
+    # Imported when it is called, as filters import this file and Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
+
+    return _compat.Compatibility(_compat.load_facts(more))
+
+
+def vendor_source(kind, host, cuda_url=CUDA_URL, container_url=CONTAINER_URL, keyring_checksum="", container_fingerprint="", with_key=True,
+                  facts_file="", cuda_fingerprint=""):
+    """A repository of KINDS for a host, as filter vendor_source documents it."""
+    machine = host["architecture"]
+    problem = "" if machine in CUDA_ARCHITECTURES else "NVIDIA has no packages for %s" % machine
+    if kind == "container_toolkit":
+        base = container_url.rstrip("/")
+        return {
+            "name": "trainyard-nvidia-container", "uri": "%s/stable/deb/%s/" % (base, DEB_ARCHITECTURES.get(machine, machine)), "folder": base, "directory": "",
+            "key_url": base + "/gpgkey", "key_checksums": [], "key_fingerprints": [container_fingerprint] if container_fingerprint else [], "problem": problem,
+            # The former repositories have the same packages.
+            "replaces": ["nvidia[.]github[.]io/(nvidia-docker|nvidia-container-runtime)/.+", "nvidia[.]github[.]io/libnvidia-container/(?!experimental/).+"],
+            "retired_keys": RETIRED_KEYS,
+        }
+    own = host["os"]["id"] + host["os"]["version_id"].replace(".", "")
+    directory = UBUNTU_OF.get(own, own) if kind == "cuda_ubuntu" else own
+    folder = cuda_url.rstrip("/")
+    base, arch = "%s/%s" % (folder, directory), CUDA_ARCHITECTURES.get(machine, machine)
+    checksums = keyring_checksum.lower().split()
+    # The compatibility data has the package of the x86_64 folder. Its keys are valid for all.
+    keyring_arch, by_key = arch if checksums else "x86_64", False
+    if with_key and not checksums and not problem:
+        known = facts(facts_file).keyring(directory)
+        checksums = ["sha256:" + known["sha256"]] if known["sha256"] else []
+        by_key = not checksums and cuda_fingerprint != ""
+        if not checksums and not by_key:
+            problem = "the checksum of %s for %s is not in the compatibility data: set package_sources_nvidia_keyring_checksum to the output " \
+                      "of sha256sum for %s/%s/%s" % (KEYRING, directory, base, arch, KEYRING)
+    return {
+        # On Ubuntu both kinds are the same repository and therefore one source.
+        "name": "trainyard-nvidia-cuda" if directory == own else "trainyard-nvidia-cuda-ubuntu", "uri": "%s/%s/" % (base, arch),
+        "folder": folder, "directory": directory,
+        "key_url": "%s/%s/%s" % ((base, arch, PUBLIC_KEY) if by_key else (base, keyring_arch, KEYRING)), "key_checksums": checksums,
+        "key_fingerprints": [cuda_fingerprint] if by_key else [], "problem": problem,
+        # Also the vendor's own entry if a mirror is requested, because two origins compete.
+        "replaces": [CUDA_PLACE % directory, FORMER_PLACE], "retired_keys": RETIRED_KEYS,
+    }
