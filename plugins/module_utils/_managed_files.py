@@ -66,12 +66,12 @@ class ManagedFiles:
 
     def check_entry(self, entry):
         if not os.path.isabs(entry["path"]):
-            self.fail(entry, "path must be absolute")
+            self.fail(entry, "path is not absolute; give one that begins with /")
         given = [name for name in ("content", "src") if entry[name] is not None]
         if entry["state"] == "file" and len(given) != 1:
-            self.fail(entry, "a file needs exactly one of content and src")
+            self.fail(entry, "a file needs content or src, and not both; set one of them")
         if entry["state"] == "link" and given != ["src"]:
-            self.fail(entry, "a link needs src, its target, and no content")
+            self.fail(entry, "a link needs src and no content; set src to its target")
         if entry["state"] in ("directory", "absent") and given:
             self.fail(entry, f"state {entry['state']} takes neither content nor src; remove them")
 
@@ -106,7 +106,7 @@ class ManagedFiles:
             stream.write(content)
         if entry["validate"]:
             if "%s" not in entry["validate"]:
-                self.fail(entry, f"validate must contain %s, got: {entry['validate']}")
+                self.fail(entry, f"validate: '{entry['validate']}' does not contain %s; write %s in place of the file to check")
             argv = [part.replace("%s", path) for part in shlex.split(entry["validate"])]
             rc, out, err = self.module.run_command(argv)
             if rc != 0:
@@ -197,6 +197,7 @@ class ManagedFiles:
                 else:
                     {"directory": self.directory, "link": self.link, "absent": self.remove}[entry["state"]](entry)
         except OSError as error:
-            self.module.fail_json(msg=f"{error.filename}: {error.strerror}", changed_paths=self.changed_paths)
+            self.module.fail_json(msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or read-only file system, an immutable file), and "
+                                      "run this again", changed_paths=self.changed_paths)
         finally:
             shutil.rmtree(self.staging, ignore_errors=True)

@@ -76,7 +76,7 @@ def faults(accounts, priorities):
 
     def number(label, value, low):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MOST):
-            wrong.append("%s: '%s' is not a whole number from %d to %d" % (label, value, low, MOST))
+            wrong.append("%s: '%s' is not valid; use a whole number from %d to %d" % (label, value, low, MOST))
 
     names("accounts", [entry["name"] for entry in accounts], NAME, NAMES)
     for entry in accounts:

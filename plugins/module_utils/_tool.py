@@ -193,7 +193,8 @@ def _run(module, argv, timeout):
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=DIRECTORY, env=dict(os.environ, **ENVIRONMENT),
                                        start_new_session=True)
         except OSError as exc:
-            module.fail_json(msg=f"{argv[0]} cannot be run: {exc.strerror}")
+            module.fail_json(msg=f"{argv[0]} cannot be run: {exc.strerror}. It must be an executable program for this machine. Install it "
+                                 "again, or correct the option executable")
         watch = threading.Thread(target=end, args=(process.pid,))
         watch.start()
         rc = process.wait()

@@ -92,7 +92,8 @@ class Host:
         rc, stdout, stderr = self.module.run_command([self.module.get_bin_path(self.module.params["executable"], required=True)] + list(arguments),
                                                      environ_update={"LC_ALL": "C"})
         if rc and arguments[0] != "--query":
-            self.module.fail_json(msg="update-alternatives %s: %s" % (" ".join(arguments), (stderr or stdout).strip()))
+            self.module.fail_json(msg="update-alternatives %s failed: %s. Check the entries with 'update-alternatives --display %s', correct what the message "
+                                      "names, and run this again" % (" ".join(arguments), (stderr or stdout).strip(), NAME))
         return stdout
 
     def look(self):
@@ -149,7 +150,8 @@ class Host:
             self.free()
             self.alternatives("--set", NAME, folder)
         if self.leads_to() != os.path.realpath(folder):
-            self.module.fail_json(msg="update-alternatives succeeded, but %s leads to '%s'" % (self.link, self.leads_to() or "nothing"))
+            self.module.fail_json(msg="update-alternatives succeeded, but %s leads to '%s', expected '%s'. Compare it with 'update-alternatives --display %s', "
+                                      "remove the link, and run this again" % (self.link, self.leads_to() or "nothing", folder, NAME))
         return result
 
     def free(self):

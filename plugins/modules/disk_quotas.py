@@ -142,7 +142,8 @@ class Quotas:
             return
         rc, out, err = self.module.run_command([self.program("setquota"), "--" + quota["kind"], str(quota["id"])] + [str(limit) for limit in limits] + [mount])
         if rc != 0:
-            self.module.fail_json(msg="setquota for %s %d on %s: %s" % (quota["kind"], quota["id"], mount, (err or out).strip()), limited=self.limited)
+            self.module.fail_json(msg="setquota for %s %d on %s failed: %s. Check with 'quotaon --print %s' that quotas are on, and run this again"
+                                  % (quota["kind"], quota["id"], mount, (err or out).strip(), mount), limited=self.limited)
 
     def all_present(self, quotas, mounts):
         places = [mount_of(os.path.realpath(quota["path"]), mounts) for quota in quotas]
@@ -150,7 +151,7 @@ class Quotas:
         for quota, mount in zip(quotas, places):
             other = asked.setdefault((mount["path"], quota["kind"], str(quota["id"])), quota)
             if other["limit_mib"] != quota["limit_mib"]:
-                self.module.fail_json(msg="%s and %s lie on the same file system, %s, which has one limit for %s %d: ask for %d or %d MiB in both. "
+                self.module.fail_json(msg="%s and %s lie on the same file system, %s, which has one limit for %s %d: set %d or %d MiB in both. "
                                           "Nothing was set" % (other["path"], quota["path"], mount["path"], quota["kind"], quota["id"],
                                                                other["limit_mib"], quota["limit_mib"]))
         for quota, mount in zip(quotas, places):

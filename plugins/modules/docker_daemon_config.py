@@ -306,7 +306,8 @@ def bring_into_force(module, config, engine, merged, text, action):
         again = run_as_before(engine, restarted)
         module.fail_json(msg=(
             f"Docker did not accept the new {config.path}: {reason}\nThe former file is restored, and Docker "
-            + (f"does not start with it either: {again}" if again else "runs with it again")))
+            + (f"does not start with it either: {again}\nFind the cause with 'journalctl --unit={engine.service}' on the host, and correct it"
+               if again else "runs with it again. Correct the options (docker_engine_daemon_options of the role), and run this again")))
 
 
 def main():
@@ -342,7 +343,8 @@ def main():
     if differs and not module.check_mode:
         refusal = engine.refusal(text)
         if refusal:
-            module.fail_json(msg=f"Docker rejects the new {config.path}, nothing was changed: {refusal}")
+            module.fail_json(msg=f"Docker rejects the new {config.path}, nothing was changed: {refusal}\n"
+                                 "Correct the options (docker_engine_daemon_options of the role), and run this again")
 
     containers = refuse_to_stop(module, config, engine, merged.options) if action == "restart" else []
     if not module.check_mode:

@@ -464,7 +464,8 @@ def main():
         dkms = [entry for entry in stack.parse_dkms_status(host.say("dkms", "status")) if "nvidia" in entry["module"]]
         cuda, nvcc = host.cuda(), host.nvcc()
     except stack.ParseError as error:
-        module.fail_json(msg="what this host says of its driver can't be read: %s" % error)
+        module.fail_json(msg="the output about the driver cannot be parsed: %s. Read the same on the host. If it is complete, report the line as a "
+                             "fault of the collection" % error)
     headers = [kernel for kernel in modules if os.path.isdir("/lib/modules/%s/build" % kernel)]
     running = platform.release()
     following = stack.next_kernel(modules, stack.grub_default(read_text("/etc/default/grub"), read_text("/boot/grub/grubenv")))

@@ -277,7 +277,7 @@ def main() -> None:
         params.pop(name) for name in ("executable", "timeout", "requires", "import_required", "begun"))
     check_names(module, "container", "image", "ssh_host")
     if not 1 <= params["ssh_port"] <= 65535:
-        module.fail_json(msg=f"ssh_port: {params['ssh_port']} is no port: 1 to 65535")
+        module.fail_json(msg=f"ssh_port: {params['ssh_port']} is not a port; use 1 to 65535")
     check_timeout(module)
 
     frameworks = (requires.get("frameworks") or []) if import_required else []
@@ -293,7 +293,8 @@ def main() -> None:
             if not build:
                 cause, evidence = why_no_table(run.rc, run.stdout, run.stderr)
         except ParseError as exc:
-            module.fail_json(msg=f"{executable} --check-build: {exc}", rc=run.rc, stdout=run.stdout, stderr=run.stderr)
+            module.fail_json(msg=f"{executable} --check-build: {exc}. Run it in the same place. If its output is complete, report it as a fault of "
+                                 "the collection", rc=run.rc, stdout=run.stdout, stderr=run.stderr)
 
     where = "behind ssh port {ssh_port} of {ssh_host}" if params["ssh_host"] else "in container {container}" if params["container"] else \
         "in image {image}" if params["image"] else "on this host"

@@ -217,7 +217,7 @@ def main():
                 clock["synchronized"] = {command[0]: parse for command, parse in CLOCKS}[clock["source"]](text)
         file_systems = {path: file_system(module, path) for path in module.params["paths"]}
     except ParseError as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection" % error)
     error, warnings = daemon_config_state(module)
     module.exit_json(changed=False, kernel_log=kernel_log, gpu_errors=gpu_errors, clock=clock, file_systems=file_systems,
                      docker_config_error=error, docker_config_warnings=warnings)

@@ -630,7 +630,7 @@ def main():
             account_clashes=account_clashes(module.params["users"], module.params["groups"]),
         )
     except ParseError as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection" % error)
 
 
 if __name__ == "__main__":

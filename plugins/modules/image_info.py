@@ -158,7 +158,8 @@ def main():
             return None, ""
         if NO_ENGINE.search(err):
             return None, "engine_unavailable"
-        module.fail_json(msg="docker image %s failed: %s" % (" ".join(arguments), err.strip()), rc=rc)
+        module.fail_json(msg="docker image %s failed: %s. Run the command on the host, correct what it names, and run this again. 'journalctl --unit=docker' "
+                             "has the log of Docker" % (" ".join(arguments), err.strip()), rc=rc)
 
     images, labelled = [], []
     for name in module.params["names"]:

@@ -390,7 +390,8 @@ class Tools:
             found, remarks = parse(run.stdout)
         except _infiniband.ParseError as error:
             if not run.rc:
-                self.module.fail_json(msg=str(error), rc=run.rc, stdout=run.stdout, stderr=run.stderr)
+                self.module.fail_json(msg="%s. Run it on the host. If its output is complete, report it as a fault of the collection" % error,
+                                      rc=run.rc, stdout=run.stdout, stderr=run.stderr)
             found, remarks = {}, [str(error)]
         remarks += [line.strip() for line in run.stderr.splitlines() if line.strip()]
         self.remarks += remarks
@@ -433,7 +434,7 @@ class Host:
         try:
             return {name: package["version"] for name, package in parse_installed(listed).items()}
         except ParseError as error:
-            self.module.fail_json(msg="the output of dpkg-query cannot be parsed: %s" % error)
+            self.module.fail_json(msg="the output of dpkg-query cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists" % error)
 
 
 def main():

@@ -104,7 +104,8 @@ def main():
         if path in changed and resolved:
             rc, stdout, stderr = module.run_command([module.get_bin_path("systemctl", required=True), "restart", "systemd-resolved.service"])
             if rc:
-                module.fail_json(msg="systemd-resolved does not come up with %s: %s" % (path, (stderr or stdout).strip()))
+                module.fail_json(msg="systemd-resolved does not start with %s: %s. Find the cause with 'journalctl --unit=systemd-resolved' on the host, "
+                                     "correct it, and run this again" % (path, (stderr or stdout).strip()))
     module.exit_json(changed=bool(changed), diff=diff, by="systemd-resolved" if resolved else "resolv.conf",
                      rewritten_by=target if not resolved and target != os.path.abspath(resolv_conf) else "")
 

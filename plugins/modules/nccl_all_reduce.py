@@ -395,7 +395,7 @@ def check(module):
             module.fail_json(msg=f"environment: '{name}' is not a valid variable name; use letters, digits and underscores")
     for host in params["hosts"]:
         if not re.match(r"[A-Za-z0-9][\w.-]*$", host):
-            module.fail_json(msg=f"hosts: '{host}' is not a valid host name or IPv4 address")
+            module.fail_json(msg=f"hosts: '{host}' is not a valid host name or IPv4 address; use one such as gpu-a or 10.0.0.11")
     if len(set(params["hosts"])) < len(params["hosts"]):
         module.fail_json(msg=f"hosts: '{', '.join(params['hosts'])}' names a host twice; list each host once")
     if bool(params["hosts"]) is (params["launcher"] == "direct"):
@@ -502,7 +502,8 @@ def run(module, bounds):
     try:
         told = answer(output, document, done.rc, **bounds)
     except ParseError as error:
-        module.fail_json(msg=f"{params['executable']} ended with exit code 0, but this isn't what it prints: {error}", stdout=printed, stderr=done.stderr)
+        module.fail_json(msg=f"{params['executable']} ended with exit code 0, but this isn't what all_reduce_perf prints: {error}. Set executable to "
+                             "all_reduce_perf of nccl-tests", stdout=printed, stderr=done.stderr)
     by_id = {reason["id"]: reason for reason in told["reasons"]}
     if "too_many_gpus" in by_id:
         reason = by_id["too_many_gpus"]

@@ -245,7 +245,8 @@ def main():
         if module.params["families"]:
             choose(host, module.params, result)
     except ParseError as error:
-        module.fail_json(msg="the output of apt and dpkg about the driver cannot be parsed: %s" % error)
+        module.fail_json(msg="the output of apt and dpkg about the driver cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If "
+                             "it lists nothing, report the line as a fault of the collection" % error)
     module.exit_json(changed=False, **result)
 
 

@@ -276,7 +276,8 @@ def main() -> None:
     try:
         answer = parse_query(run.stdout) if not run.cause else None
     except ParseError as exc:
-        module.fail_json(msg=f"{executable} -q -x: {exc}", rc=run.rc, stdout=run.stdout, stderr=run.stderr)
+        module.fail_json(msg=f"{executable} -q -x: {exc}. Run it in the same place. If its output is complete, report it as a fault of the "
+                             "collection", rc=run.rc, stdout=run.stdout, stderr=run.stderr)
     gpus = answer.gpus if answer else []
     error_gpus = lost_gpus(run.stdout, run.stderr) + [{"bus_id": gpu["bus_id"], "error": gpu["unavailable"]["uuid"]} for gpu in gpus if gpu["uuid"] is None]
 
@@ -286,7 +287,8 @@ def main() -> None:
         if error_gpus:
             cause, evidence = "gpu_lost", ", ".join("GPU {bus_id}: {error}".format(**gpu) for gpu in error_gpus)
         elif answer is None and run.rc == 0 and cause == "unknown" and run.stdout.strip():
-            module.fail_json(msg=f"{executable} -q -x ended with exit code 0, but printed no document of nvidia-smi", stdout=run.stdout, stderr=run.stderr)
+            module.fail_json(msg=f"{executable} -q -x ended with exit code 0, but printed no document of nvidia-smi. Set executable to the driver's "
+                                 "nvidia-smi, or remove the program of that name that comes first in PATH", stdout=run.stdout, stderr=run.stderr)
     fix = None
     if cause:
         on_host, in_container = FIXES[cause]

@@ -96,7 +96,8 @@ class Apt:
 
     def fail(self, what, stdout, stderr):
         lines = [line for line in (stderr or stdout).strip().splitlines() if line.strip()]
-        self.module.fail_json(msg="%s: %s" % (what, "\n".join(lines[-8:])), stdout=stdout, stderr=stderr)
+        self.module.fail_json(msg="%s: %s\nCorrect what the message names, or install the former versions yourself, and run this again"
+                                  % (what, "\n".join(lines[-8:])), stdout=stdout, stderr=stderr)
 
     def states(self):
         return _packages.parse_states(self.run("dpkg-query", "--show", "--showformat", _packages.STATES_FORMAT)[1], self.run("apt-mark", "showauto")[1].split())
@@ -119,7 +120,8 @@ class Apt:
             strays = [name for name in does["installed"] if name not in wanted]
             strays += [name for name in does["removed"] if name not in {name.partition(":")[0] for name in plan["remove"]} | wanted]
             if strays:
-                self.module.fail_json(msg="to restore %s apt would also change %s; nothing was changed" % (" ".join(asked), ", ".join(strays)))
+                self.module.fail_json(msg="to restore %s apt would also change %s; nothing was changed. Change these packages yourself with apt, and run this "
+                                      "again" % (" ".join(asked), ", ".join(strays)))
             rc, stdout, stderr = self.get(*(QUIETLY + OPTIONS), "install", *asked)
             if rc:
                 self.fail("apt-get install %s" % " ".join(asked), stdout, stderr)
@@ -151,7 +153,8 @@ def main():
         if touched and not module.check_mode:
             apt.bring_back(plan)
     except _packages.ParseError as error:
-        module.fail_json(msg="the output of apt and dpkg cannot be parsed: %s" % error)
+        module.fail_json(msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
+                             "report the line as a fault of the collection" % error)
     module.exit_json(changed=bool(touched), installed=plan["install"], removed=plan["remove"], kept=plan["kept"],
                      diff={"before": shown(now, touched), "after": shown(before, touched)})
 

@@ -215,7 +215,9 @@ class Host:
                         self.module.warn("apt-get update: %s" % line[3:])
                 return
             if not LISTS_LOCKED.search(stderr) or time.monotonic() > deadline:
-                self.module.fail_json(msg="apt-get update: %s" % last_lines(stderr))
+                self.module.fail_json(msg="apt-get update failed: %s\n%s" % (last_lines(stderr), (
+                    "Wait until the other apt or dpkg on this host has ended, or raise lock_timeout, and run this again" if LISTS_LOCKED.search(stderr) else
+                    "Correct the repository, its key or the proxy on this host until apt-get update succeeds, and run this again")))
             time.sleep(1)
 
     # Present
@@ -253,19 +255,23 @@ class Host:
             self.file.write(record)
             rc, stdout, stderr = self.apt(*QUIETLY, "--no-install-recommends", *self.changing(missing, may_replace), "install", *missing)
             if rc:
-                self.module.fail_json(msg="apt-get install %s: %s" % (" ".join(missing), last_lines(stderr or stdout)), stdout=stdout, stderr=stderr)
+                self.module.fail_json(msg="apt-get install %s failed: %s\nCorrect what apt names. If a package is half installed, run 'dpkg --configure "
+                                          "--pending' on the host. Then run this again" % (" ".join(missing), last_lines(stderr or stdout)),
+                                      stdout=stdout, stderr=stderr)
             self.result.update(installed=plan["installed"], removed=plan["removed"])
             found = self.installed(asked)
             wrong = ["%s is %s, not %s" % (name, found.get(name, {}).get("version", "absent"), version or "there")
                      for name, version in asked.items() if name not in found or version and found[name]["version"] != version]
             if wrong:
-                self.module.fail_json(msg="apt-get succeeded, but %s" % ", ".join(wrong))
+                self.module.fail_json(msg="apt-get succeeded, but %s. Find with 'apt-cache policy' and in /var/log/apt/history.log on the host what changed "
+                                      "them again" % ", ".join(wrong))
         if loose or hold and missing:
             others = self.installed(hold_too)
             record["held"] = unique(record["held"] + loose + [name for name, package in sorted(others.items()) if not package["held"] and name not in asked])
             rc, stdout, stderr = self.run("apt-mark", "hold", *unique(list(asked) + sorted(others)))
             if rc:
-                self.module.fail_json(msg="apt-mark hold: %s" % last_lines(stderr or stdout))
+                self.module.fail_json(msg="apt-mark hold failed: %s\nThe packages are installed, but not held. Correct what apt-mark names, and run this again"
+                                      % last_lines(stderr or stdout))
         if settings(traces):
             # Of all packages, because several may share a configuration file.
             record["placed"] = checksums(files_below(settings(record["traces"])))
@@ -282,7 +288,8 @@ class Host:
     def simulate(self, missing, may_replace):
         rc, stdout, stderr = self.apt("--simulate", "--no-install-recommends", *self.changing(missing, may_replace), "install", *missing)
         if rc:
-            self.module.fail_json(msg="apt cannot install %s: %s%s" % (" ".join(missing), last_lines(stderr or stdout), self.offer(missing)))
+            self.module.fail_json(msg="apt cannot install %s, nothing was changed: %s%s\nRequest an available version, add a repository that has it, or "
+                                      "resolve the conflict that apt names" % (" ".join(missing), last_lines(stderr or stdout), self.offer(missing)))
         plan = _packages.parse_simulation(stdout)
         refused = [name for name in plan["removed"] if not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)]
         if refused:
@@ -320,7 +327,8 @@ class Host:
         if names:
             rc, stdout, stderr = self.apt("--simulate", "--purge", "--allow-change-held-packages", "remove", *names)
             if rc:
-                self.module.fail_json(msg="apt cannot remove %s: %s" % (" ".join(names), last_lines(stderr or stdout)))
+                self.module.fail_json(msg="apt cannot remove %s, nothing was changed: %s\nRepair the packages that apt names ('apt-get --fix-broken install'), "
+                                          "and run this again" % (" ".join(names), last_lines(stderr or stdout)))
             needed = [name for name in _packages.parse_simulation(stdout)["removed"] if name not in names]
             if needed:
                 self.result.update(kept=names, needed_by=needed)
@@ -350,7 +358,8 @@ class Host:
             self.must("tar", "--create", "--absolute-names", "--file", kept, "--files-from", listing)
             rc, stdout, stderr = self.apt(*QUIETLY, "--allow-change-held-packages", "--purge", "remove", *names)
             if rc:
-                self.module.fail_json(msg="apt-get remove %s: %s" % (" ".join(names), last_lines(stderr or stdout)))
+                self.module.fail_json(msg="apt-get remove %s failed: %s\nCorrect what apt names, and run this again" % (
+                    " ".join(names), last_lines(stderr or stdout)))
             for trace in record["traces"]:
                 if trace not in record["existed"] and exists(trace):
                     self.remove(trace)
@@ -361,7 +370,8 @@ class Host:
     def must(self, *command):
         rc, stdout, stderr = self.run(*command)
         if rc:
-            self.module.fail_json(msg="%s: %s" % (command[0], last_lines(stderr or stdout)))
+            self.module.fail_json(msg="%s failed: %s\nCorrect what it names, such as a full disk, and run this again" % (
+                command[0], last_lines(stderr or stdout)))
 
     def remove(self, trace):
         if account(trace):
@@ -413,7 +423,8 @@ def main():
         else:
             host.uninstall()
     except _packages.ParseError as error:
-        module.fail_json(msg="the output of apt and dpkg cannot be parsed: %s" % error)
+        module.fail_json(msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
+                             "report the line as a fault of the collection" % error)
     module.exit_json(**host.result)
 
 

@@ -167,7 +167,8 @@ class Accounts:
             return
         rc, out, err = self.module.run_command([self.module.get_bin_path(command[0], required=True, opt_dirs=["/usr/sbin", "/sbin"])] + list(command[1:]))
         if rc != 0:
-            self.module.fail_json(msg="%s: %s: %s" % (words, command[0], (err or out).strip()), made=self.made)
+            self.module.fail_json(msg="%s: %s failed: %s. Correct what it names on this host, and run this again: what was created stays"
+                                  % (words, command[0], (err or out).strip()), made=self.made)
 
     def present(self, users, groups, keys):
         # A user without groups gets one with the same number. The number that useradd chooses would differ between hosts.

@@ -446,7 +446,8 @@ def main():
         if error.errno == errno.EOPNOTSUPP:
             module.fail_json(msg="%s: this file system has no POSIX access lists, but full_access_uid needs them: mount it with acl" % error.filename,
                              changed_paths=folders.changed)
-        module.fail_json(msg="%s: %s" % (error.filename, error.strerror), changed_paths=folders.changed)
+        module.fail_json(msg="%s: %s. Correct it on this host (mode, mount options, a full or read-only file system), and run this again"
+                             % (error.filename, error.strerror), changed_paths=folders.changed)
     if folders.commands:
         orders = "; ".join("on %s: %s" % (server, "; ".join(commands)) for server, commands in sorted(folders.commands.items()))
         module.fail_json(

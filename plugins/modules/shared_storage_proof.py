@@ -380,7 +380,8 @@ def main():
                                      "'umount --force --lazy %s'" % (params["path"], params["path"]))
             remove(params["path"])
     except OSError as error:
-        module.fail_json(msg="the files of the proof cannot be removed: %s" % error)
+        module.fail_json(msg="the files of the proof cannot be removed: %s. Mount the share writable on this host, or remove '%s' on its server"
+                             % (error, os.path.join(params["path"], FOLDERS[-1])))
     module.exit_json(changed=False, **result)
 
 

@@ -197,7 +197,8 @@ def main():
                 json.dump({"mount": {key: mount[key] for key in ("path", "source", "type")}, "speed": speed}, file, indent=2, sort_keys=True)
                 file.write("\n")
     except OSError as error:
-        module.fail_json(msg="%s: %s" % (error.filename or params["path"], error.strerror))
+        module.fail_json(msg="%s: %s. Check on this host that it is mounted and writable, and run this again" % (
+            error.filename or params["path"], error.strerror))
     module.exit_json(changed=False, speed=speed)
 
 

@@ -305,7 +305,8 @@ class Accounts:
             rc, out, err = self.module.run_command([self.tool("scancel")] + numbers)
             # One of them may have ended.
             if rc != 0 and "Invalid job id" not in err:
-                self.module.fail_json(msg="scancel failed: %s" % sacctmgr.message(err or out))
+                self.module.fail_json(msg="scancel of jobs %s failed: %s. Check that slurmctld runs, cancel the jobs on the scheduler's host, and run "
+                                      "this again" % (", ".join(numbers), sacctmgr.message(err or out)))
             deadline = self.deadline()
             while {job.number for job in self.jobs()} & set(numbers):
                 if time.monotonic() >= deadline:

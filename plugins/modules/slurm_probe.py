@@ -313,7 +313,7 @@ def main():
             if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", word) and (what != "reservation" or word):
                 module.fail_json(msg="%s: '%s' is not valid; use letters, digits, '-', '.' and '_'" % (what, word))
     if module.params["folder"] and not module.params["folder"].startswith("/"):
-        module.fail_json(msg="folder: '%s' is not an absolute path" % module.params["folder"])
+        module.fail_json(msg="folder: '%s' is not an absolute path; give one that begins with /" % module.params["folder"])
     if module.params["timeout"] < 10:
         module.fail_json(msg="timeout: %d is too low; use 10 or more" % module.params["timeout"])
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):

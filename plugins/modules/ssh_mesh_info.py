@@ -272,7 +272,8 @@ def main():
         try:
             logins, run = log_in(module, left)
         except ParseError as error:
-            module.fail_json(msg="the output of container %s cannot be parsed: %s" % (module.params["container"], error))
+            module.fail_json(msg="the output of container %s cannot be parsed: %s. If a program or shell profile of the image prints the line, remove that. "
+                                 "Else report it as a fault of the collection" % (module.params["container"], error))
         if logins is None:
             module.exit_json(cause=run.cause or "unknown", fix="run training_environment.yml: %s" % (run.evidence or run.stderr.strip()), **result)
         done.update((login["name"], login) for login in logins)

@@ -130,7 +130,8 @@ def apply(module, dest, asked, uploads, removed):
         os.mkdir(dest, 0o755)
     for name, (path, digest) in sorted(uploads.items()):
         if checksum(path) != digest:
-            module.fail_json(msg=f"'{name}' has another checksum on this host than on the controller: run again")
+            module.fail_json(msg=f"'{name}' has a different checksum on this host than on the controller. Run this again, after the file "
+                                 "has been written completely")
         os.chmod(path, 0o644)
         # The ssh user transferred it, but the files in the folder belong to root.
         os.chown(path, os.geteuid(), os.getegid())
@@ -171,7 +172,8 @@ def main():
         try:
             apply(module, dest, asked, uploads, removed)
         except OSError as error:
-            module.fail_json(msg=f"{error.filename}: {error.strerror}")
+            module.fail_json(msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or read-only file system, an immutable file), "
+                                 "and run this again")
 
     module.exit_json(
         changed=changed,

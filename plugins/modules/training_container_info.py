@@ -339,7 +339,8 @@ def ask_systemd(module, result):
     systemctl = module.get_bin_path("systemctl", required=True)
     rc, out, err = module.run_command([systemctl, "show", "--property=" + ",".join(PROPERTIES), unit])
     if rc != 0:
-        module.fail_json(msg="systemctl show %s failed: %s" % (unit, err.strip() or out.strip()), rc=rc)
+        module.fail_json(msg="systemctl show %s failed: %s. The host must be booted with systemd. Check it with 'systemctl status' on the host"
+                             % (unit, err.strip() or out.strip()), rc=rc)
     found = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
     result["unit"] = {
         "loaded": found["LoadState"] == "loaded",

@@ -229,7 +229,8 @@ class Unit(object):
     def running(self):
         rc, out, err = self.systemctl("show", "--property=ActiveState", "--value", self.service)
         if rc:
-            self.module.fail_json(msg="systemctl cannot tell whether %s runs: %s" % (self.service, err.strip()))
+            self.module.fail_json(msg="systemctl cannot tell whether %s runs: %s. The host must be booted with systemd. Check it with 'systemctl status' on "
+                                  "the host" % (self.service, err.strip()))
         return out.strip() in ACTIVE
 
     def state(self):
@@ -273,7 +274,8 @@ class Unit(object):
         command += ["--property=" + each for each in properties] + ["/bin/sh", self.path("start")]
         rc, out, err = self.module.run_command(command)
         if rc:
-            self.module.fail_json(msg="systemd-run cannot start %s: %s" % (self.service, (err or out).strip()), log=self.log, unit=self.service)
+            self.module.fail_json(msg="systemd-run cannot start %s: %s. Find the cause with 'journalctl --unit=%s' on the host, correct it, and run this again"
+                                  % (self.service, (err or out).strip(), self.service), log=self.log, unit=self.service)
         return state
 
 
@@ -322,7 +324,8 @@ def main():
         if not module.check_mode:
             rc, out, err = unit.systemctl("stop", unit.service)
             if rc:
-                module.fail_json(msg="systemctl cannot stop %s: %s" % (unit.service, err.strip()), **answer)
+                module.fail_json(msg="systemctl cannot stop %s: %s. Kill its processes with 'systemctl kill --signal=KILL %s' on the host, and run this again"
+                                 % (unit.service, err.strip(), unit.service), **answer)
         running = False
     if not running:
         answer["attached"] = False

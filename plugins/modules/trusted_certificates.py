@@ -141,7 +141,7 @@ def asked_for(module):
             for pem in found.values():
                 check(pem)
         except ParseError as error:
-            module.fail_json(msg=f"certificates, entry {number}: {error}")
+            module.fail_json(msg=f"certificates, entry {number}: {error}. Give the complete text of certificates of authorities in PEM format")
         asked.update(found)
     return asked
 
@@ -169,7 +169,8 @@ def update_store(module, files, placed, removed):
     missing = [name for name, (fingerprint, unused) in files.items() if fingerprint not in held]
     if rc != 0 or missing:
         module.fail_json(msg=f"{executable} (exit status {rc}) did not add to {module.params['system_bundle']}: "
-                             f"{', '.join(missing) or 'nothing is missing'}. It said: {(err or out).strip()}")
+                             f"{', '.join(missing) or 'nothing is missing'}. It said: {(err or out).strip()}. "
+                             "Run it on the host, correct what it names, and run this again")
 
 
 def main():

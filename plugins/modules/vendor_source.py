@@ -159,8 +159,8 @@ class Host:
         self.wanted = {}
         self.result = {"changed": False, "changed_paths": [], "taken_out": [], "kept": [], "diff": []}
 
-    def fail(self, message):
-        self.module.fail_json(msg=message + "; nothing was changed", changed_paths=[])
+    def fail(self, message, fix):
+        self.module.fail_json(msg="%s; nothing was changed. %s" % (message, fix), changed_paths=[])
 
     def files_of(self, name):
         return os.path.join(self.folder, "sources.list.d", name + ".sources"), os.path.join(self.folder, "keyrings", name + ".gpg")
@@ -196,7 +196,7 @@ class Host:
         architecture = self.module.params["architecture"] or self.module.run_command(["dpkg", "--print-architecture"])[1].strip()
         places = [entry["location"] for entry in _apt_sources.entries(own, self.module.params["source"], architecture)]
         if not places:
-            self.fail("source names no repository; set a deb822 paragraph with URIs and Suites")
+            self.fail("source names no repository", "Set source to a deb822 paragraph with URIs and Suites")
 
         def unwanted(entry):
             return entry["location"] in places or any(pattern.fullmatch(entry["location"]) for pattern in patterns)
@@ -236,7 +236,7 @@ class Host:
         checksums = [checksum.rpartition(":")[2] for checksum in self.module.params["key_checksums"]]
         fingerprints = [fingerprint.replace(" ", "").upper() for fingerprint in self.module.params["key_fingerprints"]]
         if not checksums and not fingerprints:
-            self.fail("the key of this repository is unknown: give key_checksums or key_fingerprints")
+            self.fail("the key of this repository is unknown", "Set key_checksums or key_fingerprints")
         there = read(path)
         if there is not None:
             if noted.get("fetched") in checksums and noted.get("placed") == digest(there):
@@ -248,17 +248,20 @@ class Host:
         url = self.module.params["key_url"]
         content = self.fetch(url)
         if checksums and digest(content) not in checksums:
-            self.fail("%s has the SHA-256 checksum %s, expected %s" % (url, digest(content), " or ".join(checksums)))
+            self.fail("%s has the SHA-256 checksum %s, expected %s" % (url, digest(content), " or ".join(checksums)),
+                      "Compare it with the checksum of the vendor's key from a second source. If they are the same, add it to key_checksums")
         try:
             keys = {}
             for part in self.unpacked(content) if url.endswith(".deb") else [content]:
                 keys.update(_openpgp.keys(part))
         except _openpgp.ParseError as error:
-            self.fail("%s is not a keyring: %s" % (url, error))
+            self.fail("%s is not a keyring: %s" % (url, error),
+                      "Set key_url to an OpenPGP key or a package with a keyring, and check that no proxy answers for it")
         if fingerprints:
             missing = [fingerprint for fingerprint in fingerprints if fingerprint not in keys]
             if missing:
-                self.fail("%s has the keys %s, but lacks %s" % (url, ", ".join(keys), ", ".join(missing)))
+                self.fail("%s has the keys %s, but lacks %s" % (url, ", ".join(keys), ", ".join(missing)),
+                          "If the vendor has announced a new key, set key_fingerprints to it")
             keys = {fingerprint: keys[fingerprint] for fingerprint in fingerprints}
         ring = b"".join(keys.values())
         return ring, {"fetched": digest(content), "placed": digest(ring)}
@@ -275,7 +278,7 @@ class Host:
             return open_url(url, timeout=self.module.params["timeout"], http_agent="trainyard.gpu").read()
         # What a URL can fail with is many things, of urllib's, of ssl's and of http's.
         except Exception as error:
-            self.fail("%s can't be fetched: %s" % (url, error))
+            self.fail("%s can't be fetched: %s" % (url, error), "Check key_url, and the name server, proxy and certificates of this host")
 
     def unpacked(self, content):
         with tempfile.TemporaryDirectory(dir=self.module.tmpdir) as folder:
@@ -284,10 +287,10 @@ class Host:
                 stream.write(content)
             rc, dummy, stderr = self.module.run_command([self.module.get_bin_path("dpkg-deb", required=True), "--extract", package, folder + "/root"])
             if rc:
-                self.fail("%s is no package: %s" % (self.module.params["key_url"], stderr.strip()))
+                self.fail("%s is not a package: %s" % (self.module.params["key_url"], stderr.strip()), "Set key_url to a complete .deb file")
             found = [read(path) for path in sorted(glob.glob(folder + "/root/usr/share/keyrings/*.gpg") + glob.glob(folder + "/root/usr/share/keyrings/*.asc"))]
         if not found:
-            self.fail("%s has no keyring below /usr/share/keyrings" % self.module.params["key_url"])
+            self.fail("%s has no keyring below /usr/share/keyrings" % self.module.params["key_url"], "Set key_url to a package with one, or to the key itself")
         return found
 
     # The two states
@@ -389,7 +392,7 @@ def main():
     if module.params["state"] == "absent":
         host.remove(names)
     elif len(names) != 1:
-        host.fail("names: one source at a time, not %d" % len(names))
+        host.fail("names: %d sources, expected one" % len(names), "Run the module once per source")
     else:
         host.place(names[0])
     module.exit_json(**host.result)

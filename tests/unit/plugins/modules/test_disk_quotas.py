@@ -89,7 +89,7 @@ def test_one_that_is_no_longer_asked_for_is_set_back(quotas):
 
 def test_one_file_system_has_one_limit_for_each(quotas):
     refused = quotas(("user", 2001, 10), ("user", 2002, 20), ("user", 2001, 30))
-    assert refused["failed"] and "one limit for user 2001: ask for 10 or 30 MiB" in refused["msg"]
+    assert refused["failed"] and "one limit for user 2001: set 10 or 30 MiB" in refused["msg"]
     assert quotas.limits() == {"0": [0, 0, 0, 0], "2001": [900, 1000, 5, 6]} and not quotas.record.exists()
 
 

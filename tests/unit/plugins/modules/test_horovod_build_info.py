@@ -206,8 +206,8 @@ def test_garbage_fails(script, body, message):
     [
         ({"container": "a", "image": "b"}, "mutually exclusive: container|image"),
         ({"ssh_host": "a"}, "required by 'ssh_host': container"),
-        ({"container": "a", "ssh_host": "b", "ssh_port": 70000}, "ssh_port: 70000 is no port: 1 to 65535"),
-        ({"container": "a", "ssh_host": "b", "ssh_port": 0}, "ssh_port: 0 is no port: 1 to 65535"),
+        ({"container": "a", "ssh_host": "b", "ssh_port": 70000}, "ssh_port: 70000 is not a port; use 1 to 65535"),
+        ({"container": "a", "ssh_host": "b", "ssh_port": 0}, "ssh_port: 0 is not a port; use 1 to 65535"),
         ({"container": "a", "ssh_host": "-oProxyCommand=reboot"}, "ssh_host: '-oProxyCommand=reboot' is not a valid name"),
         ({"container": "--privileged"}, "container: '--privileged' is not a valid name"),
         ({"image": ""}, "image: '' is not a valid name"),

@@ -92,4 +92,4 @@ def test_labelled_images_are_listed_once_each(ask):
 def test_anything_else_fails(ask):
     answer = ask("echo 'flag provided but not defined: -x' >&2; exit 125\n", names=["a:1"])
     assert answer["failed"] is True
-    assert "flag provided" in answer["msg"]
+    assert "flag provided" in answer["msg"] and "journalctl --unit=docker" in answer["msg"]

@@ -56,7 +56,7 @@ def test_absent_comes_before_files_and_a_refused_content_keeps_both(tmp_path):
     assert run_module("managed_files", arguments, False)["changed"] and (tmp_path / "name/b").read_text() == "good"
 
 
-@pytest.mark.parametrize("arguments, text", [({}, "one of the following is required: files, absent"), ({"absent": ["relative"]}, "path must be absolute")])
+@pytest.mark.parametrize("arguments, text", [({}, "one of the following is required: files, absent"), ({"absent": ["relative"]}, "path is not absolute")])
 def test_absent_refuses(arguments, text):
     told = run_module("managed_files", dict(arguments, _ansible_check_mode=False, _ansible_remote_tmp="/tmp"), False)
     assert told["failed"] and text in told["msg"]
@@ -115,8 +115,8 @@ def test_absent_removes_only_what_is_empty(tmp_path):
     ("entry", "words"),
     [
         ({"path": "relative", "content": "x"}, "absolute"),
-        ({"path": "/tmp/x"}, "exactly one of content and src"),
-        ({"path": "/tmp/x", "content": "x", "src": "/etc/hostname"}, "exactly one"),
+        ({"path": "/tmp/x"}, "content or src, and not both; set one of them"),
+        ({"path": "/tmp/x", "content": "x", "src": "/etc/hostname"}, "content or src, and not both; set one of them"),
         ({"path": "/tmp/x", "state": "link"}, "its target"),
         ({"path": "/tmp/x", "state": "absent", "content": "x"}, "takes neither content nor src"),
         ({"path": "/tmp", "content": "x"}, "is a directory"),

@@ -195,7 +195,8 @@ def test_bad_input_is_one_clear_error(script, tmp_path, arguments, said):
 def test_another_program_of_this_name(script):
     script("all_reduce_perf", "echo hello")
     told = run(gpus=2)
-    assert told["failed"] and "ended with exit code 0, but this isn't what it prints: line 1: 'hello'" in told["msg"]
+    assert told["failed"] and "ended with exit code 0, but this isn't what all_reduce_perf prints: line 1: 'hello'" in told["msg"]
+    assert told["msg"].endswith("Set executable to all_reduce_perf of nccl-tests")
 
 
 def test_every_reason_is_published():

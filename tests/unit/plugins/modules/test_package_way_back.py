@@ -54,7 +54,7 @@ def test_check_mode_tells_and_does_nothing(host):
 def test_a_change_of_other_packages_stops_it(host):
     (host / "simulated").write_text(SIMULATED + "Remv of-the-user [1]\n", encoding="utf-8")
     result = run_module("package_way_back", {"before": BEFORE})
-    assert result["failed"] and "would also change of-the-user; nothing was changed" in result["msg"]
+    assert result["failed"] and "would also change of-the-user; nothing was changed. Change these packages yourself" in result["msg"]
     assert told(host) == []
 
 

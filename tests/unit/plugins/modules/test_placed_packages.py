@@ -155,7 +155,8 @@ def test_another_run_of_apt_is_waited_for(host):
     assert host.present("server")["changed"] is True
     host.absent()
     host.write(locked=9)
-    assert "Could not get lock" in host.present("server", lock_timeout=0)["msg"]
+    locked = host.present("server", lock_timeout=0)["msg"]
+    assert "Could not get lock" in locked and "Wait until the other apt or dpkg on this host has ended" in locked
 
 
 def test_lists_that_are_old_are_told(host):
@@ -195,6 +196,7 @@ def test_what_comes_along_is_held_too(host):
 def test_a_version_that_no_repository_has_is_answered_with_the_nearest(host):
     failed = host.present("libnccl2=2.21.5-1+cuda12.6", "libnccl-dev=2.21.5-1+cuda12.6")
     assert "available versions of libnccl2: 2.21.5-1+cuda12.4, 2.21.5-1+cuda12.2, 2.26.2-1+cuda12.8" in failed["msg"]
+    assert "nothing was changed" in failed["msg"] and "Request an available version" in failed["msg"]
     assert host["installed"] == {} and not host.record.exists()
     assert "no repository of this host has nothing-like-it" in host.present("nothing-like-it")["msg"]
 

@@ -65,7 +65,7 @@ def test_a_file_that_was_damaged_on_its_way_is_refused(folder, arrived):
     path, digest = arrived("a.whl", b"good")
     Path(path).write_bytes(b"bad!")
     result = run(dest=str(folder), files={"a.whl": [4, TIME]}, uploads={"a.whl": [path, digest]})
-    assert result["failed"] and "'a.whl' has another checksum on this host" in result["msg"]
+    assert result["failed"] and "'a.whl' has a different checksum on this host than on the controller. Run this again" in result["msg"]
     assert (folder / "a.whl").read_bytes() == b"old"
 
 

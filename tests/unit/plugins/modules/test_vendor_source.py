@@ -136,16 +136,16 @@ def test_another_key_than_the_one_that_is_known(host, gpg):
     before = tree(host.apt)
     host.key.write_bytes(gpg[1]["armor"])
     told = host()
-    assert told["failed"] and f"has the keys {gpg[1]['fingerprint']}, but lacks {gpg[0]['fingerprint']}; nothing was changed" in told["msg"]
+    assert told["failed"] and f"has the keys {gpg[1]['fingerprint']}, but lacks {gpg[0]['fingerprint']}; nothing was changed. If the vendor" in told["msg"]
     told = host(key_fingerprints=[], key_checksums=["sha256:" + "0" * 64])
     assert told["failed"] and "has the SHA-256 checksum" in told["msg"]
     told = host(key_fingerprints=[])
-    assert told["failed"] and "the key of this repository is unknown" in told["msg"]
+    assert told["failed"] and "the key of this repository is unknown; nothing was changed. Set key_checksums or key_fingerprints" in told["msg"]
     host.key.write_bytes(b"<html>not found</html>")
     told = host()
-    assert told["failed"] and "is not a keyring" in told["msg"]
+    assert told["failed"] and "is not a keyring" in told["msg"] and "Set key_url to" in told["msg"]
     told = host(key_url="file:///nowhere/gpgkey")
-    assert told["failed"] and "can't be fetched" in told["msg"]
+    assert told["failed"] and "can't be fetched" in told["msg"] and "Check key_url" in told["msg"]
     assert tree(host.apt) == before and not host.record.exists()
 
 
