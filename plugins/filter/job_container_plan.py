@@ -18,9 +18,9 @@ options:
   wanted:
     description:
       - The request. C(users), each with C(name) and C(uid); C(registries); C(storage), the folder for containers; C(share); C(shm_size); C(job_cgroups),
-        whether Slurm has a cgroup for each job, null if unknown; C(network) and C(fabric), networks as CIDR; C(members) of M(trainyard.gpu.cluster_members); C(environment) of
-        jobs; C(gpus), their number by Slurm, null if unknown; C(free_gib); C(images), names of images of the Docker engine; C(training_image), the name of
-        the training image; C(programs), the content of the programs by path.
+        whether Slurm has a cgroup for each job, null if unknown; C(network) and C(fabric), networks as CIDR; C(members) of
+        M(trainyard.gpu.cluster_members); C(environment) of jobs; C(gpus), their number by Slurm, null if unknown; C(free_gib); C(images), names of images of
+        the Docker engine; C(training_image), the name of the training image; C(programs), the content of the programs by path.
     type: dict
     required: true
 author:
