@@ -1,16 +1,21 @@
-"""Modules: who they are for, which platform they need, and the group of those with common options."""
+"""Plugins: what each may import. Modules: who they are for, which platform they need, and the group of those with common options."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
+import importlib.util
+import os
 import re
 from pathlib import Path
 
+import jinja2
 import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 INTERNAL = "trainyard.gpu.attributes.internal"
+COLLECTION = "ansible_collections.trainyard.gpu."
 
 
 def documentation(path):
@@ -60,3 +65,110 @@ def test_group_tools_has_the_modules_with_common_options(modules):
     groups = yaml.safe_load((ROOT / "meta/runtime.yml").read_text(encoding="utf-8"))["action_groups"]
     assert groups == {"tools": [name for name, doc in modules.items() if "trainyard.gpu.tool" in doc["extends_documentation_fragment"]]}
     assert set(groups["tools"]) <= of_kind(modules)["Public"]
+
+
+def architecture(heading):
+    """The rows of the table below a heading of docs/architecture.md, as lists of cells."""
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    section = re.search(r"^## %s$(.*?)(?=^## |\Z)" % heading, text, re.MULTILINE | re.DOTALL).group(1)
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in section.splitlines() if row.startswith("| `")]
+
+
+def names_in(cell):
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def imported_by(path):
+    """The files of the collection that a file imports, also inside functions."""
+    package = COLLECTION + ".".join(path.relative_to(ROOT).parent.parts)
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            names = [module] + ["%s.%s" % (module, name) for name in names]
+        files = (name[len(COLLECTION):].replace(".", "/") + ".py" for name in names if name.startswith(COLLECTION))
+        found.update(file for file in files if (ROOT / file).is_file())
+    return found
+
+
+@pytest.fixture(name="imports", scope="module")
+def _imports():
+    """What each file below plugins/ imports of the collection, by path."""
+    return {str(path.relative_to(ROOT)): imported_by(path) for path in sorted((ROOT / "plugins").glob("**/*.py"))}
+
+
+def test_imports_are_those_of_the_table_of_folders(imports):
+    """Modules run without plugin_utils, and no filter or action plugin imports another: what they share is a function of plugin_utils."""
+    allowed = {folder: {"plugins/" + name for name in names_in(cells[2])} for cells in architecture("Folders") for folder in names_in(cells[0])}
+    folders = {file: os.path.dirname(file) for file in imports}
+    assert {folder + "/" for folder in folders.values()} <= set(allowed)
+    assert [(file, other) for file in imports for other in sorted(imports[file]) if folders[other] not in allowed[folders[file] + "/"]] == []
+
+
+def test_no_imports_in_a_circle(imports):
+    graphlib.TopologicalSorter(imports).prepare()
+
+
+def test_modules_reach_module_utils(imports):
+    """Code that only the controller runs is in plugin_utils."""
+    reached, left = set(), [file for file in imports if file.startswith("plugins/modules/")]
+    while left:
+        file = left.pop()
+        left += imports[file] - reached
+        reached.add(file)
+    shipped = {names_in(cells[0])[0] for cells in architecture("Code that is shipped as text")}
+    assert [file for file in imports if file.startswith("plugins/module_utils/") and file not in reached | shipped] == []
+
+
+def texts_in(value):
+    if isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(inner)
+    elif isinstance(value, str):
+        yield value
+
+
+def value_of(node, variables):
+    """The text of a Jinja expression that joins texts and variables of the role. What only a run knows is '?'."""
+    nodes = jinja2.nodes
+    if isinstance(node, nodes.Const):
+        return str(node.value)
+    if isinstance(node, nodes.Name) and node.name in variables:
+        return value_of(jinja2.Environment().parse(str(variables[node.name])), variables)
+    if isinstance(node, nodes.Filter) and node.name == "dirname":
+        return os.path.dirname(value_of(node.node, variables))
+    if isinstance(node, nodes.TemplateData):
+        return node.data
+    if isinstance(node, (nodes.Template, nodes.Output, nodes.Concat)):
+        return "".join(value_of(inner, variables) for inner in node.iter_child_nodes())
+    return "?"
+
+
+def files_read(role):
+    """The files of the collection, as paths, that a role reads with lookup 'file'."""
+    folder = ROOT / "roles" / role
+    data = {path: yaml.safe_load(path.read_text(encoding="utf-8")) for path in folder.glob("*/**/*.yml")}
+    variables = {"role_path": str(folder)}
+    for path, document in data.items():
+        variables.update(document or {} if path.parent.name == "vars" else {})
+    texts = [*texts_in(list(data.values())), *(path.read_text(encoding="utf-8") for path in folder.glob("templates/**/*.j2"))]
+    found = set()
+    for text in texts:
+        calls = jinja2.Environment().parse(text).find_all(jinja2.nodes.Call) if re.search(r"\b(lookup|query|q)\(", text) else []
+        for call in calls:
+            if getattr(call.node, "name", "") in ("lookup", "query", "q") and value_of(call.args[0], {}) in ("file", "ansible.builtin.file"):
+                names = [value_of(argument, variables) for argument in call.args[1:]]
+                # A name without a folder is of the role's files/.
+                found.update(os.path.relpath(folder / "files" / name, ROOT) for name in names if "?" not in name)
+    return found
+
+
+def test_architecture_lists_the_code_that_is_shipped_as_text():
+    read = {}
+    for path in sorted((ROOT / "roles").iterdir()):
+        for file in files_read(path.name):
+            assert (ROOT / file).is_file(), (path.name, file)
+            if not file.startswith("roles/%s/" % path.name):
+                read.setdefault(file, []).append(path.name)
+    assert [(names_in(file)[0], names_in(roles)) for file, roles in architecture("Code that is shipped as text")] == sorted(read.items())
