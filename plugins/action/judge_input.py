@@ -184,10 +184,12 @@ class ActionModule(ActionBase):
         return data if data is not None else {"input_rules": []}
 
     def _with_data(self, rules, role, roles, values):
-        """Return the rules with the ids of the role that they name, including ids from the site's files, and with the options of the file that they name."""
+        """Return the rules with what they name: the ids of a role, including ids from the site's files, and the options of a file. Their words are templates."""
         paths = {role.name: role.path for role in roles}
         filled = []
         for rule in rules:
+            if "{{" in rule.get("allowed", ""):
+                rule = dict(rule, allowed=self._templar.template(rule["allowed"]))
             if rule["kind"] == "ids" and rule["ids"] == "verify":
                 checks = published_checks(load_data(self._loader, os.path.join(paths["verify"], "meta", "rules.yml")))
                 # Those that apply to trouble report a host that does not answer: they are neither required nor overruled.

@@ -5,7 +5,12 @@
 from __future__ import annotations
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _verify_plan
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import draining_checks
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import ids_with
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import verify_rules
+
+
+def verify_ids(key, value=None):
+    return ids_with(verify_rules(), key, value)
 
 
 def verify_plan(variables, members):
@@ -21,8 +26,8 @@ def verify_logs(checks, host, sources, job_log, job_checks=()):
     return _verify_plan.logs(checks, host, sources, job_checks, job_log)
 
 
-def verify_nodes(checks, rules, scheduler, hosts, blame=(), suspect=()):
-    return _verify_plan.nodes(checks, blame, suspect, draining_checks(rules), scheduler.get("nodes") or [], hosts)
+def verify_nodes(checks, draining, scheduler, hosts, blame=(), suspect=()):
+    return _verify_plan.nodes(checks, blame, suspect, draining, scheduler.get("nodes") or [], hosts)
 
 
 def verify_probe(slurm, users, trees, image=""):
@@ -42,4 +47,4 @@ class FilterModule:
 
     def filters(self):
         return {"verify_plan": verify_plan, "verify_evidence": verify_evidence, "verify_logs": verify_logs, "verify_nodes": verify_nodes,
-                "verify_probe": verify_probe, "verify_probe_checks": verify_probe_checks, "verify_unmeasured": verify_unmeasured}
+                "verify_ids": verify_ids, "verify_probe": verify_probe, "verify_probe_checks": verify_probe_checks, "verify_unmeasured": verify_unmeasured}

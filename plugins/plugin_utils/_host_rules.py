@@ -14,12 +14,12 @@ from jinja2 import Environment, TemplateSyntaxError
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import nearest
 
-__all__ = ["draining_checks", "problem_of_facts", "problem_of_rule", "problem_of_table", "published_checks"]
+__all__ = ["ids_with", "problem_of_facts", "problem_of_rule", "problem_of_table", "published_checks"]
 
 REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
 OPTIONAL = {"for_each", "hosts", "only_warn", "when", "otherwise", "needs"}
 # Only for the report of role verify.
-PUBLISHED = {"title", "checked", "required", "applies_to", "procedure", "drains"}
+PUBLISHED = {"title", "checked", "required", "applies_to", "procedure", "drains", "job", "needed_by_jobs", "logs"}
 TABLE = {"host_rules", "other_checks", "data", "let", "when", "otherwise"}
 _EXPRESSIONS = ("that", "when", "for_each", "hosts", "only_warn")
 _TEXTS = ("expected", "found", "source", "fix", "otherwise")
@@ -103,9 +103,10 @@ def published_checks(table):
     return [{key: row[key] for key in ("id", "title", "checked", "stage", "required", "applies_to", "procedure") if key in row} for row in rows]
 
 
-def draining_checks(table):
-    """Return the ids of the checks whose failure on a host is a reason to start no more jobs there."""
-    return [row["id"] for row in table["host_rules"] + table.get("other_checks", []) if row.get("drains")]
+def ids_with(table, key, value=None):
+    """Return the ids of the rows where a key is true or, given a C(value), has it in its list."""
+    rows = table["host_rules"] + table.get("other_checks", [])
+    return [row["id"] for row in rows if row.get(key) and (value is None or value in row[key])]
 
 
 def problem_of_facts(more, facts):

@@ -77,7 +77,7 @@ characters, unless a rule says C(multiline).
 - C(empty: true)          an empty value (text, list, dictionary, none) passes this rule, whatever its kind
 - C(when: expression)     Jinja; where it is false the rule is not judged on that host
 - C(severity: warn)       default is block
-- C(allowed), C(fix)      what is said; required for C(pattern) and C(that), otherwise made from the rule
+- C(allowed), C(fix)      what is said; required for C(pattern) and C(that), otherwise made from the rule; C(allowed) may be a template without variables
 
 Expressions can use the variables of all roles with their defaults, and the inventory variables of the host, but no facts of
 the host.

@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import re
 
 from ansible.errors import AnsibleError
+from ansible.module_utils.common.yaml import yaml_load
 
 ROLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "roles")
 
@@ -43,6 +45,13 @@ def load_data(loader, path):
     trusted = {"trusted_as_template": True} if "trusted_as_template" in inspect.signature(loader.load_from_file).parameters else {}
     # The data is not shared, so 'unsafe', which avoids a deep copy, is safe. Copies would take a third of the judging time.
     return loader.load_from_file(path, cache="none", unsafe=True, **trusted)
+
+
+@functools.lru_cache(maxsize=1)
+def verify_rules():
+    """Return the rules of role verify as plain data without templates."""
+    with open(os.path.join(ROLES, "verify", "meta", "rules.yml"), "rb") as stream:
+        return yaml_load(stream)
 
 
 def load_roles(loader):

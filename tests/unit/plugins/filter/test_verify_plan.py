@@ -129,9 +129,21 @@ def test_what_cannot_be_required(required, run, left_out):
     assert JOBS == ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
 
 
+
+@pytest.mark.parametrize("key, value, ids", [
+    ("job", None, ["scheduler-job", "bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters", "nccl-transport"]),
+    ("needed_by_jobs", None, ["image-identical", "container-running", "ssh-mesh", "shared-storage", "host-unreachable"]),
+    ("logs", "container", ["toolkit-container", "image-identical", "container-running", "horovod-build", "ssh-mesh", "memlock"]),
+    ("logs", "kernel", ["stack-drift", "gpus-present", "gpu-ecc", "gpu-xid", "toolkit-container", "shared-storage", "ib-ports"]),
+    ("no_such_key", None, []),
+])
+def test_ids_by_the_keys_of_the_rows(key, value, ids):
+    assert FILTERS["verify_ids"](key, value) == ids
+
+
 # --- nodes of the scheduler -------------------------------------------------------------------------------------------------------
 
-RULES = {"host_rules": [{"id": "gpu-xid", "drains": True}, {"id": "ssh-mesh"}], "other_checks": [{"id": "bandwidth-host", "drains": True}, {"id": "bandwidth-cluster"}]}
+DRAINING = ["gpu-xid", "bandwidth-host"]
 
 
 def found(check_id, host, verdict="pass", what=""):
@@ -156,13 +168,13 @@ MEASURED = found("bandwidth-cluster", "a, b")
     ([found("gpu-xid", "a", "fail", "curl https://ops:geheim@hub/x")], {"a": "verify: gpu-xid: curl https://[removed]@hub/x"}),
 ])
 def test_a_node_is_drained_with_the_findings_that_are_a_reason_for_it(checks, drain):
-    decided = FILTERS["verify_nodes"](checks, RULES, {"nodes": [node("a"), node("b"), node("away")]}, ["login", "a", "b"])
+    decided = FILTERS["verify_nodes"](checks, DRAINING, {"nodes": [node("a"), node("b"), node("away")]}, ["login", "a", "b"])
     assert {entry["node"]: entry["reason"] for entry in decided["drain"]} == drain and decided["resume"] == []
 
 
 def test_of_a_slow_link_the_suspect_is_drained():
     blame = [{"kind": "link", "names": ["a", "b"], "evidence": "3.1 of 24 GB/s"}]
-    decided = FILTERS["verify_nodes"]([found("bandwidth-cluster", "a, b", "fail")], RULES, {"nodes": [node("a"), node("b")]}, ["a", "b"], blame, ["b"])
+    decided = FILTERS["verify_nodes"]([found("bandwidth-cluster", "a, b", "fail")], DRAINING, {"nodes": [node("a"), node("b")]}, ["a", "b"], blame, ["b"])
     assert decided["drain"] == [{"node": "b", "reason": "verify: link a, b: 3.1 of 24 GB/s"}]
 
 
@@ -178,12 +190,12 @@ def test_of_a_slow_link_the_suspect_is_drained():
     ([node("away", OURS)], [found("bandwidth-cluster", "a, b, away")], []),
 ])
 def test_only_good_nodes_that_trainyard_drained_are_resumed(nodes, checks, resumed):
-    assert FILTERS["verify_nodes"](checks, RULES, {"nodes": nodes}, ["a", "b"])["resume"] == resumed
+    assert FILTERS["verify_nodes"](checks, DRAINING, {"nodes": nodes}, ["a", "b"])["resume"] == resumed
 
 
 def test_without_an_answer_of_the_scheduler_nothing_is_decided():
-    assert FILTERS["verify_nodes"]([found("gpu-xid", "a", "fail", "Xid 79")], RULES, {"available": False, "nodes": []}, ["a"]) == {"drain": [], "resume": []}
-    assert FILTERS["verify_nodes"]([found("gpu-xid", "a", "fail", "Xid 79")], RULES, {}, ["a"]) == {"drain": [], "resume": []}
+    assert FILTERS["verify_nodes"]([found("gpu-xid", "a", "fail", "Xid 79")], DRAINING, {"available": False, "nodes": []}, ["a"]) == {"drain": [], "resume": []}
+    assert FILTERS["verify_nodes"]([found("gpu-xid", "a", "fail", "Xid 79")], DRAINING, {}, ["a"]) == {"drain": [], "resume": []}
 
 
 def test_hosts_of_a_scheduler():
@@ -251,8 +263,7 @@ def test_findings_of_the_jobs():
 
 
 def test_a_node_whose_job_could_not_be_tried_is_not_resumed():
-    rules = {"host_rules": [], "other_checks": [{"id": "scheduler-job", "drains": True}]}
     told = {"probes": [{"node": "a", "verdict": "pass", "found": ""}, {"node": "b", "verdict": "not_made", "found": ""}, {"node": "c", "verdict": "fail", "found": "x"}]}
     checks = FILTERS["verify_probe_checks"](told, CHOSEN, ["a", "b", "c"]) + [found("bandwidth-cluster", "a, b, c")]
-    decision = FILTERS["verify_nodes"](checks, rules, {"nodes": [node(name, OURS) for name in "abc"]}, ["a", "b", "c"])
+    decision = FILTERS["verify_nodes"](checks, ["scheduler-job"], {"nodes": [node(name, OURS) for name in "abc"]}, ["a", "b", "c"])
     assert decision == {"drain": [{"node": "c", "reason": "verify: scheduler-job: x"}], "resume": ["a"]}
