@@ -20,8 +20,15 @@ def shared_storage_verdict(readings, mounts=None):
     return _shared_storage_plan.shared_storage_verdict(readings, mounts)
 
 
+def shared_storage_own_groups(users):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _shared_storage_plan
+
+    return _shared_storage_plan.own_groups(users)
+
+
 class FilterModule:
-    """Filters for the plan and the verdict of role shared_storage."""
+    """Filters for the plan, the verdict and the input rules of role shared_storage."""
 
     def filters(self):
-        return {"shared_storage_plan": shared_storage_plan, "shared_storage_verdict": shared_storage_verdict}
+        return {"shared_storage_plan": shared_storage_plan, "shared_storage_verdict": shared_storage_verdict,
+                "shared_storage_own_groups": shared_storage_own_groups}

@@ -22,6 +22,10 @@ def verify_evidence(variables, members, checked, answering, scheduler=""):
             "logs": _verify_plan.tails(answering, variables)}
 
 
+def verify_port_rates(variables, members):
+    return _verify_plan.port_rates(members, variables)
+
+
 def verify_logs(checks, host, sources, job_log, job_checks=()):
     return _verify_plan.logs(checks, host, sources, job_checks, job_log)
 
@@ -47,4 +51,5 @@ class FilterModule:
 
     def filters(self):
         return {"verify_plan": verify_plan, "verify_evidence": verify_evidence, "verify_logs": verify_logs, "verify_nodes": verify_nodes,
-                "verify_ids": verify_ids, "verify_probe": verify_probe, "verify_probe_checks": verify_probe_checks, "verify_unmeasured": verify_unmeasured}
+                "verify_ids": verify_ids, "verify_probe": verify_probe, "verify_probe_checks": verify_probe_checks, "verify_unmeasured": verify_unmeasured,
+                "verify_port_rates": verify_port_rates}

@@ -40,6 +40,18 @@ def cluster_clients(members, host, inventory_addresses, own_clients):
     return sorted(_unique(address for address in addresses if address), key=str.lower)
 
 
+def conflicts(exports):
+    """Options of the exports that conflict with another setting or export.
+
+    C(anonymous) are those that name the user of root's files. Only an export without full access may have them. C(fsids) occur more than once.
+    """
+    anonymous = [option for export in exports if export.get("full_access", True) for option in export.get("options") or []
+                 if re.match("anon[ug]id=", option)]
+    # exports(5): root is another word for 0.
+    fsids = [re.sub("=root$", "=0", option).lower() for export in exports for option in export.get("options") or [] if option.startswith("fsid=")]
+    return {"anonymous": anonymous, "fsids": sorted({fsid for fsid in fsids if fsids.count(fsid) > 1})}
+
+
 def served(exports, cluster, clients, options, anonymous):
     """Return C(path), C(clients) and C(options) of each export that has clients."""
     found = []

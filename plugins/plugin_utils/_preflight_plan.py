@@ -15,6 +15,13 @@ _PORT_OPTION = re.compile(r"port=[0-9]+$")
 _ADDRESS = re.compile(r"([0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*)(/[0-9]+)?$")
 
 
+def differences(gpus):
+    """What the hosts with GPUs do not have in common: the branch of the C(driver), the version of C(nccl). A host without one has no say."""
+    branches = {gpu["driver"].split(".")[0] for gpu in gpus if gpu["driver"]}
+    builds = {gpu["nccl"]["version"] for gpu in gpus if gpu["nccl"]["version"]}
+    return [name for name, found in (("driver", branches), ("nccl", builds)) if len(found) > 1]
+
+
 def to_peers(members, host, port):
     """Connections to the cluster's other reachable hosts, on the cluster network and, from the host's own address, on the fabric network.
 

@@ -59,6 +59,11 @@ def fix(cause, expected):
     return text
 
 
+def own_groups(users):
+    """The groups of users without groups. Each gets one with the user's name and number."""
+    return [{"name": user["name"], "gid": user["uid"]} for user in users if not user.get("groups")]
+
+
 def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
                         require_mount=True, written=None, login_hosts=()):
     """Return the plan; see the filter."""

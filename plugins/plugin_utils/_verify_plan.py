@@ -44,6 +44,18 @@ def checked(members, names, variables, scheduler=""):
     return hosts
 
 
+def port_rates(members, variables):
+    """Rates in Gb/s of the active ports in the cluster, by device and port number. The fastest port of all hosts is used."""
+    rates = {}
+    for member in members:
+        for device in (variables[member["name"]].get("__verify_infiniband") or {}).get("devices") or []:
+            for port in device["ports"]:
+                if port["state"] == "active" and port["rate_gb_s"] is not None:
+                    name = "%s port %s" % (device["name"], port["port"])
+                    rates[name] = max(port["rate_gb_s"], rates.get(name, 0))
+    return rates
+
+
 def versions(names, variables):
     """Installed versions by host. What is not installed is left out."""
     found = {}

@@ -26,6 +26,8 @@ IN_ANOTHER.update(dict.fromkeys(["slurm", "slurm_controller", "slurm_node", "slu
 # Of an expression in a role.
 MOST_FILTERS = 5
 CONDITIONS = ("when", "that", "until", "failed_when", "changed_when")
+# Of a row of rules in meta.
+RULE_EXPRESSIONS = ("that", "when", "for_each", "hosts", "only_warn")
 # A published default, which a site may copy into its inventory.
 PROGRAMS = {("training_image", "training_image_requires")}
 
@@ -191,7 +193,7 @@ def test_is_exercised_by_a_scenario(role):
 
 
 def test_decisions_are_functions_with_tests(role):
-    """No programs in Jinja: loops, and expressions with more than five filters, are functions of plugins/plugin_utils."""
+    """No programs in Jinja: loops, and expressions with more than five filters, are functions of plugins/plugin_utils. Messages of rules may list in a loop."""
     def texts(value, where=()):
         if isinstance(value, dict):
             for key, entry in value.items():
@@ -202,7 +204,19 @@ def test_decisions_are_functions_with_tests(role):
         elif isinstance(value, str):
             yield where, value
 
+    def has_many_filters(expression):
+        return re.sub(r"'[^']*'|\"[^\"]*\"", "''", expression).count("|") > MOST_FILTERS
+
     found = []
+    for path in sorted((ROOT / "roles" / role / "meta").glob("*.yml")):
+        if path.name == "argument_specs.yml":
+            continue  # equals the defaults
+        for where, text in texts(yaml.safe_load(path.read_text(encoding="utf-8"))):
+            parts = re.findall(r"{[{%](.*?)[%}]}", text, re.DOTALL)
+            # What a rule needs is a key, and its reason the text.
+            parts += [where[-1]] if where[-2:-1] == ("needs",) else [text] if where[0] == "let" or where[-1] in RULE_EXPRESSIONS else []
+            if any(map(has_many_filters, parts)):
+                found.append("%s: %s" % (path.relative_to(ROOT), "/".join(where)))
     for path in yaml_files(role) + [ROOT / "roles" / role / "defaults/main.yml"]:
         for where, text in texts(yaml.safe_load(path.read_text(encoding="utf-8"))):
             is_expression = "{{" in text or where[-1] in CONDITIONS or where[-2:-1] and where[-2] in CONDITIONS

@@ -130,3 +130,15 @@ def test_conflicts(found, require_mount, problems):
 def test_before_the_host_is_read():
     told = plan(settings={"threads": 4}, require_mount=True)
     assert (told["problems"], told["settings_differ"], told["has_settings"]) == ([], False, True)
+
+
+@pytest.mark.parametrize("exports, anonymous, fsids", [
+    ([SHARE, dict(SHARE, options=None), dict(SHARE, options=[])], [], []),
+    ([dict(SHARE, options=["rw", "anonuid=1000"])], ["anonuid=1000"], []), ([dict(SHARE, options=["anongid=1000"], full_access=True)], ["anongid=1000"], []),
+    ([dict(SHARE, options=["anonuid=1000"], full_access=False)], [], []),
+    ([dict(SHARE, options=["fsid=1"]), dict(SHARE, options=["fsid=2"], full_access=False)], [], []),
+    ([dict(SHARE, options=["fsid=0"]), dict(SHARE, options=["fsid=root"], full_access=False)], [], ["fsid=0"]),
+    ([dict(SHARE, options=["fsid=AB-1"]), dict(SHARE, options=["rw", "fsid=ab-1"]), dict(SHARE, options=["fsid=ab-1"])], [], ["fsid=ab-1"]),
+])
+def test_options_that_conflict_with_others(exports, anonymous, fsids):
+    assert FilterModule().filters()["nfs_server_conflicts"](exports) == {"anonymous": anonymous, "fsids": fsids}

@@ -79,3 +79,16 @@ def test_groups_and_users_without_groups():
     assert plan(users=users, groups=[{"name": "vision", "gid": 3001}])["groups"] == {"ben": 2002, "eva": 2003, "vision": 3001}
     # A group that is listed has the listed number.
     assert plan(users=users, groups=[{"name": "ben", "gid": 3002}])["groups"]["ben"] == 3002
+
+
+def versions(driver, nccl):
+    return {"driver": driver, "nccl": {"version": nccl}}
+
+
+@pytest.mark.parametrize("gpus, differences", [
+    ([], []), ([versions("550.54.15", "2.21.5-1+cuda12.4")], []), ([versions("550.54.15", "1"), versions("550.90.07", "1")], []),
+    ([versions("550.54.15", "1"), versions("570.86.15", "1")], ["driver"]), ([versions("550.54.15", "1"), versions("550.54.15", "2")], ["nccl"]),
+    ([versions("550.54.15", "1"), versions("570", "2")], ["driver", "nccl"]), ([versions("550.54.15", ""), versions("", "2")], []),
+])
+def test_what_the_hosts_do_not_have_in_common(gpus, differences):
+    assert FilterModule().filters()["preflight_differences"](gpus) == differences

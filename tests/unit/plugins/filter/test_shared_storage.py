@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.filter.nfs_mounts import nfs_mounts
-from ansible_collections.trainyard.gpu.plugins.filter.shared_storage_plan import shared_storage_plan, shared_storage_verdict
+from ansible_collections.trainyard.gpu.plugins.filter.shared_storage_plan import shared_storage_own_groups, shared_storage_plan, shared_storage_verdict
 
 MEMBERS = [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}]
 GROUPS = [{"name": "vision", "gid": 3001}, {"name": "speech", "gid": 3002, "quota_mib": 10}]
@@ -197,3 +197,10 @@ def test_one_host_alone_verifies_nothing():
 def test_mounts_that_are_compared():
     assert shared_storage_verdict({}, mounts={"a": NFS, "b": {"path": "/", "source": "/dev/sda1", "type": "ext4"}})["mounted"] == [
         "a has 10.0.0.11:/data1/share (nfs4) at /data1/share.", "b has /dev/sda1 (ext4) at /."]
+
+
+def test_users_without_groups_get_one_of_their_own():
+    users = [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2002, "groups": []}, {"name": "carla", "uid": 2003, "groups": None},
+             {"name": "dora", "uid": 2004, "groups": ["vision"]}]
+    assert shared_storage_own_groups(users) == [{"name": "anna", "gid": 2001}, {"name": "ben", "gid": 2002}, {"name": "carla", "gid": 2003}]
+    assert shared_storage_own_groups([]) == []

@@ -130,6 +130,23 @@ def test_what_cannot_be_required(required, run, left_out):
 
 
 
+def a_port(number=1, state="active", rate=400):
+    return {"port": number, "state": state, "rate_gb_s": rate}
+
+
+@pytest.mark.parametrize("ports, rates", [
+    ({}, {}), ({"a": None, "b": []}, {}), ({"a": [a_port(), a_port(2, rate=200)]}, {"mlx5_0 port 1": 400, "mlx5_0 port 2": 200}),
+    # The slow port is the fault, whatever the order of the hosts.
+    ({"a": [a_port(rate=100)], "b": [a_port()]}, {"mlx5_0 port 1": 400}), ({"a": [a_port()], "b": [a_port(rate=100)]}, {"mlx5_0 port 1": 400}),
+    # No host has a cable there, or the rate is not known.
+    ({"a": [a_port(state="down"), a_port(2, rate=None)]}, {}), ({"a": [a_port(state="init")], "b": [a_port()]}, {"mlx5_0 port 1": 400}),
+])
+def test_rates_of_ports(ports, rates):
+    variables = {name: {} if its is None else {"__verify_infiniband": {"devices": [{"name": "mlx5_0", "ports": its}]}} for name, its in ports.items()}
+    variables["c"] = {"__verify_infiniband": {"available": False}}
+    assert FILTERS["verify_port_rates"](variables, [{"name": name} for name in variables]) == rates
+
+
 @pytest.mark.parametrize("key, value, ids", [
     ("job", None, ["scheduler-job", "bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters", "nccl-transport"]),
     ("needed_by_jobs", None, ["image-identical", "container-running", "ssh-mesh", "shared-storage", "host-unreachable"]),
