@@ -23,7 +23,7 @@ help:
 	@echo 'make test-fast   lint and unit tests'
 	@echo 'make acceptance  test, and what is too heavy for CI'
 	@echo 'make lint        style and documentation only'
-	@echo 'make docs        writes the tables of variables in the READMEs of the roles, and docs/errors.md'
+	@echo 'make docs        writes the tables of variables and checks in the READMEs of the roles, and docs/errors.md'
 	@echo 'make bench       what site.yml, train.yml and Slurm cost on the lab'
 	@echo 'make clean       takes down all labs of this checkout and removes everything else that make has made here'
 

@@ -11,11 +11,11 @@ version_added: "0.3.0"
 author:
   - trainyard maintainers (@trainyard)
 description:
-  - Splits a version of NVIDIA's NCCL packages into its parts.
+  - Splits a version of NVIDIA's NCCL packages into its parts. A release alone has no revision and no CUDA.
   - For other text the parts are empty.
 options:
   _input:
-    description: A version such as V(2.21.5-1+cuda12.4).
+    description: A version such as V(2.21.5-1+cuda12.4), or a release such as V(2.21.5).
     type: str
     required: true
 """
@@ -35,7 +35,7 @@ _value:
       description: Release of NCCL, V(2.21.5).
       type: str
     revision:
-      description: Revision of the package, V(1).
+      description: Revision of the package, V(1); 0 if the text is not a build.
       type: int
     cuda:
       description: CUDA version of the build, V(12.4).
@@ -50,7 +50,9 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import N
 
 def nccl_build(text):
     build = NcclBuild.parse(str(text))
-    return dict(build._asdict(), cuda_major=build.cuda_major) if build else {"release": "", "revision": 0, "cuda": "", "cuda_major": 0}
+    if build:
+        return dict(build._asdict(), cuda_major=build.cuda_major)
+    return {"release": str(text) if NcclBuild.is_release(str(text)) else "", "revision": 0, "cuda": "", "cuda_major": 0}
 
 
 class FilterModule:

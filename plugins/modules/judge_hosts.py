@@ -25,7 +25,8 @@ options:
       - If C(when), an expression, is false, the rule is skipped, and C(otherwise), a template, gives the reason. C(needs) has reasons, which are templates, by
         expression. If one of these is false, the rule is not evaluated. A rule that has only C(id) and C(otherwise) is always skipped.
       - C(title), C(checked), C(required), C(applies_to) and C(procedure) of a rule, and C(other_checks) of a file, are for the report of role
-        C(trainyard.gpu.verify). They do not change the judgement.
+        C(trainyard.gpu.verify). They do not change the judgement. C(checked) says in a sentence what passes, and C(warns) when C(only_warn) is true. The tables
+        in the READMEs of the roles show them. The rules of a site need neither.
       - C(when) and C(otherwise) of a file apply to all of its rules of stage V(host). Its C(let) has expressions by name, which are evaluated for every host in
         this order before the rules.
       - Expressions can use the variables of all roles and the facts of the host, C(data), the values of C(let), C(answer) (the variable named in O(answers)),

@@ -18,8 +18,8 @@ __all__ = ["ids_with", "problem_of_facts", "problem_of_rule", "problem_of_table"
 
 REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
 OPTIONAL = {"for_each", "hosts", "only_warn", "when", "otherwise", "needs"}
-# Only for the report of role verify.
-PUBLISHED = {"title", "checked", "required", "applies_to", "procedure", "drains", "job", "needed_by_jobs", "logs"}
+# Only for the report of role verify, and for the READMEs of the roles. The rules of a site need none of them.
+PUBLISHED = {"title", "checked", "warns", "required", "applies_to", "procedure", "drains", "job", "needed_by_jobs", "logs"}
 TABLE = {"host_rules", "other_checks", "data", "let", "when", "otherwise"}
 _EXPRESSIONS = ("that", "when", "for_each", "hosts", "only_warn")
 _TEXTS = ("expected", "found", "source", "fix", "otherwise")
@@ -63,6 +63,11 @@ def problem_of_rule(rule, templates=True):
             return "%s: severity must be block or warn, stage must be host or cluster" % name
         if ("when" in rule) != ("otherwise" in rule):
             return "%s: when and otherwise must be used together" % name
+    untold = [key for key in ("title", "checked", "warns") if key in rule and (not isinstance(rule[key], str) or not rule[key].strip())]
+    if untold:
+        return "%s: %s must be a text" % (name, _names(untold))
+    if "warns" in rule and "only_warn" not in rule:
+        return "%s: warns says when only_warn is true, so they must be used together" % name
     needs = rule.get("needs", {})
     if not isinstance(needs, dict):
         return "%s: needs must be a dictionary of expressions and their reasons" % name

@@ -105,9 +105,10 @@ def test_entry_points_have_specs(role):
     assert used - set(load(role, "meta/argument_specs.yml")["argument_specs"]) == set()
 
 
-def test_variables_are_described_once(role):
+def test_variables_and_checks_are_described_once(role):
     readme = (ROOT / "roles" / role / "README.md").read_text(encoding="utf-8")
-    assert role_readmes.written(readme, load(role, "meta/argument_specs.yml")["argument_specs"]) == readme, "run make docs"
+    tables = role_readmes.rule_tables(ROOT / "roles" / role / "meta")
+    assert role_readmes.written(readme, load(role, "meta/argument_specs.yml")["argument_specs"], tables) == readme, "run make docs"
     remarks = [line for line in (ROOT / "roles" / role / "defaults/main.yml").read_text(encoding="utf-8").splitlines()[2:] if line.lstrip().startswith("#")]
     assert remarks == [], "describe variables in meta/argument_specs.yml"
 

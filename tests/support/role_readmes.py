@@ -1,4 +1,4 @@
-"""Writes the tables of variables in roles/*/README.md from meta/argument_specs.yml: make docs"""
+"""Writes the tables of variables and of checks in roles/*/README.md from the files in meta: make docs"""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = "<!-- Written by `make docs` from meta/argument_specs.yml, where the descriptions are. -->"
+BEGIN_CHECKS = "<!-- Written by `make docs` from meta/%s, where the words of each check are. -->"
 END = "<!-- End of what `make docs` writes. -->"
 # A default that cannot be shown as a value is told by a paragraph that begins with these words.
 IN_WORDS = "The default is "
 LONGEST_DEFAULT = 100
+# Variables, options and files in the words of a check, which have no markup because reports of verify show them too.
+CODE = re.compile(r"(?<![\w/.-])(?:--?[a-z][\w-]*|[a-z0-9]+(?:_[a-z0-9]+)+|[\w/-]+\.(?:json|yml))(?!\w)")
 
 
 def plain(text):
@@ -78,13 +81,49 @@ def section(specs):
     return "\n".join(lines[1:])
 
 
-def written(readme, specs):
-    """Return the text of a README with the tables of these specs."""
-    head, begin, rest = readme.partition(BEGIN)
-    _former, end, tail = rest.partition(END)
-    if not begin or not end or BEGIN in tail or END in tail:
-        raise ValueError("the README needs the two comments '%s' and '%s', once each" % (BEGIN, END))
-    return "%s%s\n\n%s\n\n%s%s" % (head, BEGIN, section(specs), END, tail)
+def check_rows(table):
+    """Return the rows of a table of checks, in the order in which verify reports them."""
+    others = table.get("other_checks", [])
+    trouble = [check for check in others if check.get("applies_to") == "trouble"]
+    for check in trouble + table["host_rules"] + [check for check in others if check not in trouble]:
+        if set(check) == {"id", "otherwise"}:
+            yield "| `%s` | - | Skipped: %s. |" % (check["id"], plain(CODE.sub(r"`\g<0>`", check["otherwise"])))
+            continue
+        for key, is_needed in (("checked", True), ("warns", "only_warn" in check)):
+            if is_needed and key not in check:
+                raise ValueError("check %s: no key %s, which the README shows. Add it to the row" % (check["id"], key))
+        severity = "%s; warn %s" % (check["severity"], check["warns"]) if "warns" in check else check["severity"]
+        yield "| `%s` | %s | %s |" % (check["id"], *(plain(CODE.sub(r"`\g<0>`", text)) for text in (severity, check["checked"])))
+
+
+def checks_section(table):
+    return "\n".join(["| ID | Severity | Requirement |", "|---|---|---|", *check_rows(table)])
+
+
+def rule_tables(folder):
+    """Return the tables of checks in a folder meta by the name of their file."""
+    tables = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.yml"))}
+    return {name: table for name, table in tables.items() if isinstance(table, dict) and "host_rules" in table}
+
+
+def between(readme, begin, text):
+    """Return a README with this text between a comment and the next END."""
+    head, found, rest = readme.partition(begin)
+    former, end, tail = rest.partition(END)
+    if not found or not end or begin in tail or "<!-- Written by" in former:
+        raise ValueError("the README needs the two comments '%s' and '%s' in this order, once each" % (begin, END))
+    return "%s%s\n\n%s\n\n%s%s" % (head, begin, text, END, tail)
+
+
+def written(readme, specs, tables=None):
+    """Return the text of a README with the tables of these specs and of these checks."""
+    tables = tables or {}
+    readme = between(readme, BEGIN, section(specs))
+    for name, table in tables.items():
+        readme = between(readme, BEGIN_CHECKS % name, checks_section(table))
+    if readme.count(END) != 1 + len(tables):
+        raise ValueError("the README has '%s' without a comment before it that names a file" % END)
+    return readme
 
 
 def readmes():
@@ -92,7 +131,7 @@ def readmes():
     for path in sorted((ROOT / "roles").glob("*/README.md")):
         text = path.read_text(encoding="utf-8")
         specs = yaml.safe_load((path.parent / "meta/argument_specs.yml").read_text(encoding="utf-8"))["argument_specs"]
-        yield path, text, written(text, specs)
+        yield path, text, written(text, specs, rule_tables(path.parent / "meta"))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The tables of variables in the READMEs of roles are valid Markdown, and every default in them can be read."""
+"""The tables of variables and of checks in the READMEs of roles are valid Markdown, and every default in them can be read."""
 
 from __future__ import annotations
 
 import pytest
-from role_readmes import BEGIN, END, rows, section, value, written
+from role_readmes import BEGIN, BEGIN_CHECKS, END, check_rows, rows, section, value, written
 
 
 @pytest.mark.parametrize("default, shown", [
@@ -45,3 +45,33 @@ def test_only_what_is_between_the_comments_changes():
     assert readme.startswith("before\n%s\n\n| Variable" % BEGIN) and readme.endswith("|\n\n%s\nafter\n" % END) and written(readme, specs) == readme
     with pytest.raises(ValueError, match="once each"):
         written("before\nafter\n", specs)
+
+
+RULE = {"id": "x", "severity": "block", "checked": "A of b_c is in d.json, not <e> | -f."}
+
+
+def test_a_check_is_a_row_with_its_severity_and_its_words():
+    others = [{"id": "t", "severity": "block", "warns": "if excluded by --limit", "checked": "T.", "applies_to": "trouble"}, {"id": "z", "severity": "warn", "checked": "Z."}]
+    assert list(check_rows({"host_rules": [RULE, dict(RULE, id="y", only_warn="true", warns="for old ones", checked="Y."), {"id": "s", "otherwise": "role a_b does it"}],
+                            "other_checks": others})) == [
+        "| `t` | block; warn if excluded by `--limit` | T. |", r"| `x` | block | A of `b_c` is in `d.json`, not &lt;e> \| `-f`. |",
+        "| `y` | block; warn for old ones | Y. |", "| `s` | - | Skipped: role `a_b` does it. |", "| `z` | warn | Z. |"]
+
+
+@pytest.mark.parametrize("rule, key", [({"id": "x", "severity": "block"}, "checked"), (dict(RULE, only_warn="true"), "warns")])
+def test_a_check_without_words_is_refused(rule, key):
+    with pytest.raises(ValueError, match="check x: no key %s, which the README shows" % key):
+        list(check_rows({"host_rules": [rule]}))
+
+
+def test_each_table_of_checks_has_its_place():
+    specs, tables = {"main": {}}, {"a.yml": {"host_rules": [RULE]}, "b.yml": {"host_rules": [dict(RULE, id="y")]}}
+    places = "%s\n%s\n1\n" % (BEGIN, END), "%s\n%s\n2\n" % (BEGIN_CHECKS % "b.yml", END), "%s\n%s\n3\n" % (BEGIN_CHECKS % "a.yml", END)
+    readme = written("".join(places), specs, tables)
+    assert readme.index("`y`") < readme.index("\n2\n") < readme.index("`x`") and written(readme, specs, tables) == readme
+    # A table that is not between its comments, comments of a file that has no table, and a comment without its end.
+    for wrong in ("".join(places[:2]), "".join(places) + places[1], places[0] + BEGIN_CHECKS % "a.yml" + "\n" + places[1]):
+        with pytest.raises(ValueError, match="the README "):
+            written(wrong, specs, tables)
+    with pytest.raises(ValueError, match="the README "):
+        written("".join(places), specs, {"a.yml": tables["a.yml"]})

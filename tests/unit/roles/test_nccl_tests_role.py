@@ -113,6 +113,7 @@ def test_the_nccl_that_is_there():
     ({"nccl_tests_nccl_home": "/usr/local"}, "There is no nccl.h in /usr/local/include"),
     ({"nccl_version": "2.22.3-1+cuda12.5"}, "NCCL is 2.21.5 in /usr, but nccl_version requests 2.22.3"),
     ({"nccl_version": "2.21.5-1+cuda12.4"}, ""),
+    ({"nccl_version": "2.22.3"}, "NCCL is 2.21.5 in /usr, but nccl_version requests 2.22.3"),
     ({"nccl_version": "2.21.5"}, ""),
     ({"open_mpi": [OFED, "/usr/mpi/gcc/openmpi-4.1.7"]}, ""),
     ({"open_mpi": [OFED, "/usr/mpi/gcc/openmpi-4.1.7"], "nccl_tests_mpi": True}, "more than one Open MPI of the vendor"),

@@ -36,7 +36,8 @@ def test_a_release_alone(text, is_one):
 
 def test_the_filter_has_the_parts_and_empty_ones_for_what_names_no_build():
     assert nccl_build("2.21.5-2+cuda12.4") == {"release": "2.21.5", "revision": 2, "cuda": "12.4", "cuda_major": 12}
-    assert nccl_build("2.21.5") == nccl_build(["2.21.5-1+cuda12.4"]) == {"release": "", "revision": 0, "cuda": "", "cuda_major": 0}
+    assert nccl_build("2.21.5") == {"release": "2.21.5", "revision": 0, "cuda": "", "cuda_major": 0}
+    assert nccl_build("") == nccl_build("2.21.5-1") == nccl_build(["2.21.5-1+cuda12.4"]) == {"release": "", "revision": 0, "cuda": "", "cuda_major": 0}
 
 
 def test_no_rule_takes_a_version_apart_by_itself():

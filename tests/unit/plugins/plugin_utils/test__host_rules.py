@@ -22,7 +22,7 @@ def test_our_own_are_good(name):
 
 def test_good_rules():
     for rule in (RULE, dict(RULE, for_each="[1]", hosts="[item]", only_warn="false", when="true", otherwise="no"), {"id": "x", "otherwise": "why"},
-                 dict(RULE, needs={"item is defined": "unknown"}), dict(RULE, expected=12, that=True)):
+                 dict(RULE, needs={"item is defined": "unknown"}), dict(RULE, expected=12, that=True), dict(RULE, checked="A is b."), dict(RULE, only_warn="true", checked="A is b.", warns="if c")):
         assert problem_of_rule(rule) == ""
 
 
@@ -30,7 +30,8 @@ def test_good_rules():
     ({"fixx": "x"}, "rule x: unknown key 'fixx' (did you mean fix?)"), ({"severity": "fatal"}, "rule x: severity must be block or warn"),
     ({"stage": "moon"}, "stage must be host or cluster"), ({"when": "false"}, "when and otherwise must be used together"), ({"fix": None, "id": 12}, "quote it"),
     ({"needs": ["x"]}, "rule x: needs must be a dictionary"), ({"that": "a =="}, "rule x: that is not a Jinja expression: "), ({"fix": "{{ a"}, "fix is not a Jinja text: "),
-    ({"needs": {"a b": "x"}}, "needs is not a Jinja expression"),
+    ({"needs": {"a b": "x"}}, "needs is not a Jinja expression"), ({"checked": None}, "rule x: checked must be a text"), ({"checked": " "}, "checked must be a text"),
+    ({"checkd": "A."}, "unknown key 'checkd' (did you mean checked?)"), ({"warns": "if c"}, "warns says when only_warn is true"),
 ])
 def test_a_rule_that_is_misspelt(change, said):
     assert said in problem_of_rule(dict(RULE, **change))
