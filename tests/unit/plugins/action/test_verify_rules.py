@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[4]
 RULES = ROOT / "roles/verify/meta/rules.yml"
 TABLE = yaml.safe_load(RULES.read_text(encoding="utf-8"))
 BY_ID = {rule["id"]: rule for rule in TABLE["host_rules"]}
-GPU_IDS = {"stack-drift", "gpus-present", "gpu-ecc", "gpu-xid", "gpu-pcie-width", "gpu-throttle", "gpu-persistence", "toolkit-container"}
+GPU_IDS = {rule["id"] for rule in TABLE["host_rules"] if rule.get("applies_to") == "gpus"}
 GPUS = parse_query(eight_gpus()).gpus
 PATHS = {"/": {"free_bytes": 50 << 30, "inodes": 1000000, "inodes_free": 900000, "error": ""},
          # Some file systems have no limit.
