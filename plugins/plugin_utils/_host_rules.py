@@ -18,11 +18,13 @@ __all__ = ["ids_with", "problem_of_facts", "problem_of_rule", "problem_of_table"
 
 REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "fix"}
 OPTIONAL = {"for_each", "hosts", "only_warn", "when", "otherwise", "needs"}
-# Only for the report of role verify, and for the READMEs of the roles. The rules of a site need none of them.
-PUBLISHED = {"title", "checked", "warns", "required", "applies_to", "procedure", "drains", "job", "needed_by_jobs", "logs"}
+# Only for the report of role verify.
+PUBLISHED = {"title", "checked", "required", "applies_to", "procedure", "drains", "job", "needed_by_jobs", "logs"}
 TABLE = {"host_rules", "other_checks", "data", "let", "when", "otherwise"}
 _EXPRESSIONS = ("that", "when", "for_each", "hosts", "only_warn")
 _TEXTS = ("expected", "found", "source", "fix", "otherwise")
+# For readers of reports and of the roles' READMEs. The rules of a site need none of them.
+_WORDS = ("title", "checked", "warns")
 _JINJA = Environment()
 
 
@@ -56,14 +58,14 @@ def problem_of_rule(rule, templates=True):
         return "%s: the id is not a text; quote it" % name
     # A rule that is always skipped must give the reason.
     if set(rule) != {"id", "otherwise"}:
-        missing, unknown = REQUIRED - set(rule), _unknown_keys(rule, REQUIRED | OPTIONAL | PUBLISHED)
+        missing, unknown = REQUIRED - set(rule), _unknown_keys(rule, REQUIRED | OPTIONAL | PUBLISHED | set(_WORDS))
         if missing or unknown:
             return "%s: %s" % (name, ", ".join((["no key %s" % _names(missing)] if missing else []) + ([unknown] if unknown else [])))
         if rule["severity"] not in ("block", "warn") or rule["stage"] not in ("host", "cluster"):
             return "%s: severity must be block or warn, stage must be host or cluster" % name
         if ("when" in rule) != ("otherwise" in rule):
             return "%s: when and otherwise must be used together" % name
-    untold = [key for key in ("title", "checked", "warns") if key in rule and (not isinstance(rule[key], str) or not rule[key].strip())]
+    untold = [key for key in _WORDS if key in rule and (not isinstance(rule[key], str) or not rule[key].strip())]
     if untold:
         return "%s: %s must be a text" % (name, _names(untold))
     if "warns" in rule and "only_warn" not in rule:
