@@ -1,5 +1,6 @@
 """Files that are slow to create and created once: the hosts' image, the base archive of the training image, the folder of wheels."""
 
+import concurrent.futures
 import hashlib
 import pathlib
 import shutil
@@ -99,7 +100,7 @@ class Recipe:
         if target.exists():
             return
         machine.install("mmdebstrap")
-        scratch = target.parent / "tmp"
+        scratch = target.parent / "tmp" / self.name  # of its own, because two are built side by side
         remove_scratch(scratch)
         scratch.mkdir(parents=True)
         mirrors = []
@@ -109,11 +110,17 @@ class Recipe:
             mirrors.append(str(mirror))
         unfinished = scratch / "root.tar"
         say(f"building {self.image} with mmdebstrap ({self.codename})")
-        status = stream(["mmdebstrap", *self.options, self.codename, str(unfinished), *mirrors], log, env={"TMPDIR": str(scratch)})
+        status = stream(["mmdebstrap", *self.options, self.codename, str(unfinished), *mirrors], log, {"TMPDIR": str(scratch)}, label=self.name)
         if status != 0:
             raise LabError(f"step: mmdebstrap of {self.image} ended with {status}\nlog: {log}")
         unfinished.rename(target)
         remove_scratch(scratch)
+
+
+def side_by_side(*builds):
+    """Run builds at the same time and return their results in this order. If one fails, its error is raised when the others have ended."""
+    with concurrent.futures.ThreadPoolExecutor(len(builds)) as pool:
+        return [build.result() for build in [pool.submit(build) for build in builds]]
 
 
 def remove_scratch(scratch):

@@ -78,11 +78,10 @@ def prepare(options):
         raise LabError("virtual hosts need root on this machine, for their network and disks: run make lab-vm as root")
     engine = Engine(CACHE)
     with only_one(CACHE, wait=True):
-        log = log_file(ROOT / ".lab", "prepare")
+        log, log_of_base = log_file(ROOT / ".lab", "prepare"), log_file(ROOT / ".lab", "prepare-base")
         wheels = images.wheels(ROOT, CACHE, log)  # first, because it may fail on a missing setting, before the slow parts
         engine.ensure()
-        host = images.host_image(engine, CACHE, log)
-        base, archive = images.training_base(engine, CACHE, log)
+        host, (base, archive) = images.side_by_side(lambda: images.host_image(engine, CACHE, log), lambda: images.training_base(engine, CACHE, log_of_base))
         for path in inventory.machine_files(ROOT):
             inventory.write(path, inventory.to_yaml(inventory.machine_variables(ROOT, base, archive, wheels)))
         system = images.virtual_system(CACHE, log_file(ROOT / ".lab", "virtual")) if options.virtual else None

@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import subprocess
+import threading
 import time
 
 from process import LabError, run, say
@@ -73,20 +74,25 @@ def capabilities():
     return granted(re.search(r"^CapBnd:\s*(\w+)", status, re.MULTILINE).group(1))
 
 
+# apt's lock is for one process: two builds side by side may need the same package.
+_APT = threading.Lock()
+
+
 def install(*packages):
     """Install the Debian packages that are missing."""
-    missing = []
-    for package in packages:
-        state = run("dpkg-query", "--show", "--showformat=${db:Status-Status}", package, check=False)
-        if state.stdout != "installed":
-            missing.append(package)
-    if not missing:
-        return
-    if not is_root():
-        raise LabError(f"packages are missing: {' '.join(missing)}. Install them, or run make lab as root once.")
-    say(f"installing {' '.join(missing)}")
-    run("apt-get", "update", "-qq")
-    run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
+    with _APT:
+        missing = []
+        for package in packages:
+            state = run("dpkg-query", "--show", "--showformat=${db:Status-Status}", package, check=False)
+            if state.stdout != "installed":
+                missing.append(package)
+        if not missing:
+            return
+        if not is_root():
+            raise LabError(f"packages are missing: {' '.join(missing)}. Install them, or run make lab as root once.")
+        say(f"installing {' '.join(missing)}")
+        run("apt-get", "update", "-qq")
+        run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing)
 
 
 def install_if_known(package):

@@ -34,20 +34,34 @@ def run(*argv, check=True, timeout=None):
     return done
 
 
-def stream(argv, log, env=None):
-    """Run a command, show its output on the terminal and write it without colours to the log. Return its exit code."""
+def _labelled(label, output):
+    """Return what the terminal shows of output, and the beginning of a line that waits for its end. Without a label, all is shown at once."""
+    if label is None:
+        return output, b""
+    *lines, rest = output.split(b"\n")
+    return b"".join(b"%s: %s\n" % (label.encode(), line) for line in lines), rest
+
+
+def stream(argv, log, env=None, label=None):
+    """Run a command, show its output on the terminal and write it without colours to the log. Return its exit code. With a label, the terminal shows whole
+    lines with the label before each, for commands that run side by side."""
     with open(log, "ab", buffering=0) as record:
         child = subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}, preexec_fn=_die_with_parent
         )
+        pending = b""
         try:
             while True:
                 chunk = os.read(child.stdout.fileno(), 65536)
                 if not chunk:
                     break
-                sys.stdout.buffer.write(chunk)
+                pending += chunk
+                shown, pending = _labelled(label, pending)
+                sys.stdout.buffer.write(shown)
                 sys.stdout.buffer.flush()
                 record.write(_COLOUR.sub(b"", chunk))
+            sys.stdout.buffer.write(_labelled(label, pending + b"\n")[0] if pending else b"")
+            sys.stdout.buffer.flush()
         except KeyboardInterrupt:
             # Ctrl-C has also reached the child. Wait until it ends, then pass the interrupt on.
             child.wait()
