@@ -184,7 +184,7 @@ class ActionModule(ActionBase):
         return data if data is not None else {"input_rules": []}
 
     def _with_data(self, rules, role, roles, values):
-        """Return the rules with what they name: the ids of a role, including ids from the site's files, and the options of a file. Their words are templates."""
+        """Return the rules with what they name: IDs of a role, including those of the site's files, and options of a file. Their words are templates."""
         paths = {role.name: role.path for role in roles}
         filled = []
         for rule in rules:

@@ -20,10 +20,10 @@ def shared_storage_verdict(readings, mounts=None):
     return _shared_storage_plan.shared_storage_verdict(readings, mounts)
 
 
-def shared_storage_own_groups(users):
+def shared_storage_own_groups(users, groups=None, key="gid"):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _shared_storage_plan
 
-    return _shared_storage_plan.own_groups(users)
+    return _shared_storage_plan.own_groups(users, groups, key)
 
 
 class FilterModule:

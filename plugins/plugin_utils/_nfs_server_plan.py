@@ -47,7 +47,7 @@ def conflicts(exports):
     """
     anonymous = [option for export in exports if export.get("full_access", True) for option in export.get("options") or []
                  if re.match("anon[ug]id=", option)]
-    # exports(5): root is another word for 0.
+    # exports(5): root means 0.
     fsids = [re.sub("=root$", "=0", option).lower() for export in exports for option in export.get("options") or [] if option.startswith("fsid=")]
     return {"anonymous": anonymous, "fsids": sorted({fsid for fsid in fsids if fsids.count(fsid) > 1})}
 

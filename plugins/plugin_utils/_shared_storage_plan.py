@@ -59,9 +59,10 @@ def fix(cause, expected):
     return text
 
 
-def own_groups(users):
-    """The groups of users without groups. Each gets one with the user's name and number."""
-    return [{"name": user["name"], "gid": user["uid"]} for user in users if not user.get("groups")]
+def own_groups(users, groups=None, key="gid"):
+    """The groups of users without groups. Each gets one with the user's name and number. With groups, only those whose C(key) one of them has."""
+    own = [{"name": user["name"], "gid": user["uid"]} for user in users if not user.get("groups")]
+    return own if groups is None else [group for group in own if group[key] in [other[key] for other in groups]]
 
 
 def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,

@@ -204,3 +204,7 @@ def test_users_without_groups_get_one_of_their_own():
              {"name": "dora", "uid": 2004, "groups": ["vision"]}]
     assert shared_storage_own_groups(users) == [{"name": "anna", "gid": 2001}, {"name": "ben", "gid": 2002}, {"name": "carla", "gid": 2003}]
     assert shared_storage_own_groups([]) == []
+    groups = [{"name": "ben", "gid": 3000}, {"name": "vision", "gid": 2003}]
+    assert shared_storage_own_groups(users, groups) == [{"name": "carla", "gid": 2003}]
+    assert shared_storage_own_groups(users, groups, "name") == [{"name": "ben", "gid": 2002}]
+    assert shared_storage_own_groups(users, []) == []
