@@ -63,6 +63,7 @@ def ansible_test_sanity(folder, artifact):
 TOOLS = [ansible_test_sanity, ansible_lint, antsibull_docs, yamllint, changelog, galaxy_importer]
 # make lint runs them too.
 HEAVY = [antsibull_docs_pages, galaxy_importer_with_ansible_doc]
+MARKS = {ansible_test_sanity: pytest.mark.slow, **{tool: pytest.mark.acceptance for tool in HEAVY}}
 
 
 @pytest.fixture(name="finished", scope="module")
@@ -74,6 +75,6 @@ def fixture_finished(request, tmp_path_factory):
         yield {tool: pool.submit(tool, tmp_path_factory.mktemp(tool.__name__), artifact) for tool in TOOLS + HEAVY if tool in asked}
 
 
-@pytest.mark.parametrize("tool", TOOLS + [pytest.param(tool, marks=pytest.mark.acceptance) for tool in HEAVY], ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize("tool", [pytest.param(tool, marks=MARKS.get(tool, ())) for tool in TOOLS + HEAVY], ids=lambda tool: tool.__name__)
 def test_tool(tool, finished):
     finished[tool].result()
