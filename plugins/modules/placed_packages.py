@@ -32,6 +32,14 @@ options:
     type: str
     choices: [present, absent]
     default: present
+  former_packages:
+    description:
+      - With O(state=absent), names of packages to remove besides those in O(record), such as those that an earlier release of the caller recorded elsewhere.
+        O(traces) are theirs.
+    type: list
+    elements: str
+    default: []
+    version_added: "0.3.0"
   record:
     description: Absolute path of the record. It is created with its parent folders before anything is installed.
     type: path
@@ -179,6 +187,11 @@ def exists(trace):
     return True
 
 
+def left(record):
+    """The traces that exist and did not exist before."""
+    return [trace for trace in record["traces"] if trace not in record["existed"] and exists(trace)]
+
+
 def settings(traces):
     return [trace for trace in traces if trace.startswith("/etc/")]
 
@@ -318,12 +331,15 @@ class Host:
 
     # Absent
 
-    def uninstall(self):
-        record = self.file.read()
-        if not record:
-            return
+    def uninstall(self, former_packages, traces):
+        found = self.file.read()
+        record = dict(found, packages=unique(found.get("packages", []) + former_packages),
+                      traces=unique(found.get("traces", []) + (traces if former_packages else [])), existed=found.get("existed", []))
         there = self.installed(record["packages"])
         names = [name for name in record["packages"] if name in there]
+        # An interrupted run may have left traces of former_packages.
+        if not found and not names and not left(record):
+            return
         if names:
             rc, stdout, stderr = self.apt("--simulate", "--purge", "--allow-change-held-packages", "remove", *names)
             if rc:
@@ -342,7 +358,7 @@ class Host:
         held = [name for name in record.get("held", []) if self.installed([name]).get(name, {}).get("held")]
         if held:
             self.run("apt-mark", "unhold", *held)
-        if names:
+        if names or former_packages:
             self.purge(names, record)
         self.file.write({})
 
@@ -356,12 +372,13 @@ class Host:
             with open(listing, "w", encoding="utf-8") as stream:
                 stream.write("".join("%s\n" % path for path in paths))
             self.must("tar", "--create", "--absolute-names", "--file", kept, "--files-from", listing)
-            rc, stdout, stderr = self.apt(*QUIETLY, "--allow-change-held-packages", "--purge", "remove", *names)
+            rc, stdout, stderr = self.apt(*QUIETLY, "--allow-change-held-packages", "--purge", "remove", *names) if names else (0, "", "")
             if rc:
                 self.module.fail_json(msg="apt-get remove %s failed: %s\nCorrect what apt names, and run this again" % (
                     " ".join(names), last_lines(stderr or stdout)))
-            for trace in record["traces"]:
-                if trace not in record["existed"] and exists(trace):
+            for trace in left(record):
+                # One may have removed another, as userdel removes the group of its account.
+                if exists(trace):
                     self.remove(trace)
             self.must("tar", "--extract", "--absolute-names", "--preserve-permissions", "--file", kept)
         finally:
@@ -406,6 +423,7 @@ def main():
         argument_spec={
             "packages": {"type": "list", "elements": "str", "default": []},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "former_packages": {"type": "list", "elements": "str", "default": []},
             "record": {"type": "path", "required": True},
             "traces": {"type": "list", "elements": "str", "default": []},
             "hold": {"type": "bool", "default": False},
@@ -421,7 +439,7 @@ def main():
         if module.params["state"] == "present":
             host.install(*(module.params[name] for name in ("packages", "traces", "hold", "may_replace", "hold_too")))
         else:
-            host.uninstall()
+            host.uninstall(module.params["former_packages"], module.params["traces"])
     except _packages.ParseError as error:
         module.fail_json(msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
                              "report the line as a fault of the collection" % error)

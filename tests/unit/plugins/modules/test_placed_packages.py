@@ -107,8 +107,8 @@ def fixture_host(tmp_path, monkeypatch):
         def present(self, *packages, check=False, **options):
             return run_module("placed_packages", dict(options, packages=list(packages), record=str(self.record)), check)
 
-        def absent(self, check=False):
-            return run_module("placed_packages", {"state": "absent", "record": str(self.record)}, check)
+        def absent(self, check=False, **options):
+            return run_module("placed_packages", dict(options, state="absent", record=str(self.record)), check)
 
     return Host()
 
@@ -243,6 +243,34 @@ def test_folders_that_are_left_behind_go_and_those_of_before_come_back(host, tmp
     assert json.loads(host.record.read_text())["existed"] == [str(own)]
     host.absent()
     assert not left.exists() and (own / "file").read_text() == "the site's\n"
+
+
+def test_packages_that_an_earlier_release_recorded_elsewhere(host, tmp_path):
+    """They are removed together with those of the record, and stay together with them."""
+    left = tmp_path / "var/left"
+    host.write(installed={"library": {"version": "3", "held": False}}, files={"server": [str(left / "state")]})
+    host.present("server")
+    former = {"former_packages": ["library", "gone"], "traces": [str(left)]}
+    host.write(installed=dict(host["installed"], site={"version": "1", "held": False}), needs={"server": ["library"], "site": ["library"]})
+    kept = host.absent(**former)
+    assert (kept["changed"], kept["kept"], kept["needed_by"]) == (False, ["server", "library"], ["site"])
+    host.write(installed={name: host["installed"][name] for name in ("library", "server")})
+    assert host.absent(check=True, **former)["removed"] == ["server", "library"] and left.exists() and list(host["installed"]) == ["library", "server"]
+    gone = host.absent(**former)
+    assert (gone["changed"], gone["removed"], host["installed"], left.exists(), host.record.exists()) == (True, ["server", "library"], {}, False, False)
+    host.write(calls=[])
+    assert host.absent(**former)["changed"] is False and host["calls"] == []
+    # As after an interrupted run.
+    left.mkdir()
+    assert host.absent(**former)["changed"] is True and not left.exists() and host["calls"] == []
+    # Without a record, only these.
+    host.write(installed={"library": {"version": "3", "held": False}, "server": {"version": "1.0", "held": False}})
+    assert host.absent(former_packages=["server"])["removed"] == ["server"] and list(host["installed"]) == ["library"]
+
+
+def test_traces_alone_are_not_removed(host, tmp_path):
+    (tmp_path / "own").mkdir()
+    assert host.absent(traces=[str(tmp_path / "own")])["changed"] is False and (tmp_path / "own").exists()
 
 
 def test_a_record_that_was_cut_is_no_reason_to_forget(host):
