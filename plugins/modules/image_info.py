@@ -25,6 +25,11 @@ options:
     description: Name of a label. RV(labelled) lists the images with this label. If empty, none are listed.
     type: str
     default: ''
+  records:
+    description: Absolute paths of JSON files in which a role records what it changed, by a name of your own. RV(records) has their content.
+    type: dict
+    default: {}
+    version_added: "0.3.0"
   executable:
     description: Docker's command line client.
     type: path
@@ -101,6 +106,10 @@ labelled:
   returned: always
   type: list
   elements: str
+records:
+  description: Content of each of O(records), by its name; empty if there is none. A damaged one fails the module.
+  returned: always
+  type: dict
 """
 
 import json
@@ -108,6 +117,7 @@ import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import LAYERS_LABEL, RECIPE_LABEL, layers_digest
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 FIXES = {
     "": "",
@@ -142,10 +152,12 @@ def main():
         argument_spec={
             "names": {"type": "list", "elements": "str", "default": []},
             "label": {"type": "str", "default": ""},
+            "records": {"type": "dict", "default": {}},
             "executable": {"type": "path", "default": "docker"},
         },
         supports_check_mode=True,
     )
+    records = {name: Record(module, path).read() for name, path in module.params["records"].items()}
     docker = module.get_bin_path(module.params["executable"])
     cause = "" if docker else "not_installed"
 
@@ -170,7 +182,8 @@ def main():
     if module.params["label"] and not cause:
         out, cause = ask(["ls", "--all", "--quiet", "--no-trunc", "--filter", "label=" + module.params["label"]], NO_IMAGE)
         labelled = sorted(set((out or "").split()))
-    module.exit_json(changed=False, available=not cause, cause=cause, fix=FIXES[cause], images=images, labelled=labelled)
+    module.exit_json(changed=False, available=not cause, cause=cause, fix=FIXES[cause], images=images, labelled=labelled,
+                     records=records)
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ class StandInHost:
 
     def image_info(self, asked):
         labels = {"trainyard.recipe": self.recipe, "trainyard.managed": "true"}
-        return {"available": True, "cause": "", "fix": "", "labelled": [],
+        return {"available": True, "cause": "", "fix": "", "labelled": [], "records": {},
                 "images": [{"name": name, "present": True, "id": IMAGE_ID, "recipe": self.recipe, "intact": True, "labels": labels, "layers": LAYERS,
                             "environment": ["PATH=/usr/local/bin:/usr/bin:/bin"], "size_mib": 1500} for name in asked.names]}
 

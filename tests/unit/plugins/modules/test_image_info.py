@@ -89,6 +89,16 @@ def test_labelled_images_are_listed_once_each(ask):
     assert answer["images"] == []
 
 
+def test_records_are_returned_and_a_damaged_one_fails(ask, tmp_path):
+    record = tmp_path / "role.json"
+    record.write_text('{"images": ["base:1"]}', encoding="utf-8")
+    records = {"role": str(record), "none": str(tmp_path / "none.json")}
+    assert ask("", records=records)["records"] == {"role": {"images": ["base:1"]}, "none": {}}
+    record.write_text('{"images": ["ba', encoding="utf-8")
+    failed = ask("", records=records)
+    assert failed["failed"] is True and failed["msg"].startswith("%s is damaged" % record) and "Restore it from a backup, or remove it" in failed["msg"]
+
+
 def test_anything_else_fails(ask):
     answer = ask("echo 'flag provided but not defined: -x' >&2; exit 125\n", names=["a:1"])
     assert answer["failed"] is True
