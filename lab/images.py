@@ -245,7 +245,7 @@ def recipe_digest(root):
     """Return a hash of the sources of the lab's training image: its role, the inventory's variables, base and wheels."""
     digest = hashlib.sha256()
     files = [path for folder in ("roles/training_image", "inventories/lab/group_vars") for path in (root / folder).rglob("*") if path.is_file()]
-    for path in sorted([*files, root / "lab/wheels.txt", root / "plugins/module_utils/_recipe.py", root / "plugins/filter/image_recipe.py"]):
+    for path in sorted([*files, root / "lab/wheels.txt", root / "plugins/module_utils/_recipe.py", root / "plugins/filter/training_image.py"]):
         if path.name != "README.md":
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Plugins: what each may import. Modules: who they are for, which platform they need, and the group of those with common options."""
+"""Plugins: what each may import. Filters: one file per role. Modules: who they are for, which platform they need, and the group of those with common options."""
 
 from __future__ import annotations
 
@@ -119,6 +119,36 @@ def test_modules_reach_module_utils(imports):
         reached.add(file)
     shipped = {names_in(cells[0])[0] for cells in architecture("Code that is shipped as text")}
     assert [file for file in imports if file.startswith("plugins/module_utils/") and file not in reached | shipped] == []
+
+
+@pytest.fixture(name="filters", scope="module")
+def _filters():
+    """The names of the filters in each file, by the name of the file."""
+    found = {}
+    for path in sorted((ROOT / "plugins/filter").glob("*.py")):
+        functions = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef) and node.name == "filters"]
+        found[path.stem] = [key.value for function in functions for key in function.body[-1].value.keys]
+    return found
+
+
+def test_each_filter_file_serves_one_role(filters):
+    """Files that serve several roles are compat.py and those with the name of their one filter."""
+    roles = {path.name for path in (ROOT / "roles").iterdir()}
+    texts = {role: "".join(path.read_text(encoding="utf-8", errors="replace") for path in (ROOT / "roles" / role).glob("*/**/*") if path.is_file()) for role in roles}
+    for file, names in filters.items():
+        if file not in roles:
+            assert file == "compat" or names == [file], file
+            continue
+        users = {role for role in roles for name in names if re.search(r"\btrainyard\.gpu\.%s\b" % name, texts[role])}
+        assert {role for role in users if role != file and not role.startswith(file + "_")} == set(), file
+
+
+def test_each_filter_is_documented_once(filters):
+    """The documentation in a .py file would count for all of its filters."""
+    sidecars = {path.stem for path in (ROOT / "plugins/filter").glob("*.yml")}
+    told = {file for file in filters if "DOCUMENTATION = " in (ROOT / "plugins/filter" / (file + ".py")).read_text(encoding="utf-8")}
+    assert all(filters[file] == [file] for file in told)
+    assert sorted([*sidecars, *told]) == sorted(name for names in filters.values() for name in names)
 
 
 def texts_in(value):

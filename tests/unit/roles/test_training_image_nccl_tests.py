@@ -17,7 +17,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from trusted import trust_as_template
 
-from ansible_collections.trainyard.gpu.plugins.filter.image_recipe import image_recipe
+from ansible_collections.trainyard.gpu.plugins.filter.training_image import image_recipe
 
 ROLES = Path(__file__).parents[3] / "roles"
 ROLE = ROLES / "training_image"

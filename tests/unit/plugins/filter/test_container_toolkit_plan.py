@@ -10,7 +10,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from role_variables import trusted
 
-from ansible_collections.trainyard.gpu.plugins.filter.container_toolkit_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.filter.container_toolkit import FilterModule
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts, toolkit_version
 
 ROLE = Path(__file__).parents[4] / "roles/container_toolkit"

@@ -11,7 +11,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from role_variables import trusted
 
-from ansible_collections.trainyard.gpu.plugins.filter.docker_engine_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.filter.docker_engine import FilterModule
 
 ROLE = Path(__file__).parents[4] / "roles/docker_engine"
 CATALOG = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))["__docker_engine_catalog"]

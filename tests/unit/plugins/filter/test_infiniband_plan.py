@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.infiniband_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.filter.infiniband import FilterModule
 
 NAMES, MODULES = "/etc/udev/rules.d/60-rdma-persistent-naming.rules", "/etc/modules-load.d/trainyard-infiniband.conf"
 RULE = "# Managed by trainyard.gpu.\n"

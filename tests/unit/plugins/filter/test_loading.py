@@ -21,5 +21,5 @@ HEAVY = {"_all_reduce", "_run_log", "_epilogues", "_compat", "_gpu_stack", "_ban
 def test_no_filter_makes_the_others_slow():
     done = subprocess.run([sys.executable, "-c", LOAD % str(ROOT / ".dev")], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "quoted" in loaded and "shared_storage_plan" in loaded
+    assert "quoted" in loaded and "shared_storage" in loaded
     assert loaded & HEAVY == set()

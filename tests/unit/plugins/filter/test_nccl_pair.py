@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trainyard.gpu.plugins.filter.nccl_pair import nccl_pair
+from ansible_collections.trainyard.gpu.plugins.filter.compat import nccl_pair
 
 
 def test_a_release_for_a_cuda():

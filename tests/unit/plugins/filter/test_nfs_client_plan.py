@@ -1,4 +1,4 @@
-"""Filter nfs_client_plan: what a host mounts, what differs there, and conflicts."""
+"""Filters of role nfs_client: what a host mounts, what differs there, and conflicts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import pytest
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trainyard.gpu.plugins.filter.nfs_mounts import FilterModule
+from ansible_collections.trainyard.gpu.plugins.filter.nfs_client import FilterModule, nfs_mounts
 
 MEMBERS = [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}]
 SHARE = {"server": "a", "path": "/data1/share"}
@@ -33,6 +33,33 @@ def host(*mounts, placed=(), unit="mount", reload_needed=False):
     """What nfs_mount_info returns for a host that has the unit files of the share."""
     files = {file["path"]: hashlib.sha256(file["content"].encode()).hexdigest() for file in plan(unit=unit)["files"]}
     return {"available": True, "mounts": list(mounts), "placed": list(placed), "in_use": False, "files": files, "reload_needed": reload_needed}
+
+
+def test_a_member_is_mounted_by_its_address_and_not_by_itself():
+    mounts = [{"server": "a", "path": "/data1/share/"}]
+    assert nfs_mounts(mounts, "a", MEMBERS) == []
+    mount = nfs_mounts(mounts, "b", MEMBERS, ["hard"], "4", 1)[0]
+    assert (mount["source"], mount["target"], mount["unit"]) == ("10.0.0.11:/data1/share", "/data1/share", "data1-share.mount")
+    assert mount["options"] == ["_netdev", "nofail", "hard", "vers=4", "retry=10080"]
+    # By its address it is the same host.
+    assert nfs_mounts([{"server": "10.0.0.12", "path": "/x"}], "b", MEMBERS) == []
+
+
+def test_a_server_outside_keeps_its_name_and_its_options():
+    mount = nfs_mounts([{"server": "fd00::5", "path": "/", "target": "/data1", "options": ["nfsvers=4.1", "nconnect=8", "bg"]}], "b", MEMBERS, ["hard"], "4", 2)[0]
+    assert (mount["source"], mount["target"]) == ("[fd00::5]:/", "/data1")
+    assert mount["options"] == ["_netdev", "nofail", "nfsvers=4.1", "nconnect=8", "bg"]
+
+
+def test_a_path_is_written_as_the_kernel_shows_it():
+    mount = nfs_mounts([{"server": "nas", "path": "//vol/./a/", "target": "/data1/"}], "b")[0]
+    assert (mount["source"], mount["target"], mount["unit"]) == ("nas:/vol/a", "/data1", "data1.mount")
+
+
+def test_a_version_in_the_options_goes_before():
+    for option in ("vers=4.1", "nfsvers=3", "v4.2", "v3"):
+        assert nfs_mounts([{"server": "nas", "path": "/x"}], "b", [], ["hard", option], "4")[0]["options"] == ["_netdev", "nofail", "hard", option, "retry=10080"]
+    assert "vers=4" in nfs_mounts([{"server": "nas", "path": "/x"}], "b", [], ["hard", "minorversion=1"], "4")[0]["options"]
 
 
 def test_before_the_host_is_read():

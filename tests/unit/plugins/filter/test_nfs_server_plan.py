@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.nfs_server_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.filter.nfs_server import FilterModule
 
 OPTIONS = ["rw", "sync", "no_subtree_check", "root_squash"]
 SETTINGS = {"threads": 0, "versions": [], "lease_seconds": 0, "grace_seconds": 0}

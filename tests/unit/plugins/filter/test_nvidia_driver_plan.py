@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.trainyard.gpu.plugins.filter.nvidia_driver_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.filter.nvidia_driver import FilterModule
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import recommended_branches
 

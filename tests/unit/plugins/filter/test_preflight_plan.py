@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.preflight_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.filter.preflight import FilterModule
 
 
 def member(number, **more):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter import slurm_needs
-from ansible_collections.trainyard.gpu.plugins.filter.slurm_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.filter.slurm import FilterModule
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import parse_conf
 
@@ -535,7 +534,7 @@ def drift(found, readings, name):
     return [(row["what"], row["found"]) for row in FILTERS["slurm_drift"](found, readings[name], name, "a")]
 
 
-FILTERS = slurm_needs.FilterModule().filters()
+FILTERS = FilterModule().filters()
 
 
 def test_what_a_new_host_needs():

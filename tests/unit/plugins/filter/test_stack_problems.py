@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.filter.stack_problems import stack_problems
+from ansible_collections.trainyard.gpu.plugins.filter.verify import stack_problems
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import table
 
 GOOD = {"packages": {"libnccl2": {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False}}, "library": "550.54.15", "record": {},

@@ -10,7 +10,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
-from ansible_collections.trainyard.gpu.plugins.filter.training_container_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.filter.training_container import FilterModule
 
 ROLE = Path(__file__).parents[4] / "roles/training_container"
 UNIT = {"path": "/etc/systemd/system/job.service", "content": "[Unit]\n", "mode": "0644"}

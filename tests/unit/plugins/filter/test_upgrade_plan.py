@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.upgrade_plan import upgrade_plan
+from ansible_collections.trainyard.gpu.plugins.filter.upgrade import upgrade_plan
 
 STACK = {"packages": {"libnccl2": {"version": "2.21.5-1+cuda12.4", "held": True, "broken": False}}, "library": "550.54.15", "record": {},
          "reboot_required_reason": "", "will_break_on_next_boot": ""}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.verify_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.filter.verify import FilterModule
 
 FILTERS = FilterModule().filters()
 

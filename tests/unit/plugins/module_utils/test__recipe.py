@@ -11,7 +11,7 @@ import tarfile
 import pytest
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.trainyard.gpu.plugins.filter.image_recipe import image_recipe
+from ansible_collections.trainyard.gpu.plugins.filter.training_image import image_recipe
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import (
     RecipeError,
     archive_image,

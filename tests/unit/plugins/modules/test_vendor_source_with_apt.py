@@ -8,7 +8,7 @@ import pytest
 import vendor_repository
 from scripted_tools import run_module
 
-from ansible_collections.trainyard.gpu.plugins.filter.nccl_pair import nccl_pair
+from ansible_collections.trainyard.gpu.plugins.filter.compat import nccl_pair
 
 OTHERS = "deb [signed-by={ring}] file://{folder}/compute/cuda/repos/ubuntu2204/x86_64 /\n"
 SOURCE = """Types: deb

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.bandwidth_checks import bandwidth_checks
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_checks import bandwidth_checks
 from ansible_collections.trainyard.gpu.plugins.module_utils import _all_reduce, _bandwidth
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_tool
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._report_files import load_schema, problem_of

@@ -11,7 +11,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
-from ansible_collections.trainyard.gpu.plugins.filter.image_plan import FilterModule, image_plan
+from ansible_collections.trainyard.gpu.plugins.filter.training_image import FilterModule, image_plan
 
 SECTIONS = {"frameworks": ("tensorflow", "pytorch", "mxnet"), "controllers": ("mpi", "gloo"), "tensor_operations": ("nccl", "ddl", "ccl", "mpi", "gloo")}
 REQUIRES = {"frameworks": ["tensorflow"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.train_plan import FilterModule
+from ansible_collections.trainyard.gpu.plugins.filter.train import FilterModule
 
 
 def plan(*members, devices=None, gpus=None):

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _job_container_plan
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._infiniband_plan import infiniband_plan
 
 
 class FilterModule:
-    """Filter for the removal of role job_container."""
+    """Filters for the plan of role infiniband."""
 
     def filters(self):
-        return {"job_container_removal": _job_container_plan.removal}
+        return {"infiniband_plan": infiniband_plan}

@@ -8,7 +8,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _job_containe
 
 
 class FilterModule:
-    """Filter for playbook drift."""
+    """Filters for role job_container: its plan, its removal and its drift."""
 
     def filters(self):
-        return {"job_container_drift": _job_container_plan.job_container_drift}
+        return {"job_container_plan": _job_container_plan.job_container_plan, "job_container_drift": _job_container_plan.job_container_drift,
+                "job_container_removal": _job_container_plan.removal}

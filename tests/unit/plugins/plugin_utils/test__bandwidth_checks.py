@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.bandwidth_checks import bandwidth_checks
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_checks import bandwidth_checks
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 
 HOSTS = ["node-a", "node-b"]

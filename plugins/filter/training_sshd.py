@@ -5,7 +5,16 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleFilterError
+
 from ansible_collections.trainyard.gpu.plugins.module_utils import _ssh_mesh
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _sshd_options
+
+
+def sshd_lines(options, defaults):
+    try:
+        return _sshd_options.sshd_lines(defaults, options)
+    except _sshd_options.SshdOptionError as error:
+        raise AnsibleFilterError(str(error)) from error
 
 
 def ssh_mesh_members(members, answers):
@@ -20,5 +29,8 @@ def ssh_mesh_problems(proofs, members, hosts):
 
 
 class FilterModule:
+    """Filters for role training_sshd: the options of sshd, and the keys of all members."""
+
     def filters(self):
-        return {"ssh_mesh_members": ssh_mesh_members, "ssh_mesh_problems": ssh_mesh_problems}
+        return {"sshd_lines": sshd_lines, "sshd_options_refused": _sshd_options.refused, "sshd_options_unwritable": _sshd_options.unwritable,
+                "ssh_mesh_members": ssh_mesh_members, "ssh_mesh_problems": ssh_mesh_problems}

@@ -2,46 +2,18 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Filters nfs_mounts, shared_storage_plan and shared_storage_verdict: exports, mounts, folders, and whether the hosts share them."""
+"""Filters of role shared_storage: exports, mounts, folders, and whether the hosts share them."""
 
 from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.nfs_mounts import nfs_mounts
-from ansible_collections.trainyard.gpu.plugins.filter.shared_storage_plan import shared_storage_own_groups, shared_storage_plan, shared_storage_verdict
+from ansible_collections.trainyard.gpu.plugins.filter.shared_storage import shared_storage_own_groups, shared_storage_plan, shared_storage_verdict
 
 MEMBERS = [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}]
 GROUPS = [{"name": "vision", "gid": 3001}, {"name": "speech", "gid": 3002, "quota_mib": 10}]
 USERS = [{"name": "anna", "uid": 2001, "groups": ["vision", "speech"]}, {"name": "ben", "uid": 2002}]
 TREES = [{"path": "/mnt/user", "of": "users", "quota_mib": 5}, {"path": "/mnt/share/", "of": "groups"}, {"path": "/mnt2/user", "of": "users", "only": ["vision"]}]
-
-
-def test_a_member_is_mounted_by_its_address_and_not_by_itself():
-    mounts = [{"server": "a", "path": "/data1/share/"}]
-    assert nfs_mounts(mounts, "a", MEMBERS) == []
-    mount = nfs_mounts(mounts, "b", MEMBERS, ["hard"], "4", 1)[0]
-    assert (mount["source"], mount["target"], mount["unit"]) == ("10.0.0.11:/data1/share", "/data1/share", "data1-share.mount")
-    assert mount["options"] == ["_netdev", "nofail", "hard", "vers=4", "retry=10080"]
-    # By its address it is the same host.
-    assert nfs_mounts([{"server": "10.0.0.12", "path": "/x"}], "b", MEMBERS) == []
-
-
-def test_a_server_outside_keeps_its_name_and_its_options():
-    mount = nfs_mounts([{"server": "fd00::5", "path": "/", "target": "/data1", "options": ["nfsvers=4.1", "nconnect=8", "bg"]}], "b", MEMBERS, ["hard"], "4", 2)[0]
-    assert (mount["source"], mount["target"]) == ("[fd00::5]:/", "/data1")
-    assert mount["options"] == ["_netdev", "nofail", "nfsvers=4.1", "nconnect=8", "bg"]
-
-
-def test_a_path_is_written_as_the_kernel_shows_it():
-    mount = nfs_mounts([{"server": "nas", "path": "//vol/./a/", "target": "/data1/"}], "b")[0]
-    assert (mount["source"], mount["target"], mount["unit"]) == ("nas:/vol/a", "/data1", "data1.mount")
-
-
-def test_a_version_in_the_options_goes_before():
-    for option in ("vers=4.1", "nfsvers=3", "v4.2", "v3"):
-        assert nfs_mounts([{"server": "nas", "path": "/x"}], "b", [], ["hard", option], "4")[0]["options"] == ["_netdev", "nofail", "hard", option, "retry=10080"]
-    assert "vers=4" in nfs_mounts([{"server": "nas", "path": "/x"}], "b", [], ["hard", "minorversion=1"], "4")[0]["options"]
 
 
 def test_share_is_served_and_mounted():

@@ -2,59 +2,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""Judges the measured bandwidth, and what was seen of GPUs, fabric and NCCL meanwhile, as checks of role verify."""
+
 from __future__ import annotations
 
-DOCUMENTATION = r"""
-name: bandwidth_checks
-short_description: Convert a bandwidth measurement to checks
-version_added: "0.2.0"
-description:
-  - Converts the result of role C(verify)'s bandwidth job to checks C(bandwidth-host), one per host, and C(bandwidth-cluster), which names the suspects.
-  - Observations during the job become C(gpus-busy) and C(fabric-counters), one per host, and C(nccl-transport).
-  - A check without a measurement is C(skipped), with the last output of the job.
-  - A measured bandwidth without an expected value is a warning.
-positional: hosts, tail, gpus, reason
-options:
-  _input:
-    description: Result of the job; empty if there is none.
-    type: dict
-    required: true
-  hosts:
-    description: Names of the hosts that take part.
-    type: list
-    elements: str
-    required: true
-  tail:
-    description: The last lines of the job's output.
-    type: list
-    elements: str
-    default: []
-  gpus:
-    description: Number of GPUs in the training container of each host. Hosts that are not listed have none.
-    type: dict
-    default: {}
-  reason:
-    description: Why no job was started, if none was.
-    type: str
-    default: ""
-author:
-  - trainyard maintainers (@trainyard)
-"""
-
-EXAMPLES = r"""
-checks: "{{ answer | trainyard.gpu.bandwidth_checks(['node-a', 'node-b'], job.tail) }}"
-left_out: "{{ {} | trainyard.gpu.bandwidth_checks(['node-a', 'node-b'], reason='verify_measure_bandwidth is false') }}"
-"""
-
-RETURN = r"""
-_value:
-  description: The checks in the format of C(report.json).
-  type: list
-  elements: dict
-"""
-
+from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BROKE_OFF
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import reason as reason_of
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import fabric_counters, gpus_busy, nccl_transport
 
 SOURCE = {"gloo": "PyTorch's all-reduce by Gloo", "nccl": "PyTorch's all-reduce by NCCL", "horovod": "Horovod's all-reduce",
           "all_reduce_perf": "all_reduce_perf of nccl-tests"}
@@ -72,16 +28,11 @@ def _required(bound):
 
 def _ended(answer):
     """Whether the job has completed. Until then its note says that it did not."""
-    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
-    from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BROKE_OFF
-
     return "runs" in answer and answer.get("note") != BROKE_OFF
 
 
 def _unseen(answer, hosts, tail):
     """Why the ranks were not observed during their work."""
-    from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import reason as reason_of
-
     if not answer.get("runs"):
         return reason_of(tail)
     if any(run["errors"] for run in answer["runs"] if run["id"] == "cluster" or len(hosts) < 2):
@@ -97,8 +48,6 @@ def _source(answer):
 
 def _watched_checks(answer, hosts, tail, gpus, reason):
     """Observations while all hosts worked together. A check that cannot be made gives the reason."""
-    from ansible_collections.trainyard.gpu.plugins.plugin_utils._watched import fabric_counters, gpus_busy, nccl_transport
-
     watched, name = answer.get("watched") or {}, ", ".join(hosts)
     carrier = answer.get("carrier") or answer.get("collective")
     # Horovod may use another library than NCCL for GPUs.
@@ -135,13 +84,11 @@ def _watched_checks(answer, hosts, tail, gpus, reason):
     return checks + [skipped("nccl-transport", name, "not seen: %s" % missing[0]) if missing else nccl_transport(watched, answer["facts"], hosts)]
 
 
-def bandwidth_checks(answer, hosts, tail=None, gpus=None, reason=""):
-    return _measured_checks(answer, hosts, tail or [], gpus or {}, reason) + _watched_checks(answer, hosts, tail or [], gpus or {}, reason)
+def bandwidth_checks(answer, hosts, tail=(), gpus=None, reason=""):
+    return _measured_checks(answer, hosts, tail, gpus or {}, reason) + _watched_checks(answer, hosts, tail, gpus or {}, reason)
 
 
 def _measured_checks(answer, hosts, tail, gpus, reason):
-    from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import reason as reason_of
-
     runs = {run["id"]: run for run in answer.get("runs", [])}
     source = _source(answer)
     blamed = {host: entry["evidence"] for entry in answer.get("blame", []) if entry["kind"] == "host" for host in entry["names"]}
@@ -185,10 +132,3 @@ def _measured_checks(answer, hosts, tail, gpus, reason):
         fix = "set verify_bandwidth_min_gb_s; later runs are compared with this one"
     return checks + [finding("bandwidth-cluster", name, verdict, expected=_required(run["expected"]), found=found, source=source,
                              seconds=run["seconds"], fix=fix)]
-
-
-class FilterModule:
-    """Filters for checks of the bandwidth."""
-
-    def filters(self):
-        return {"bandwidth_checks": bandwidth_checks}

@@ -8,10 +8,11 @@ import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.trainyard.gpu.plugins.filter.vendor_source import DOCUMENTATION, vendor_source
+from ansible_collections.trainyard.gpu.plugins.filter.compat import vendor_source
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._vendor_source import CONTAINER_URL, CUDA_FINGERPRINT, CUDA_URL, KINDS, UBUNTU_OF, facts
 
 ROLE = Path(__file__).parents[4] / "roles/package_sources"
+DOCUMENTATION = yaml.safe_load((ROLE.parents[1] / "plugins/filter/vendor_source.yml").read_text(encoding="utf-8"))["DOCUMENTATION"]
 
 
 def host(system="debian", version="12", machine="x86_64"):
@@ -35,7 +36,7 @@ def test_repositories_by_system(kind, system, version, machine, name, uri):
 
 def test_without_a_url_it_is_the_roles_own():
     defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8"))
-    told = yaml.safe_load(DOCUMENTATION)["options"]
+    told = DOCUMENTATION["options"]
     assert CUDA_URL == defaults["package_sources_nvidia_cuda_url"] == told["cuda_url"]["default"] == vendor_source("cuda", host())["folder"]
     assert CONTAINER_URL == defaults["package_sources_nvidia_container_url"] == told["container_url"]["default"]
 
@@ -60,7 +61,7 @@ def test_machines_that_nvidia_has_nothing_for():
     assert vendor_source("cuda", host(machine="riscv64"))["problem"] == "NVIDIA has no packages for riscv64"
     with pytest.raises(AnsibleFilterError, match="is not a repository; use cuda"):
         vendor_source("cudnn", host())
-    assert list(KINDS) == yaml.safe_load(DOCUMENTATION)["options"]["_input"]["choices"]
+    assert list(KINDS) == DOCUMENTATION["options"]["_input"]["choices"]
 
 
 def test_debian_s_ubuntu_has_nccl_and_debian_has_not():

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from ansible.errors import AnsibleFilterError
+
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _verify_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import ids_with
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import verify_rules
@@ -46,10 +48,45 @@ def verify_unmeasured(required, of_jobs, hosts, can_start=True, is_asked=True, h
     return _verify_plan.unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_process_sets, needs_horovod, has_person)
 
 
+def bandwidth_checks(answer, hosts, tail=None, gpus=None, reason=""):
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_checks
+
+    return _bandwidth_checks.bandwidth_checks(answer, hosts, tail or [], gpus, reason)
+
+
+def bandwidth_tool(image, asked, gpus, on_host=False, frameworks=None, problems=None):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_tool
+
+    if asked not in ("auto",) + _bandwidth_tool.TOOLS:
+        raise AnsibleFilterError("bandwidth_tool: '%s' is not a tool; use auto, %s" % (asked, ", ".join(_bandwidth_tool.TOOLS)))
+    return _bandwidth_tool.choose(asked, gpus, image, on_host, frameworks, problems)
+
+
+def bandwidth_of_nccl_tests(together, alone, before, after, gpus, plan, image=()):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_tool
+
+    told = _bandwidth_tool.told_by_tasks(alone, before, after)
+    return _bandwidth_tool.of_nccl_tests(told["alone"], together, told["facts"], told["after"], gpus, plan, image)
+
+
+def bandwidth_with_search(found, job, tail=()):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _bandwidth_tool
+
+    return _bandwidth_tool.with_search(found, job, tail)
+
+
+def stack_problems(answer, asked=None, driver=""):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import problems
+
+    return problems(answer, asked or {}, driver)
+
+
 class FilterModule:
-    """Filters for the decisions of role verify."""
+    """Filters for role verify: its plan, its checks and the measurement of the bandwidth."""
 
     def filters(self):
         return {"verify_plan": verify_plan, "verify_evidence": verify_evidence, "verify_logs": verify_logs, "verify_nodes": verify_nodes,
                 "verify_ids": verify_ids, "verify_probe": verify_probe, "verify_probe_checks": verify_probe_checks, "verify_unmeasured": verify_unmeasured,
-                "verify_port_rates": verify_port_rates}
+                "verify_port_rates": verify_port_rates, "bandwidth_checks": bandwidth_checks, "bandwidth_tool": bandwidth_tool,
+                "bandwidth_of_nccl_tests": bandwidth_of_nccl_tests, "bandwidth_with_search": bandwidth_with_search, "stack_problems": stack_problems}
