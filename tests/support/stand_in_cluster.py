@@ -18,7 +18,7 @@ from whole_cluster import BIN, ROOT, PlaybookRun
 PREPARE = [{
     "hosts": "cluster[0]", "gather_facts": False,
     "tasks": [
-        {"ansible.builtin.include_role": {"name": "trainyard.gpu.training_image", "tasks_from": "ask"}},
+        {"ansible.builtin.include_role": {"name": "trainyard.gpu.training_image", "tasks_from": "read_image"}},
         {"ansible.builtin.copy": {"content": "{{ training_image_recipe }}", "dest": "{{ recipe_file }}", "mode": "0644"}, "delegate_to": "localhost",
          "vars": {"ansible_connection": "local"}},
     ],

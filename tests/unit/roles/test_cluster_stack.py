@@ -48,9 +48,9 @@ def test_its_files_are_read(role, names):
     assert {name for text in texts(role).values() for found in lookup.findall(text) for name in found if name} <= set(names)
 
 
-@pytest.mark.parametrize("path", ["nvidia_driver/tasks/files.yml", "nvidia_driver/tasks/bring.yml", "nccl/tasks/repository.yml", "nccl/tasks/source.yml",
-                                  "nccl_tests/tasks/build.yml", "container_toolkit/tasks/configure.yml", "docker_engine/tasks/bring.yml",
-                                  "upgrade/tasks/return.yml"])
+@pytest.mark.parametrize("path", ["nvidia_driver/tasks/files.yml", "nvidia_driver/tasks/install.yml", "nccl/tasks/repository.yml", "nccl/tasks/source.yml",
+                                  "nccl_tests/tasks/build.yml", "container_toolkit/tasks/configure.yml", "docker_engine/tasks/install_and_configure.yml",
+                                  "upgrade/tasks/restore_packages.yml"])
 def test_a_change_has_it_read_again(path):
     """By the next role that needs it. Role cuda_toolkit reads it at its end."""
     assert "tasks_from: forget_stack" in (ROLES / path).read_text(encoding="utf-8")

@@ -226,7 +226,7 @@ def test_hosts_without_a_gpu_and_without_a_request(version, gpus, applies, repor
     [start] = read("tasks/main.yml")
     assert when(start, **given) is applies
     if applies:
-        report, install = read("tasks/host.yml")
+        report, install = read("tasks/on_each_host.yml")
         assert (when(report, **given), when(install, **given)) == (reported, not reported)
         assert evaluated(report["ansible.builtin.debug"]["msg"], **given) == "server-a: no NVIDIA GPU on this host, so no container toolkit is installed"
 

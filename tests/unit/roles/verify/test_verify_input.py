@@ -210,7 +210,7 @@ def test_a_report_of_another_cluster_ends_the_run_before_hosts_are_asked(tmp_pat
     """The role's own tasks up to the first that asks a host."""
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"schema_version": 1, "cluster": "other", "bandwidth": {"runs": [{"id": "host:x", "hosts": ["x"]}]}}), encoding="utf-8")
-    tasks = yaml.safe_load((ROLE / "tasks/ask.yml").read_text(encoding="utf-8"))
+    tasks = yaml.safe_load((ROLE / "tasks/gather.yml").read_text(encoding="utf-8"))
     asks = next(number for number, task in enumerate(tasks) if "block" in task)
     told = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable,
             "cluster_members": [{"name": name, "slots": 1, "in_play": True} for name in "ab"], "cluster_share_path": "/data1/share",
