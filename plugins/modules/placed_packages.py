@@ -41,9 +41,19 @@ options:
     default: []
     version_added: "0.3.0"
   record:
-    description: Absolute path of the record. It is created with its parent folders before anything is installed.
+    description:
+      - Absolute path of the record. It is created with its parent folders before anything is installed.
+      - Other modules may have keys of their own in the same file. They are left alone.
     type: path
     required: true
+  notes:
+    description:
+      - Values to record as C(notes) before anything is installed, such as settings of the host that the packages change. The task file that removes the packages
+        reads them from the record.
+      - A value that an earlier run has recorded stays, because it is the state before the first run.
+    type: dict
+    default: {}
+    version_added: "0.3.0"
   traces:
     description:
       - Absolute paths that the packages leave behind when they are purged, or remove although the host had them before; accounts as V(user:NAME) and
@@ -68,6 +78,20 @@ options:
     type: list
     elements: str
     default: []
+  simulate:
+    description:
+      - Whether to change nothing and only return what apt would do, in RV(installed), RV(removed), RV(replaced) and RV(held), or with O(state=absent) in
+        RV(removed), RV(kept) and RV(needed_by). The result is never C(changed).
+      - Removals and holds are returned and not refused, whatever O(may_replace) is.
+      - In check mode O(state=present) does not run apt and returns only the missing packages.
+    type: bool
+    default: false
+    version_added: "0.3.0"
+  update_cache:
+    description: Whether to update apt's lists before an installation, also with O(simulate). Set it to false if a task shortly before has updated them.
+    type: bool
+    default: true
+    version_added: "0.3.0"
   lock_timeout:
     description: Maximum time in seconds to wait for another run of apt or dpkg.
     type: int
@@ -100,6 +124,13 @@ EXAMPLES = r"""
     record: /var/lib/trainyard/placed.d/nccl.packages.json
     hold: true
 
+- name: Check what the installation of a web server would remove or upgrade
+  trainyard.gpu.placed_packages:
+    packages: [nginx]
+    record: /var/lib/trainyard/placed.d/site.packages.json
+    simulate: true
+  register: simulated
+
 - name: Remove the installed packages
   trainyard.gpu.placed_packages:
     state: absent
@@ -117,6 +148,18 @@ removed:
   returned: success
   type: list
   elements: str
+replaced:
+  description: Former versions of packages that apt changed to another version, by name.
+  returned: success
+  type: dict
+  version_added: "0.3.0"
+  sample: {runc: 1.1.5+ds1-1}
+held:
+  description: With O(simulate), packages of RV(removed) and RV(replaced) that are held.
+  returned: success
+  type: list
+  elements: str
+  version_added: "0.3.0"
 kept:
   description: With O(state=absent), recorded packages that stay because other packages need them.
   returned: success
@@ -155,6 +198,8 @@ ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
 LISTS_LOCKED = re.compile(r"Could not get lock \S*/lists/lock")
 
 
+# Keys of the record that this module writes.
+KEYS = ("packages", "replaced", "held", "traces", "existed", "removed", "placed", "notes")
 # Database and removal command of each kind.
 ACCOUNTS = {"user": (pwd.getpwnam, "userdel"), "group": (grp.getgrnam, "groupdel")}
 
@@ -200,7 +245,8 @@ class Host:
     def __init__(self, module):
         self.module = module
         self.file = Record(module, module.params["record"])
-        self.result = {"changed": False, "installed": [], "removed": [], "kept": [], "needed_by": [], "kept_files": []}
+        self.is_dry = module.check_mode or module.params["simulate"]
+        self.result = {"changed": False, "installed": [], "removed": [], "replaced": {}, "held": [], "kept": [], "needed_by": [], "kept_files": []}
 
     # The tools
 
@@ -218,6 +264,8 @@ class Host:
         return _packages.parse_installed(self.run("dpkg-query", "--show", "--showformat", "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n", *names)[1])
 
     def update(self):
+        if not self.module.params["update_cache"]:
+            return
         deadline = time.monotonic() + self.module.params["lock_timeout"]
         while True:
             rc, _stdout, stderr = self.apt("--quiet", "update")
@@ -235,7 +283,7 @@ class Host:
 
     # Present
 
-    def install(self, packages, traces, hold, may_replace, hold_too):
+    def install(self, packages, traces, hold, may_replace, hold_too, notes):
         asked = dict(_packages.split_package(package) for package in packages)
         before = self.installed(asked)
         missing = [package for package in packages for name, version in [_packages.split_package(package)]
@@ -246,20 +294,26 @@ class Host:
         self.result.update(changed=True, installed=[_packages.split_package(package)[0] for package in missing])
         self.result["diff"] = {"before": shown(before, hold), "after": shown(dict(before, **{
             name: {"version": asked[name] or before.get(name, {}).get("version", "(apt's candidate)"), "held": hold} for name in asked}), hold)}
-        if self.module.check_mode:
+        if self.is_dry:
+            if missing and not self.module.check_mode:
+                self.update()
+                self.result.update(self.simulation(missing, may_replace))
+                self.result["held"] = self.held(self.result["removed"] + list(self.result["replaced"]))
             return
         former = self.file.read()
-        record = {
+        record = dict(former, **{
             "packages": former.get("packages", []),
             "replaced": former.get("replaced", {}),
             "held": former.get("held", []),
             "traces": unique(former.get("traces", []) + traces),
             # The state before the first run counts, not that after an earlier run of this module.
             "existed": unique(former.get("existed", []) + [trace for trace in traces if trace not in former.get("traces", []) and exists(trace)]),
-        }
+        })
+        if notes:
+            record["notes"] = dict(notes, **former.get("notes", {}))
         if missing:
             self.update()
-            plan = self.simulate(missing, may_replace)
+            plan = self.accepted(missing, may_replace)
             ours = record["packages"]
             record["packages"] = unique(ours + [name for name in plan["installed"] if name not in plan["replaced"]])
             record["replaced"] = dict({name: version for name, version in plan["replaced"].items() if name not in ours}, **record["replaced"])
@@ -271,7 +325,7 @@ class Host:
                 self.module.fail_json(msg="apt-get install %s failed: %s\nCorrect what apt names. If a package is half installed, run 'dpkg --configure "
                                           "--pending' on the host. Then run this again" % (" ".join(missing), last_lines(stderr or stdout)),
                                       stdout=stdout, stderr=stderr)
-            self.result.update(installed=plan["installed"], removed=plan["removed"])
+            self.result.update(plan)
             found = self.installed(asked)
             wrong = ["%s is %s, not %s" % (name, found.get(name, {}).get("version", "absent"), version or "there")
                      for name, version in asked.items() if name not in found or version and found[name]["version"] != version]
@@ -288,8 +342,6 @@ class Host:
         if settings(traces):
             # Of all packages, because several may share a configuration file.
             record["placed"] = checksums(files_below(settings(record["traces"])))
-        elif "placed" in former:
-            record["placed"] = former["placed"]
         self.file.write(record)
 
     @staticmethod
@@ -298,12 +350,19 @@ class Host:
         options = ["--allow-change-held-packages", "--allow-downgrades"] if any("=" in package for package in packages) else []
         return options + (["--ignore-hold", "--allow-change-held-packages"] if may_replace else [])
 
-    def simulate(self, missing, may_replace):
+    def simulation(self, missing, may_replace):
         rc, stdout, stderr = self.apt("--simulate", "--no-install-recommends", *self.changing(missing, may_replace), "install", *missing)
         if rc:
             self.module.fail_json(msg="apt cannot install %s, nothing was changed: %s%s\nRequest an available version, add a repository that has it, or "
                                       "resolve the conflict that apt names" % (" ".join(missing), last_lines(stderr or stdout), self.offer(missing)))
-        plan = _packages.parse_simulation(stdout)
+        return _packages.parse_simulation(stdout)
+
+    def held(self, names):
+        return [name for name, package in sorted(self.installed(names).items()) if package["held"]]
+
+    def accepted(self, missing, may_replace):
+        """What apt would do. Fails if it would change packages that it must not change."""
+        plan = self.simulation(missing, may_replace)
         refused = [name for name in plan["removed"] if not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)]
         if refused:
             self.module.fail_json(msg="to install %s apt would remove %s; nothing was changed: remove them first if they are not needed" % (
@@ -311,7 +370,7 @@ class Host:
         # Holds are ignored only for may_replace. Other holds are kept.
         asked = [_packages.split_package(package)[0] for package in missing]
         moved = [name for name in plan["replaced"] if name not in asked and not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)]
-        held = [name for name, package in sorted(self.installed(moved).items()) if package["held"]]
+        held = self.held(moved)
         if held:
             self.module.fail_json(msg="to install %s apt would change %s, which are held; nothing was changed: lift the holds (apt-mark unhold) if "
                                       "they may change" % (" ".join(missing), ", ".join(held)))
@@ -338,7 +397,7 @@ class Host:
         there = self.installed(record["packages"])
         names = [name for name in record["packages"] if name in there]
         # An interrupted run may have left traces of former_packages.
-        if not found and not names and not left(record):
+        if not set(KEYS) & set(found) and not names and not left(record):
             return
         if names:
             rc, stdout, stderr = self.apt("--simulate", "--purge", "--allow-change-held-packages", "remove", *names)
@@ -350,17 +409,18 @@ class Host:
                 self.result.update(kept=names, needed_by=needed)
                 return
         self.result.update(changed=True, removed=names)
-        placed = record.get("placed", {})
-        self.result["kept_files"] = sorted(path for path, total in checksums(files_below(settings(record["traces"]))).items() if placed.get(path) != total)
+        former = record.get("placed", {})
+        now = checksums(files_below(settings(record["traces"])))
+        self.result["kept_files"] = sorted(path for path, total in now.items() if former.get(path) != total)
         self.result["diff"] = {"before": shown(there, False), "after": shown({}, False)}
-        if self.module.check_mode:
+        if self.is_dry:
             return
         held = [name for name in record.get("held", []) if self.installed([name]).get(name, {}).get("held")]
         if held:
             self.run("apt-mark", "unhold", *held)
         if names or former_packages:
             self.purge(names, record)
-        self.file.write({})
+        self.file.write({key: value for key, value in found.items() if key not in KEYS})
 
     def purge(self, names, record):
         """A purge also removes files that the site had before the package was installed, or has changed or added since then."""
@@ -425,10 +485,13 @@ def main():
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "former_packages": {"type": "list", "elements": "str", "default": []},
             "record": {"type": "path", "required": True},
+            "notes": {"type": "dict", "default": {}},
             "traces": {"type": "list", "elements": "str", "default": []},
             "hold": {"type": "bool", "default": False},
             "hold_too": {"type": "list", "elements": "str", "default": []},
             "may_replace": {"type": "list", "elements": "str", "default": []},
+            "simulate": {"type": "bool", "default": False},
+            "update_cache": {"type": "bool", "default": True},
             "lock_timeout": {"type": "int", "default": 600},
         },
         required_if=[("state", "present", ["packages"])],
@@ -437,12 +500,15 @@ def main():
     host = Host(module)
     try:
         if module.params["state"] == "present":
-            host.install(*(module.params[name] for name in ("packages", "traces", "hold", "may_replace", "hold_too")))
+            host.install(*(module.params[name] for name in ("packages", "traces", "hold", "may_replace", "hold_too", "notes")))
         else:
             host.uninstall(module.params["former_packages"], module.params["traces"])
     except _packages.ParseError as error:
         module.fail_json(msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
                              "report the line as a fault of the collection" % error)
+    if module.params["simulate"]:
+        host.result["changed"] = False
+        host.result.pop("diff", None)
     module.exit_json(**host.result)
 
 

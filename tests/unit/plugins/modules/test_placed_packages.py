@@ -224,6 +224,79 @@ def test_holds_are_ignored_only_for_may_replace(host):
     assert not any("--ignore-hold" in call for call in host["calls"])
 
 
+def test_simulation_returns_what_apt_would_do_and_changes_nothing(host):
+    before = {"library": {"version": "2", "held": False}, "library-2": {"version": "2", "held": True}}
+    host.write(installed=before, conflicts={"server": ["library-2"]}, moves={"server": ["library"]})
+    told = host.present("server", simulate=True, notes={"forwarding": False})
+    # What present refuses is returned.
+    assert {name: told[name] for name in ("changed", "installed", "removed", "replaced", "held")} == {
+        "changed": False, "installed": ["server", "library"], "removed": ["library-2"], "replaced": {"library": "2"}, "held": ["library-2"]}
+    assert "diff" not in told and host["installed"] == before and not host.record.exists()
+    assert [call[-1] for call in host["calls"]] == ["update", "server"] and "--simulate" in host["calls"][1]
+    assert "apt would remove library-2" in host.present("server")["msg"]
+    # Check mode runs no apt.
+    host.write(calls=[])
+    told = host.present("server", check=True, simulate=True)
+    assert (told["changed"], told["installed"], told["removed"], host["calls"]) == (False, ["server"], [], [])
+
+
+def test_installation_returns_former_versions(host):
+    host.write(installed={"library": {"version": "2", "held": False}}, moves={"server": ["library"]})
+    told = host.present("server")
+    assert (told["installed"], told["replaced"], told["held"]) == (["server", "library"], {"library": "2"}, [])
+
+
+def test_simulated_removal(host):
+    host.present("server")
+    told = host.absent(simulate=True)
+    assert (told["changed"], told["removed"], told["kept"], "diff" in told) == (False, ["server", "library"], [], False)
+    host.write(installed=dict(host["installed"], site={"version": "1", "held": False}), needs={"server": ["library"], "site": ["library"]})
+    told = host.absent(simulate=True)
+    assert (told["changed"], told["kept"], told["needed_by"]) == (False, ["server", "library"], ["site"])
+    assert set(host["installed"]) == {"server", "library", "site"} and host.record.exists()
+
+
+def test_lists_are_updated_unless_the_caller_has_updated_them(host):
+    for options in ({"simulate": True}, {}):
+        host.write(calls=[])
+        host.present("server", update_cache=False, **options)
+        assert not any("update" in call for call in host["calls"]) and len(host["calls"]) == (1 if options else 2)
+
+
+def test_notes_of_the_first_run_stay(host):
+    host.present("server", notes={"forwarding": False})
+    host.present("libnccl2", notes={"forwarding": True, "group": True})
+    assert json.loads(host.record.read_text())["notes"] == {"forwarding": False, "group": True}
+    host.absent()
+    assert not host.record.exists()
+
+
+# As role docker_engine of release 0.2.0 wrote it, with a key of docker_daemon_config.
+FORMER_RECORD = {"packages": ["server", "library"], "group": False, "forwarding": True, "daemon_config": {"placed": [], "former_text": "{}", "pending": False}}
+
+
+def test_record_of_an_earlier_release_is_honoured(host):
+    host.present("server")
+    host.record.write_text(json.dumps(FORMER_RECORD))
+    host.write(installed=dict(host["installed"], site={"version": "1", "held": False}))
+    gone = host.absent()
+    assert (gone["changed"], gone["removed"], list(host["installed"])) == (True, ["server", "library"], ["site"])
+    others = {name: value for name, value in FORMER_RECORD.items() if name != "packages"}
+    assert json.loads(host.record.read_text()) == others
+    # Keys of others are no packages of ours.
+    assert host.absent()["changed"] is False and json.loads(host.record.read_text()) == others
+
+
+def test_record_of_an_earlier_release_is_continued(host):
+    host.present("server")
+    host.record.write_text(json.dumps(FORMER_RECORD))
+    host.present("libnccl2", traces=["/nowhere"])
+    record = json.loads(host.record.read_text())
+    assert record["packages"] == ["server", "library", "libnccl2"]
+    assert {name: record[name] for name in FORMER_RECORD if name != "packages"} == {name: FORMER_RECORD[name] for name in FORMER_RECORD if name != "packages"}
+    assert host.absent()["removed"] == ["server", "library", "libnccl2"]
+
+
 def test_former_version_is_noted(host):
     host.write(installed={"libnccl2": {"version": "2.10.3-1+cuda11.4", "held": False}, "libnccl-dev": {"version": "2.10.3-1+cuda11.4", "held": False}})
     host.present("libnccl2=2.21.5-1+cuda12.4", "libnccl-dev=2.21.5-1+cuda12.4")
