@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 
-def docker_engine_plan(found, asked, catalog, system, offered=None, simulated="", leaving="", contents=""):
+def docker_engine_plan(found, asked, catalog, system, offered=None, simulated=None, leaving=None, contents=""):
     # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _docker_engine_plan
 
@@ -13,10 +13,10 @@ def docker_engine_plan(found, asked, catalog, system, offered=None, simulated=""
     return _docker_engine_plan.docker_engine_plan(found, asked, catalog, system, offered, simulated, leaving, contents)
 
 
-def docker_engine_files(files, found, keyring, key_checksum="", in_own_folders=()):
+def docker_engine_files(plan, files, found, keyring, key_checksum="", in_own_folders=()):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _docker_engine_plan
 
-    return _docker_engine_plan.docker_engine_files(files, found, keyring, key_checksum, in_own_folders)
+    return _docker_engine_plan.docker_engine_files(plan, files, found, keyring, key_checksum, in_own_folders)
 
 
 class FilterModule:

@@ -76,36 +76,49 @@ def transaction(plan, asked, offered):
     chosen = engine.get("candidate", "")
     if asked["version"]:
         chosen = next((version for version in versions if matches(version, asked["version"])), "")
-    # Engine and command line have the same version. A part that the source does not offer is omitted.
-    names = ["%s=%s" % (name, chosen) for name in absent if name != parts["containerd"]] + [name for name in absent if name == parts["containerd"]]
-    names += [name for name in plan["extras"] if offered.get(name, {}).get("candidate", "unknown")]
-    new_enough = bool(asked["version"]) or numbers(chosen) >= numbers(asked["minimum_version"])
-    return {"versions": versions, "chosen": chosen, "is_offered": not absent or bool(chosen) and new_enough, "transaction": names}
+    is_offered = not absent or bool(chosen) and (bool(asked["version"]) or numbers(chosen) >= numbers(asked["minimum_version"]))
+    # Only check mode continues without an offer. Its diff shows the request, and an installed engine counts as changed.
+    version = chosen if is_offered else asked["version"] or "%s or newer" % asked["minimum_version"]
+    # Engine and command line have the same version.
+    names = ["%s=%s" % (name, version) for name in absent if name != parts["containerd"]] + [name for name in absent if name == parts["containerd"]]
+    # A part that the source does not offer is omitted, unless check mode found no lists of this source.
+    has_lists = is_offered if absent else any(package["candidate"] for package in offered.values())
+    names += [name for name in plan["extras"] if not has_lists or offered.get(name, {}).get("candidate", "unknown")]
+    return {"versions": versions, "chosen": chosen, "is_offered": is_offered, "transaction": names}
 
 
-def changes_by_apt(found, simulated):
-    """What apt would do, from its simulation, and the record to write before."""
-    record = found["record"]
-    new = re.findall(r"(?m)^Inst (\S+) \(", simulated)
-    return {
-        "removed": re.findall(r"(?m)^Remv (\S+)", simulated),
-        "restarting": [name for name in re.findall(r"(?m)^(?:Inst|Remv) (\S+) \[", simulated) if name in STOPPING],
-        # The state before the first run counts, not the state that an earlier run left.
-        "record": dict(record, packages=list(dict.fromkeys(record.get("packages", []) + new)), group=record.get("group", found["group"]),
-                       forwarding=record.get("forwarding", found["forwarding"])),
-    }
+def former_state(found):
+    """The host before the first run, to record: C(group), whether it had the engine's group, and C(forwarding)."""
+    # Records of releases before 0.3.0 have no notes, but the values beside the packages.
+    noted = found["record"].get("notes", found["record"])
+    return {name: noted.get(name, found[name]) for name in ("group", "forwarding")}
+
+
+def changes_by_apt(found, asked, names, simulated):
+    """What apt would do, from its simulation: C(removed), C(restarting), and C(apt_refusal), why it must not; empty if it may."""
+    removed, held = simulated.get("removed", []), simulated.get("held", [])
+    restarting = [name for name in list(simulated.get("replaced", {})) + removed if name in STOPPING]
+    problems = []
+    if removed and not asked["replace"]:
+        problems.append("would remove %s (set docker_engine_replace to true to allow this)" % ", ".join(removed))
+    if restarting and found["containers_running"] and not asked["interrupt"]:
+        problems.append("would upgrade or remove %s, which would stop %d running containers (set docker_engine_interrupt_containers to true to allow this)"
+                        % (", ".join(restarting), found["containers_running"]))
+    if held:
+        problems.append("would change %s, held at the installed version (lift the hold with apt-mark unhold to allow this)" % ", ".join(held))
+    refused = "nothing was installed: installing %s %s" % (" ".join(names), ", and ".join(problems)) if problems else ""
+    return {"removed": removed, "restarting": restarting, "apt_refusal": refused}
 
 
 def removal(found, is_ours, leaving, contents):
     """What teardown removes: C(taken_along), packages that a removal would also remove; C(packages_stay); C(goes), whether the engine is removed."""
-    placed = found["record"].get("packages", [])
-    along = [name for name in re.findall(r"(?m)^(?:Remv|Purg) (\S+)", leaving) if name not in placed]
+    along = leaving.get("needed_by", [])
     became_the_users = is_ours and (contents != "" or along != [] or not found["available"])
     # Something of the user's may have come to need python3-requests or a plugin, too, on a host with an engine of its own.
     return {"taken_along": along, "packages_stay": became_the_users or along != [], "goes": is_ours and not became_the_users}
 
 
-def docker_engine_plan(found, asked, catalog, system, offered=None, simulated="", leaving="", contents=""):
+def docker_engine_plan(found, asked, catalog, system, offered=None, simulated=None, leaving=None, contents=""):
     """See the filter."""
     family, wanted = installed_family(found, system), system if asked["source"] == "distribution" else REPOSITORY
     package = found["packages"][catalog[family]["engine"]]["installed"] if family in catalog else ""
@@ -117,16 +130,17 @@ def docker_engine_plan(found, asked, catalog, system, offered=None, simulated=""
         # A source that apt knows already stays the only one: two entries with different keys break apt.
         "has_repository": asked["source"] == REPOSITORY and (asked["sources"] in found["files"]
                                                              or not good and not found["packages"]["docker-ce"]["candidate"]),
-        "has_pin": asked["version"] != "" and parts != {},
+        "pinned": list(dict.fromkeys([parts["engine"], parts["cli"]])) if asked["version"] and parts else [],
         "cannot_build": found["buildx_required"] and found["buildx_version"] == "",
         "restarts": service["active"] and (not found["environment_in_force"] or asked["drop_in_went"]),
         "stands_still": service["loaded"] and not (service["active"] and service["enabled"]),
     }
     plan.update(missing_packages(found, plan))
     plan.update(transaction(plan, asked, offered or {}))
-    plan.update(changes_by_apt(found, simulated))
-    plan.update(removal(found, plan["is_ours"], leaving, contents))
+    plan.update(changes_by_apt(found, asked, plan["transaction"], simulated or {}))
+    plan.update(removal(found, plan["is_ours"], leaving or {}, contents))
     plan.update(
+        former_state=former_state(found),
         refusal=refusal(found, plan, asked, system),
         lacks_packages=plan["absent"] + plan["extras"] != [],
         needs_configuring=found["daemon_config"]["differs"] or plan["restarts"] or plan["stands_still"],
@@ -134,18 +148,22 @@ def docker_engine_plan(found, asked, catalog, system, offered=None, simulated=""
     return plan
 
 
-def docker_engine_files(files, found, keyring, key_checksum="", in_own_folders=()):
-    """C(files) of the role have path, content and mode; without content they are absent. See the filter."""
-    present = [entry for entry in files if entry["content"]]
+def docker_engine_files(plan, files, found, keyring, key_checksum="", in_own_folders=()):
+    """C(files) of the role have path, content and mode; without content or what they need they are absent. See the filter."""
+    present = [{"path": entry["path"], "content": entry["content"].replace("@pinned@", " ".join(plan["pinned"])), "mode": entry["mode"]}
+               for entry in files if entry["content"] and plan.get(entry.get("needs"), True)]
     checksums = {entry["path"]: hashlib.sha256(entry["content"].encode("utf-8")).hexdigest() for entry in present}
     # A key that the host downloads itself is verified by its checksum and not written here.
-    if key_checksum:
+    downloads = bool(key_checksum) and plan["has_repository"]
+    if downloads:
         checksums[keyring] = re.sub("^sha256:", "", key_checksum.lower())
     folders = {os.path.dirname(path) for path in checksums}
     directories = [{"path": os.path.dirname(path), "state": "directory"} for path in in_own_folders if os.path.dirname(path) in folders]
+    differ = checksums != found
     return {
         "checksums": checksums,
-        "differ": checksums != found,
-        "downloads_key": bool(key_checksum) and found.get(keyring, "") != checksums[keyring],
+        "differ": differ,
+        "downloads_key": downloads and found.get(keyring, "") != checksums[keyring],
         "files": directories + present + [{"path": path, "state": "absent"} for path in found if path not in checksums],
+        "has_work": differ or plan["refusal"] != "" or plan["lacks_packages"] or plan["needs_configuring"] or plan["cannot_build"],
     }

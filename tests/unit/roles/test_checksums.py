@@ -12,7 +12,9 @@ from trusted import trust_as_template
 
 ROLES = Path(__file__).parents[3] / "roles"
 DIGITS = "0123456789ABCDEF" * 4
-ENGINE = {"__docker_engine_files": [], "__docker_engine_found": {"files": {}}, "__docker_engine_fetches_key": True, "__docker_engine_keyring": "key",
+ENGINE = {"__docker_engine_files": [], "__docker_engine_found": {"files": {}}, "docker_engine_repository_key": "", "__docker_engine_keyring": "key",
+          "__docker_engine_plan": {"has_repository": True, "refusal": "", "lacks_packages": False, "needs_configuring": False,
+                                   "cannot_build": False, "pinned": []},
           "__docker_engine_environment_file": "environment", "__docker_engine_drop_in": "drop-in"}
 
 

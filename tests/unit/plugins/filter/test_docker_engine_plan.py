@@ -29,8 +29,8 @@ def host(version="", installed=(), **more):
     runs = version != ""
     return dict({
         "packages": packages, "version": version, "record": {}, "files": {}, "available": runs, "service": {"loaded": runs, "active": runs, "enabled": runs},
-        "environment_in_force": True, "python_requests": True, "apparmor_required": False, "buildx_version": "", "buildx_required": False,
-        "compose_version": "", "daemon_config": {"differs": False}, "group": False, "forwarding": False}, **more)
+        "containers_running": 0, "environment_in_force": True, "python_requests": True, "apparmor_required": False,
+        "buildx_version": "", "buildx_required": False, "compose_version": "", "daemon_config": {"differs": False}, "group": False, "forwarding": False}, **more)
 
 
 def debians(**more):
@@ -42,8 +42,9 @@ def vendors(**more):
     return host("28.5.1", VENDOR, **dict({"buildx_version": "0.29.1", "buildx_required": True, "compose_version": "2.40.0"}, **more))
 
 
-def plan(found, system="debian-12", offered=None, simulated="", leaving="", contents="", **asked):
-    request = dict({"source": "distribution", "version": "", "minimum_version": "20.10", "replace": False, "sources": SOURCES, "drop_in_went": False}, **asked)
+def plan(found, system="debian-12", offered=None, simulated=None, leaving=None, contents="", **asked):
+    request = dict({"source": "distribution", "version": "", "minimum_version": "20.10", "replace": False, "interrupt": False, "sources": SOURCES,
+                    "drop_in_went": False}, **asked)
     return FilterModule().filters()["docker_engine_plan"](found, request, CATALOG, system, offered=offered, simulated=simulated, leaving=leaving,
                                                           contents=contents)
 
@@ -143,9 +144,10 @@ def test_apts_entry_stays_the_only_one():
 
 
 def test_a_requested_version_is_pinned():
-    assert plan(vendors(), version="28.5.1")["has_pin"] and not plan(vendors())["has_pin"]
+    assert plan(vendors(), version="28.5.1")["pinned"] == ["docker-ce", "docker-ce-cli"] and plan(vendors())["pinned"] == []
+    assert plan(debians(), version="20.10.24")["pinned"] == ["docker.io"]
     # The package of an unknown engine cannot be pinned.
-    assert not plan(host("24.0.7"), version="24.0.7")["has_pin"]
+    assert plan(host("24.0.7"), version="24.0.7")["pinned"] == []
 
 
 def test_what_apt_installs():
@@ -180,27 +182,69 @@ def test_an_engine_that_stays_needs_no_offer():
     assert (told["is_offered"], told["versions"], told["chosen"], told["transaction"]) == (True, [], "", ["python3-requests"])
 
 
-SIMULATED = """Reading package lists...
-Inst runc [1.1.5-1] (1.1.12-1 Debian:12 [amd64])
-Inst docker.io (20.10.24+dfsg1-1 Debian:12 [amd64])
-Inst tini (0.19.0-1 Debian:12 [amd64])
-Inst libc6 [2.36-9] (2.36-10 Debian:12 [amd64])
-Remv podman [4.3.1]
-Remv docker-ce [5:19.3.9]
-Conf docker.io (20.10.24+dfsg1-1 Debian:12 [amd64])
-"""
+@pytest.mark.parametrize("found, offered, asked, transaction", [
+    # A host without lists.
+    (host(python_requests=False, apparmor_required=True), {}, {},
+     ["docker.io=20.10 or newer", "containerd", "python3-requests", "apparmor", "docker-compose"]),
+    (host(), {}, {"version": "20.10.24"}, ["docker.io=20.10.24", "containerd", "docker-compose"]),
+    # Docker's repository is added by the run.
+    (host(), {"docker.io": ["20.10.24+dfsg1-1"]}, {"source": "docker_repository"},
+     ["docker-ce=20.10 or newer", "docker-ce-cli=20.10 or newer", "containerd.io", "docker-buildx-plugin", "docker-compose-plugin"]),
+    # The lists are older than the request.
+    (host("28.5.1", VENDOR), {"docker-ce": ["5:28.5.1-1~d"]}, {"source": "docker_repository", "minimum_version": "29"},
+     ["docker-ce=29 or newer", "docker-ce-cli=29 or newer", "containerd.io", "docker-buildx-plugin", "docker-compose-plugin"]),
+    # The engine stays.
+    (debians(python_requests=False), {}, {}, ["python3-requests"]),
+])
+def test_check_mode_shows_the_request_if_the_lists_lack_it(found, offered, asked, transaction):
+    assert plan(found, offered=offers(offered), **asked)["transaction"] == transaction
+
+
+SIMULATED = {"installed": ["docker.io", "tini", "libc6"], "removed": ["podman", "docker-ce"], "replaced": {"runc": "1.1.5-1", "libc6": "2.36-9"}, "held": []}
 
 
 def test_what_apt_would_do():
-    told = plan(host(), simulated=SIMULATED)
-    assert (told["removed"], told["restarting"]) == (["podman", "docker-ce"], ["runc", "docker-ce"])
-    assert told["record"] == {"packages": ["docker.io", "tini"], "group": False, "forwarding": False}
-    # The state before the first run counts.
-    later = plan(host(record=dict(OURS, daemon_config={"placed": []}), group=True, forwarding=False), simulated=SIMULATED)
-    assert later["record"] == {"packages": ["docker.io", "containerd", "python3-requests", "tini"], "group": False, "forwarding": True,
-                               "daemon_config": {"placed": []}}
-    # Check mode simulates nothing.
-    assert plan(host(record=OURS))["record"] == OURS and plan(host())["removed"] == plan(host())["restarting"] == []
+    told = plan(host(), simulated=SIMULATED, replace=True)
+    assert (told["removed"], told["restarting"], told["apt_refusal"]) == (["podman", "docker-ce"], ["runc", "docker-ce"], "")
+    # Check mode and a run without packages simulate nothing.
+    for simulated in (None, {"skipped": True}):
+        told = plan(host(), simulated=simulated)
+        assert (told["removed"], told["restarting"], told["apt_refusal"]) == ([], [], "")
+
+
+@pytest.mark.parametrize("running, simulated, asked, reasons", [
+    (0, SIMULATED, {}, ["would remove podman, docker-ce (set docker_engine_replace to true to allow this)"]),
+    (2, SIMULATED, {"replace": True}, ["would upgrade or remove runc, docker-ce, which would stop 2 running containers "
+                                       "(set docker_engine_interrupt_containers to true to allow this)"]),
+    (2, SIMULATED, {"replace": True, "interrupt": True}, []),
+    (2, dict(SIMULATED, removed=[]), {}, ["would upgrade or remove runc, which would stop 2 running containers "
+                                          "(set docker_engine_interrupt_containers to true to allow this)"]),
+    (0, dict(SIMULATED, removed=[]), {}, []),
+    # Other packages run no containers.
+    (2, dict(SIMULATED, removed=[], replaced={"libc6": "2.36-9"}), {}, []),
+    # A hold is the site's, whatever else is allowed.
+    (2, dict(SIMULATED, held=["runc"]), {"replace": True, "interrupt": True},
+     ["would change runc, held at the installed version (lift the hold with apt-mark unhold to allow this)"]),
+])
+def test_what_apt_would_do_is_refused_unless_allowed(running, simulated, asked, reasons):
+    told = plan(host(containers_running=running), offered=offers({"docker.io": ["20.10.24+dfsg1-1"]}), simulated=simulated, **asked)["apt_refusal"]
+    assert told == ("nothing was installed: installing docker.io=20.10.24+dfsg1-1 containerd " + ", and ".join(reasons) if reasons else "")
+
+
+def test_refusals_are_named_together():
+    told = plan(host(containers_running=1), simulated=dict(SIMULATED, held=["podman"]))["apt_refusal"]
+    assert [word in told for word in ("docker_engine_replace", "docker_engine_interrupt_containers", "apt-mark unhold")] == [True] * 3
+
+
+def test_the_state_before_the_first_run_is_recorded():
+    assert plan(host(forwarding=False))["former_state"] == {"group": False, "forwarding": False}
+    # OURS is the record of release 0.2.0, with the values beside the packages.
+    noted = {"packages": OURS["packages"], "notes": {"group": OURS["group"], "forwarding": OURS["forwarding"]}}
+    for record in (OURS, noted, dict(noted, group=True, forwarding=False)):
+        assert plan(host(record=record, group=True, forwarding=False))["former_state"] == {"group": False, "forwarding": True}
+        assert plan(debians(record=record))["is_ours"]
+    # A record of daemon options alone.
+    assert plan(debians(record={"daemon_config": {"placed": []}}, group=True))["former_state"] == {"group": True, "forwarding": False}
 
 
 @pytest.mark.parametrize("changes, asked, restarts, stands_still, needs_configuring", [
@@ -220,19 +264,23 @@ def test_the_running_engine(changes, asked, restarts, stands_still, needs_config
     assert (told["restarts"], told["stands_still"], told["needs_configuring"]) == (restarts, stands_still, needs_configuring)
 
 
+NOTHING = {"removed": ["docker.io", "containerd"], "kept": [], "needed_by": []}
+USERS_TOOL = {"removed": [], "kept": ["docker.io"], "needed_by": ["users-tool"]}
+
+
 @pytest.mark.parametrize("found, leaving, contents, along, stay, goes", [
-    (debians(record=OURS), "Remv docker.io [1]\nPurg containerd [1]\n", "", [], False, True),
+    (debians(record=OURS), NOTHING, "", [], False, True),
     # The user's containers, images or volumes.
-    (debians(record=OURS), "Remv docker.io [1]\n", "4d1f", [], True, False),
+    (debians(record=OURS), NOTHING, "4d1f", [], True, False),
     # A package of the user's needs it.
-    (debians(record=OURS), "Remv docker.io [1]\nPurg users-tool [2]\n", "", ["users-tool"], True, False),
+    (debians(record=OURS), USERS_TOOL, "", ["users-tool"], True, False),
     # What is in it is unknown.
-    (debians(record=OURS, available=False), "", "", [], True, False),
+    (debians(record=OURS, available=False), NOTHING, "", [], True, False),
     # An engine without a record is the user's.
-    (debians(), "", "", [], False, False),
-    (debians(record={"packages": ["python3-requests"]}), "Remv python3-requests [2]\n", "4d1f", [], False, False),
-    (debians(record={"packages": ["python3-requests"]}), "Remv python3-requests [2]\nRemv users-tool [1]\n", "", ["users-tool"], True, False),
-    (host(record=OURS), "", "", [], False, False),
+    (debians(), {"skipped": True}, "", [], False, False),
+    (debians(record={"packages": ["python3-requests"]}), NOTHING, "4d1f", [], False, False),
+    (debians(record={"packages": ["python3-requests"]}), USERS_TOOL, "", ["users-tool"], True, False),
+    (host(record=OURS), NOTHING, "", [], False, False),
 ])
 def test_what_teardown_keeps(found, leaving, contents, along, stay, goes):
     told = plan(found, leaving=leaving, contents=contents)
@@ -246,13 +294,17 @@ def digest(text):
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def files(contents, found, key_checksum=""):
-    entries = [{"path": path, "content": contents.get(path, ""), "mode": "0644"} for path in (KEYRING, SOURCES, ENVIRONMENT, DROP_IN)]
-    return FilterModule().filters()["docker_engine_files"](entries, found, KEYRING, key_checksum, [KEYRING, ENVIRONMENT, DROP_IN])
+NO_WORK = {"refusal": "", "lacks_packages": False, "needs_configuring": False, "cannot_build": False, "has_repository": True, "pinned": []}
+
+
+def files(contents, found, key_checksum="", needs=None, **changes):
+    entries = [dict({"path": path, "content": contents.get(path, ""), "mode": "0644"}, **({"needs": needs} if needs else {}))
+               for path in (KEYRING, SOURCES, ENVIRONMENT, DROP_IN)]
+    return FilterModule().filters()["docker_engine_files"](dict(NO_WORK, **changes), entries, found, KEYRING, key_checksum, [KEYRING, ENVIRONMENT, DROP_IN])
 
 
 def test_no_files_are_requested():
-    assert files({}, {}) == {"checksums": {}, "differ": False, "downloads_key": False, "files": []}
+    assert files({}, {}) == {"checksums": {}, "differ": False, "downloads_key": False, "files": [], "has_work": False}
     assert files({}, {SOURCES: "1"})["files"] == [{"path": SOURCES, "state": "absent"}]
 
 
@@ -272,8 +324,25 @@ def test_a_key_that_the_host_downloads_is_compared_by_its_checksum():
     assert told["files"] == [{"path": "/etc/apt/keyrings", "state": "directory"}]
     there = files({}, {KEYRING: "ab" * 32}, "sha256:" + "AB" * 32)
     assert (there["differ"], there["downloads_key"]) == (False, False)
+    # Without the role's repository no key is needed.
+    assert files({}, {}, "sha256:" + "AB" * 32, has_repository=False)["downloads_key"] is False
     # The site's own key is one of the files.
     assert not files({KEYRING: "a key"}, {})["downloads_key"]
+
+
+def test_a_file_is_absent_without_what_it_needs():
+    told = files({SOURCES: "Types: deb\n"}, {SOURCES: "1"}, needs="has_repository", has_repository=False)
+    assert told["files"] == [{"path": SOURCES, "state": "absent"}]
+    assert files({SOURCES: "Types: deb\n"}, {}, needs="has_repository")["files"] == [{"path": SOURCES, "content": "Types: deb\n", "mode": "0644"}]
+    assert files({SOURCES: "Types: deb\n"}, {}, needs="pinned")["files"] == []
+    assert files({SOURCES: "Package: @pinned@\n"}, {}, needs="pinned", pinned=["docker-ce", "docker-ce-cli"])["files"][0]["content"] == (
+        "Package: docker-ce docker-ce-cli\n")
+
+
+@pytest.mark.parametrize("changes", [{"refusal": "x"}, {"lacks_packages": True}, {"needs_configuring": True}, {"cannot_build": True}])
+def test_a_host_has_work_if_anything_differs(changes):
+    assert files({}, {}, **changes)["has_work"] is True
+    assert files({}, {SOURCES: "1"})["has_work"] is True and files({}, {})["has_work"] is False
 
 
 def evaluated(expression, **given):
@@ -289,14 +358,31 @@ def test_the_role_s_variables_reach_the_plan():
     known = debians(record=OURS, python_requests=False, files={DROP_IN: "1"})
     assert evaluated("__docker_engine_plan", __docker_engine_found=known) == plan(known)
     asked = {"docker_engine_source": "docker_repository", "docker_engine_version": "28.5.1", "docker_engine_minimum_version": "23.0",
-             "docker_engine_replace": "yes"}
+             "docker_engine_replace": "yes", "docker_engine_interrupt_containers": "yes"}
     offered = offers({"docker-ce": ["5:28.5.1-1~d"]})
-    registered = {"__docker_engine_offered": {"packages": offered}, "__docker_engine_simulated": {"stdout": SIMULATED},
-                  "__docker_engine_leaving": {"stdout": "Remv users-tool [1]\n"}, "__docker_engine_has": {"stdout": "4d1f"}}
+    registered = {"__docker_engine_offered": {"packages": offered}, "__docker_engine_simulated": dict(SIMULATED, held=["runc"]),
+                  "__docker_engine_leaving": USERS_TOOL, "__docker_engine_has": {"stdout": "4d1f"}}
     told = evaluated("__docker_engine_plan", __docker_engine_found=known, **asked, **registered)
-    assert told == plan(known, source="docker_repository", version="28.5.1", minimum_version="23.0", replace=True, offered=offered,
-                        simulated=SIMULATED, leaving="Remv users-tool [1]\n", contents="4d1f")
+    assert told == plan(known, source="docker_repository", version="28.5.1", minimum_version="23.0", replace=True, interrupt=True, offered=offered,
+                        simulated=dict(SIMULATED, held=["runc"]), leaving=USERS_TOOL, contents="4d1f")
     assert told["transaction"][0] == "docker-ce=5:28.5.1-1~d" and told["restarting"] == ["runc", "docker-ce"] and told["packages_stay"]
+
+
+def test_an_engine_without_changes_has_no_work_and_the_plan_is_made_once(monkeypatch):
+    """Once per use: a host without changes waits for the controller meanwhile."""
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _docker_engine_plan
+
+    made, make = [], _docker_engine_plan.docker_engine_plan
+    monkeypatch.setattr(_docker_engine_plan, "docker_engine_plan", lambda *arguments: made.append(1) or make(*arguments))
+    when, = [task["when"] for task in yaml.safe_load((ROLE / "tasks/main.yml").read_text(encoding="utf-8")) if "when" in task]
+    assert evaluated(when, __docker_engine_found=debians(record=OURS)) is False and len(made) == 1
+    # A pinned version is no reason to make it again.
+    pinned = evaluated("__docker_engine_file_plan.files", __docker_engine_found=debians(record=OURS), docker_engine_version="20.10.24")
+    assert len(made) == 2 and "Package: docker.io\n" in pinned[0]["content"]
+    # An engine without compose is left alone.
+    assert evaluated(when, __docker_engine_found=debians(compose_version="")) is False
+    assert evaluated(when, __docker_engine_found=debians(buildx_required=True)) is True
+    assert evaluated(when, __docker_engine_found=host()) is True
 
 
 def test_a_drop_in_that_was_removed_needs_a_restart():
