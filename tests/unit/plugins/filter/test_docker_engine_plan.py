@@ -355,7 +355,7 @@ def evaluated(expression, **given):
 
 
 def test_the_role_s_variables_reach_the_plan():
-    known = debians(record=OURS, python_requests=False, files={DROP_IN: "1"})
+    known = debians(record=OURS, python_requests=False, files={DROP_IN: "1"}, containers_running=1)
     assert evaluated("__docker_engine_plan", __docker_engine_found=known) == plan(known)
     asked = {"docker_engine_source": "docker_repository", "docker_engine_version": "28.5.1", "docker_engine_minimum_version": "23.0",
              "docker_engine_replace": "yes", "docker_engine_interrupt_containers": "yes"}
