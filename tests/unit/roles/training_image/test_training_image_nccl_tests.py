@@ -19,7 +19,7 @@ from trusted import trust_as_template
 
 from ansible_collections.trainyard.gpu.plugins.filter.training_image import image_recipe
 
-ROLES = Path(__file__).parents[3] / "roles"
+ROLES = Path(__file__).parents[4] / "roles"
 ROLE = ROLES / "training_image"
 ASKED = {"training_image_nccl_tests_tag": "v2.17.10", "training_image_nccl_tests_checksum": "sha256:" + "ab" * 32}
 

@@ -19,7 +19,7 @@ import yaml
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _vendor_source
 
-ROLE = pathlib.Path(__file__).parents[3] / "roles" / "training_image"
+ROLE = pathlib.Path(__file__).parents[4] / "roles" / "training_image"
 SPEC = importlib.util.spec_from_file_location("steps", ROLE / "files" / "steps.py")
 steps = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(steps)
