@@ -47,8 +47,8 @@ options:
     required: true
   notes:
     description:
-      - Values to record as C(notes) before anything is installed, such as settings of the host that the packages change. The task file that removes the packages
-        reads them from the record.
+      - Values to record as C(notes) before anything is installed, such as settings of the host that the packages change. The task file that removes the
+        packages reads them from the record.
       - A value that an earlier run has recorded stays, because it is the state before the first run.
     type: dict
     default: {}
