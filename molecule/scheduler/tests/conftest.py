@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -99,12 +100,35 @@ class Cluster:
                 found.setdefault((check["id"], host), []).append(check)
         return found
 
+    def reason(self, host):
+        """Why a node is drained."""
+        return self.on(self.head, "sinfo --noheader --nodes=%s --format %%E" % host).out.strip()
+
     def nothing_is_left_of_verify(self):
         assert self.on(self.head, "squeue --noheader --all --name=trainyard-probe").out == ""
         assert "No reservations" in self.on(self.head, "scontrol show reservations").text
         assert self.on(self.head, "find /data1/share/user -name '.trainyard-probe*'").out == ""
         for host in self.hosts:
             assert self.on(host, "pgrep --list-full '^(slurmstepd|sleep)'", check=False).out == ""
+
+    @contextlib.contextmanager
+    def added(self, line):
+        """One more line in slurm.conf, as if somebody had written it there."""
+        self.on(self.head, "cp --preserve /etc/slurm/slurm.conf /root/slurm.conf && echo '%s' >> /etc/slurm/slurm.conf && scontrol reconfigure" % line)
+        try:
+            yield
+        finally:
+            self.on(self.head, "mv /root/slurm.conf /etc/slurm/slurm.conf && scontrol reconfigure")
+
+    @contextlib.contextmanager
+    def full(self, host, folder):
+        """A file system without space in the place of a folder, with its content."""
+        self.on(host, "cp --archive {0} /root/kept && mount -t tmpfs -o size=8m full {0} && cp --archive /root/kept/. {0} && rm -r /root/kept "
+                      "&& ! dd if=/dev/zero of={0}/fill bs=4k 2> /dev/null".format(folder))
+        try:
+            yield
+        finally:
+            self.on(host, "umount --lazy " + folder)
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 ROLE = "slurm_controller"
 DUMPS = "/var/lib/trainyard/slurm/dumps"
+STATE, SPOOL = "/var/lib/slurm/slurmctld", "/var/lib/slurm/slurmd"
+CLOCK, UNIT = "/usr/local/lib/clock", "/run/systemd/system/munge.service.d"
 
 
 def test_a_munge_key_that_differs(cluster):
     cluster.idle()
     cluster.on(cluster.peer, "head --bytes=128 /dev/urandom > /etc/munge/munge.key && systemctl restart munge")
     told = cluster.module(cluster.peer, "slurm_info", "gather=nodes")
-    assert not told["available"] and told["cause"].startswith("auth") and "munge" in told["fix"].lower(), told
+    assert (told["available"], told["cause"]) == (False, "auth"), told
+    assert "Compare the clocks ('date') and the checksums of /etc/munge/munge.key" in told["fix"], told
+    # A credential of the scheduler tells which of the two it is.
+    credential = cluster.on(cluster.head, "munge --no-input --restrict-uid=0").out
+    told = cluster.module(cluster.peer, "slurm_info", "gather=nodes credential=" + credential)
+    assert told["cause"] == "auth_key" and "Copy /etc/munge/munge.key from the controller to this host and restart munge" in told["fix"], told
     drifted = cluster.playbook("drift.yml")
     assert drifted.code == 2 and "munge key that of %s" % cluster.head in drifted.text
     run = cluster.playbook("scheduler.yml")
@@ -34,6 +41,84 @@ def test_a_database_that_is_stopped(cluster):
     assert run.code == 0, run.text[-3000:]
     assert cluster.job(running)[0] == "RUNNING"
     cluster.wait("the accounting catches up", lambda: "COMPLETED" in cluster.on(cluster.head, "sacct --noheader --jobs=%s --format=state" % later).out, 120)
+    cluster.idle()
+
+
+def test_a_stopped_controller(cluster):
+    cluster.idle()
+    running = cluster.submit("ben", "--nodelist=" + cluster.peer, "--gpus=1")
+    cluster.state_of(running, "RUNNING")
+    cluster.on(cluster.head, "systemctl stop slurmctld")
+    try:
+        for host in cluster.hosts:
+            told = cluster.module(host, "slurm_info", "gather=nodes timeout=60")
+            assert (told["available"], told["cause"]) == (False, "controller_down"), told
+            assert "Start the controller on its host ('systemctl start slurmctld')" in told["fix"], told
+        drifted = cluster.playbook("drift.yml")
+        assert drifted.code == 2 and "slurmctld" in drifted.text
+        # The job goes on.
+        assert cluster.on(cluster.peer, "pgrep --count --exact slurmstepd").out != "0"
+    finally:
+        run = cluster.playbook("scheduler.yml")
+    assert run.code == 0 and list(run.changed) == [cluster.head], run.text[-3000:]
+    assert cluster.job(running)[0] == "RUNNING"
+    cluster.idle()
+
+
+def test_clocks_that_differ(cluster):
+    """Of munged alone: a container has the clock of its machine."""
+    cluster.idle()
+    cluster.on(cluster.peer, "mkdir -p %s && cd %s && apt-get --quiet --quiet download libfaketime && dpkg-deb --extract libfaketime_*.deb ." % (CLOCK, CLOCK))
+    library = cluster.on(cluster.peer, "ls %s/usr/lib/*/faketime/libfaketimeMT.so.1" % CLOCK).out
+    cluster.on(cluster.peer, "mkdir -p {0} && printf '[Service]\\nEnvironment=LD_PRELOAD={1} FAKETIME=+10m FAKETIME_DONT_FAKE_MONOTONIC=1\\n' > {0}/clock.conf "
+                             "&& systemctl daemon-reload && systemctl restart munge".format(UNIT, library))
+    try:
+        found = cluster.verify(verify_measure_bandwidth=False)
+    finally:
+        cluster.on(cluster.peer, "rm -r %s %s && systemctl daemon-reload && systemctl restart munge" % (UNIT, CLOCK))
+    (check,) = found["scheduler-answers", cluster.peer]
+    assert (check["verdict"], check["found"]) == ("fail", "auth_clock"), check
+    assert "Synchronise the clocks of this host and the controller. MUNGE refuses credentials" in check["fix"], check
+    (check,) = found["scheduler-answers", cluster.head]
+    assert check["verdict"] == "pass", check
+    cluster.wait("the peer answers again", lambda: cluster.module(cluster.peer, "slurm_info", "gather=nodes")["available"])
+    cluster.idle()
+
+
+def is_full(found, host, folder):
+    (check,) = [each for each in found["free-space", host] if folder in each["found"]]
+    assert check["verdict"] == "fail" and check["found"].startswith("%s: 0 MiB" % folder), check
+    assert check["fix"] == "free space there, or lower verify_free_mib or verify_free_inodes", check
+
+
+def test_a_scheduler_without_space(cluster):
+    cluster.idle()
+    running = cluster.submit("ben", "--nodelist=" + cluster.peer, "--gpus=1")
+    cluster.state_of(running, "RUNNING")
+    with cluster.full(cluster.head, STATE):
+        found = cluster.verify(verify_measure_bandwidth=False)
+        told = cluster.refused("ben", "--gpus=1")
+    is_full(found, cluster.head, STATE)
+    assert "I/O error writing script/environment to file" in told
+    assert cluster.job(running)[0] == "RUNNING"
+    cluster.state_of(cluster.submit("ben", "--gpus=1", seconds=1), "COMPLETED")
+    cluster.idle()
+
+
+def test_a_node_without_space(cluster):
+    """Slurm drains the node after the first job that it cannot start there."""
+    cluster.idle()
+    with cluster.full(cluster.peer, SPOOL):
+        found = cluster.verify()
+    is_full(found, cluster.peer, SPOOL)
+    (check,) = found["scheduler-job", cluster.peer]
+    assert check["verdict"] == "fail" and check["found"].endswith(": SlurmdSpoolDir is full"), check
+    (check,) = found["scheduler-job", cluster.head]
+    assert check["verdict"] == "pass", check
+    cluster.nothing_is_left_of_verify()
+    cluster.on(cluster.head, "scontrol update nodename=%s state=resume" % cluster.peer)
+    cluster.idle()
+    cluster.state_of(cluster.submit("ben", "--nodelist=" + cluster.peer, "--gpus=1", seconds=1), "COMPLETED")
     cluster.idle()
 
 

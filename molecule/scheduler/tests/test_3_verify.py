@@ -1,4 +1,4 @@
-"""verify.yml on a scheduled cluster: a job of a person runs on each node, and nothing of it is left."""
+"""verify.yml on a scheduled cluster: a job of a person on each node finds what is wrong with it. Nothing of it is left, and it never runs beside jobs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def _idle(cluster):
     cluster.idle()
 
 
+def the_job(found, host):
+    (check,) = found["scheduler-job", host]
+    return check
+
+
 def test_a_job_of_a_person_runs_on_each_node(cluster):
     found = cluster.verify()
     for host in cluster.hosts:
@@ -33,3 +38,35 @@ def test_a_job_of_a_person_runs_on_each_node(cluster):
     cluster.nothing_is_left_of_verify()
     # Other checks fail on these hosts, but none of them drains a node.
     assert cluster.nodes() == dict.fromkeys(cluster.hosts, "idle")
+
+
+def test_a_prolog_that_fails_and_one_that_does_not_end(cluster):
+    program = "/opt/prolog"
+    cluster.on(cluster.peer, "printf '#!/bin/sh\\nexit 3\\n' > %s && chmod 755 %s" % (program, program))
+    cluster.on(cluster.head, "printf '#!/bin/sh\\nexec sleep 90\\n' > %s && chmod 755 %s" % (program, program))
+    with cluster.added("Prolog=" + program):
+        found = cluster.verify()
+    for host in cluster.hosts:
+        cluster.on(host, "rm " + program)
+    check = the_job(found, cluster.peer)
+    assert check["verdict"] == "fail" and "Prolog error" in check["found"], check
+    check = the_job(found, cluster.head)
+    assert check["verdict"] == "fail" and "within 60 s" in check["found"], check
+    cluster.nothing_is_left_of_verify()
+    assert set(cluster.nodes().values()) == {"drained"}
+    # Slurm itself has drained the peer, and its reason stays.
+    assert cluster.reason(cluster.peer) == "Prolog error" and cluster.reason(cluster.head).startswith("trainyard: verify: scheduler-job: ")
+
+
+def test_no_job_beside_a_job(cluster):
+    running = cluster.submit("anna", "--nodelist=" + cluster.peer, "--gpus=1")
+    cluster.state_of(running, "RUNNING")
+    found = cluster.verify(verify_wait_for_jobs=3)
+    for host in cluster.hosts:
+        check = the_job(found, host)
+        assert check["verdict"] not in ("pass", "fail") and "job %s of anna on %s" % (running, cluster.peer) in check["found"], check
+    assert cluster.job(running)[0] == "RUNNING"
+    assert "No reservations" in cluster.on(cluster.head, "scontrol show reservations").text
+    assert "drained" not in cluster.nodes().values()
+    # Jobs start again.
+    cluster.state_of(cluster.submit("ben", "--nodelist=" + cluster.head, "--gpus=1"), "RUNNING")
