@@ -14,9 +14,9 @@ from pathlib import Path
 
 import yaml
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_checks import bandwidth_checks
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _report, _report_files, _report_page
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_checks import bandwidth_checks
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import with_search
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
 

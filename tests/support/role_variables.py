@@ -7,18 +7,9 @@ from pathlib import Path
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from trusted import trust_as_template
+from trusted import trusted
 
 ROLES = Path(__file__).resolve().parents[2] / "roles"
-
-
-def trusted(value):
-    """Templates wherever in it they are."""
-    if isinstance(value, str):
-        return trust_as_template(value)
-    if isinstance(value, dict):
-        return {key: trusted(inner) for key, inner in value.items()}
-    return [trusted(inner) for inner in value] if isinstance(value, list) else value
 
 
 def role_variable(role, name, **given):

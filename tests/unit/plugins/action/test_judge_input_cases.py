@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from trusted import trust_as_template
+from trusted import trusted
 
 from ansible_collections.trainyard.gpu.plugins.action import judge_input
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import load_data, load_roles
@@ -47,16 +47,6 @@ class Campaign:
         action = judge_input.ActionModule(task, SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere")), SimpleNamespace(check_mode=True), LOADER,
                                           Templar(LOADER, {}), None)
         return action.run(task_vars={"groups": every, "hostvars": hostvars})
-
-
-def trusted(value):
-    """Mark texts as templates, as an inventory's are."""
-    if isinstance(value, dict):
-        return {key: trusted(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [trusted(inner) for inner in value]
-    # Since ansible-core 2.19 there is a mark for it.
-    return trust_as_template(value) if isinstance(value, str) and "{{" in value else value
 
 
 @pytest.fixture(name="campaign", scope="module")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from role_variables import trusted
+from trusted import trusted
 
 from ansible_collections.trainyard.gpu.plugins.filter.container_toolkit import FilterModule
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._compat import load_facts, toolkit_version

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from role_variables import trusted
+from trusted import trusted
 
 from ansible_collections.trainyard.gpu.plugins.filter.proxy_environment import FilterModule
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
+from ansible.template import Templar
+from trusted import trust_as_template, trusted
 
 from ansible_collections.trainyard.gpu.plugins.filter.training_container import FilterModule
 
@@ -188,11 +189,6 @@ def test_the_role_s_variables_are_the_request(tty, repair):
                      training_container_image="site/image:1", training_container_gpus="none", training_container_tty=tty,
                      training_container_repair_own_name=repair)
     variables["__training_container_files"] = FILES
-
-    def trusted(value):
-        if isinstance(value, dict):
-            return {key: trusted(inner) for key, inner in value.items()}
-        return [trusted(inner) for inner in value] if isinstance(value, list) else trust_as_template(value) if isinstance(value, str) else value
 
     state = found()
     templar = Templar(DataLoader(), dict(trusted(variables), cluster_share_path="/data1/share", cluster_address="10.0.0.11", cluster_host=HOST,

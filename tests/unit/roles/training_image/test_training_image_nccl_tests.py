@@ -15,21 +15,13 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from trusted import trust_as_template
+from trusted import trusted
 
 from ansible_collections.trainyard.gpu.plugins.filter.training_image import image_recipe
 
 ROLES = Path(__file__).parents[4] / "roles"
 ROLE = ROLES / "training_image"
 ASKED = {"training_image_nccl_tests_tag": "v2.17.10", "training_image_nccl_tests_checksum": "sha256:" + "ab" * 32}
-
-
-def trusted(value):
-    if isinstance(value, dict):
-        return {key: trusted(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [trusted(inner) for inner in value]
-    return trust_as_template(value) if isinstance(value, str) else value
 
 
 def decided(name, **given):
