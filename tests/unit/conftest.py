@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from ansible.plugins.loader import init_plugin_loader
+from compiled_templates import remember
 
 init_plugin_loader()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_templates():
+    with pytest.MonkeyPatch.context() as patch:
+        remember(patch)
+        yield

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import drawn_once as charts
 import example_reports
 import pytest
 import yaml
@@ -22,6 +23,7 @@ from ansible.template import Templar
 from ansible_collections.trainyard.gpu.plugins.action import compare_reports, verify_report
 from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 
+drawn_once = charts.drawn_once
 ROOT = Path(__file__).parents[4]
 
 

@@ -9,13 +9,14 @@ import re
 from pathlib import Path
 
 import browser as chromium
+import drawn_once as drawn
 import example_reports
 import pytest
 from example_reports import PUBLISHED
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _report, _report_page
 
-browser = chromium.browser
+browser, drawn_once = chromium.browser, drawn.drawn_once
 SUSPECT_FILE = "/home/ops/lab/.trainyard/reports/suspect.yml"
 
 
