@@ -12,10 +12,12 @@ import re
 
 __all__ = ["ParseError", "cgroups", "gpu_information", "hardware_of", "key_digest", "memory_total_mib", "parse_slurmd_hardware", "parse_units", "release"]
 
-# What task/cgroup and proctrack/cgroup use: cgroup.conf(5), ConstrainCores, ConstrainDevices, ConstrainRAMSpace, and the freezer of version 1.
-_VERSION_1_CONTROLLERS = ("cpuset", "devices", "freezer", "memory")
+# What task/cgroup and proctrack/cgroup use: cgroup.conf(5), ConstrainDevices, ConstrainRAMSpace, and the freezer of version 1.
+_VERSION_1_CONTROLLERS = ("devices", "freezer", "memory")
 # Version 2 limits devices by a program in the kernel, which has no controller.
-_VERSION_2_CONTROLLERS = ("cpuset", "memory")
+_VERSION_2_CONTROLLERS = ("memory",)
+# ConstrainCores uses it. A kernel may lack it, and slurmd does not start with a setting that needs it.
+_CORES_CONTROLLER = "cpuset"
 _HARDWARE = {"CPUs": "cpus", "Boards": "boards", "SocketsPerBoard": "sockets", "CoresPerSocket": "cores_per_socket",
              "ThreadsPerCore": "threads_per_core", "RealMemory": "real_memory"}
 
@@ -74,7 +76,7 @@ def gpu_information(text):
 
 
 def cgroups(mountinfo, controllers, container):
-    """Return C(version), C(usable) and C(why) not.
+    """Return C(version), C(usable), C(why) not, and whether C(cores) can be limited.
 
     C(mountinfo) is that of process 1, C(controllers) the content of cgroup.controllers of the unified tree. A container shares the tree with its kernel's
     other processes: slurmd would move processes that are not its own, and systemd in the container cannot delegate a scope to it.
@@ -98,7 +100,7 @@ def cgroups(mountinfo, controllers, container):
         why = "no control groups are mounted"
     elif missing:
         why = "the kernel has no control group controller %s" % missing[0]
-    return {"version": version, "usable": not why, "why": why}
+    return {"version": version, "usable": not why, "why": why, "cores": _CORES_CONTROLLER in there}
 
 
 def parse_units(text):

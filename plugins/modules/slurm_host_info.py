@@ -149,6 +149,9 @@ cgroup:
     why:
       description: Why it cannot; empty if it can.
       type: str
+    cores:
+      description: Whether the kernel has the controller C(cpuset), by which jobs are limited to their CPUs.
+      type: bool
 dbus:
   description: Whether the system bus exists, by which slurmd requests its scope from systemd with control groups version 2.
   returned: success

@@ -489,15 +489,16 @@ def gres_conf(nodes, former):
     return "\n".join(lines + former) + "\n"
 
 
-def cgroup_conf(usable, why, versions, oldest):
-    """Return the text of cgroup.conf. C(versions) are those of the hosts.
+def cgroup_conf(usable, why, readings, oldest):
+    """Return the text of cgroup.conf. C(readings) are the C(cgroup) of the hosts.
 
     CgroupAutomount is not in it: systemd mounts control groups, and 23.11 and later complain about the key.
     """
     if usable:
-        lines = _heading() + ["ConstrainCores=yes", "ConstrainDevices=yes", "ConstrainRAMSpace=yes"]
+        lines = _heading() + (["ConstrainCores=yes"] if all(reading["cores"] for reading in readings) else [])
+        lines += ["ConstrainDevices=yes", "ConstrainRAMSpace=yes"]
         # Version 1 counts swap only if the kernel was started for it.
-        return "\n".join(lines + (["ConstrainSwapSpace=yes"] if versions and min(versions) == 2 else [])) + "\n"
+        return "\n".join(lines + (["ConstrainSwapSpace=yes"] if readings and min(reading["version"] for reading in readings) == 2 else [])) + "\n"
     lines = _heading("No limits: %s." % why)
     # The value came with 24.05. Earlier releases load no plugin if nothing needs it.
     return "\n".join(lines + ([] if is_before(oldest, "24.05") else ["CgroupPlugin=disabled"])) + "\n"
@@ -723,10 +724,13 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     controller = _controller(controller_reading, addresses.get(scheduler, ""), lab)
     planned = _partitions([entry for entry in partitions_known if entry["hosts"]], nodes, groups)
     oldest = min(value for value in releases.values() if value)
-    versions = [known[name]["cgroup"]["version"] for name in hosts_known]
+    groups_of_hosts = [known[name]["cgroup"] for name in hosts_known]
+    without_cores = [name for name in hosts_known if not known[name]["cgroup"]["cores"]]
     if not usable:
         warnings.append("jobs are not limited to their CPUs, memory and devices, because not every host can: %s" % why)
-    elif 2 in versions:
+    elif without_cores:
+        warnings.append("jobs are not limited to their CPUs, because %s has no control group controller cpuset" % ", ".join(without_cores))
+    if usable and any(reading["version"] == 2 for reading in groups_of_hosts):
         warnings += ["%s: no system bus, by which slurmd requests its scope from systemd; install dbus" % name
                      for name in hosts_known if not known[name]["dbus"]]
     rules = {name: _slurm_ssh.ssh_rule(reading, name in hosts and name != scheduler and name not in login_hosts, usable, name,
@@ -738,7 +742,7 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     texts = {
         "slurm": slurm_conf(cluster_name, controller, live, kept, planned, options, usable, oldest, controller_reading["mail_program"], scripts),
         "gres": gres_conf(live, kept_gres),
-        "cgroup": cgroup_conf(usable, why, versions, oldest),
+        "cgroup": cgroup_conf(usable, why, groups_of_hosts, oldest),
     }
     own_database = "mariadb-server" not in controller_reading["packages"] or "mariadb-server" in (controller_reading["record"].get("packages") or [])
     configuration = [_entry("%s/%s.conf" % (FOLDER, name), texts[name]) for name in ("cgroup", "gres", "slurm")]

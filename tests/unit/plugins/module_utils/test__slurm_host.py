@@ -66,6 +66,7 @@ def test_models_of_the_driver():
     (V2, "cpuset cpu io memory pids\n", "lxc", (2, False, "the host is a container (lxc)")),
     # Some ARM boards start without it.
     (V2, "cpuset cpu io pids\n", "", (2, False, "the kernel has no control group controller memory")),
+    (V2, "cpu io memory pids\n", "", (2, True, "")),
     (V1, "", "", (1, True, "")),
     (HYBRID, "", "", (1, True, "")),
     (HYBRID, "", "docker", (1, False, "the host is a container (docker)")),
@@ -75,6 +76,11 @@ def test_models_of_the_driver():
 def test_control_groups(mountinfo, controllers, container, expected):
     found = cgroups(mountinfo, controllers, container)
     assert (found["version"], found["usable"], found["why"]) == expected
+
+
+def test_cpus_can_be_limited_only_with_the_controller_cpuset():
+    assert cgroups(V2, "cpuset cpu io memory pids\n", "")["cores"] and not cgroups(V2, "cpu io memory pids\n", "")["cores"]
+    assert cgroups(V1, "", "")["cores"] and not cgroups(V1.replace("/cpuset rw", "/cpuset ro"), "", "")["cores"]
 
 
 def test_units():
