@@ -154,7 +154,8 @@ class VirtualLab(Lab):
 
     def _drives(self, host):
         folder = self.folder(host)
-        for path, kind in ((folder / "root.qcow2", "qcow2"), (folder / "identity.ext4", "raw"), (folder / "data.ext4", "raw"), (folder / "docker.qcow2", "qcow2")):
+        for name, kind in (("root.qcow2", "qcow2"), ("identity.ext4", "raw"), ("data.ext4", "raw"), ("docker.qcow2", "qcow2")):
+            path = folder / name
             if path.exists():
                 # unsafe: a guest's flush is not passed to this machine's disk. Written data survives the end of QEMU, but not of this machine.
                 yield f"file={path},if=virtio,cache=unsafe,format={kind},discard=unmap"

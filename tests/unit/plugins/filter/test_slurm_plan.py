@@ -485,7 +485,8 @@ def test_who_can_log_in():
     assert ("/etc/pam.d/sshd", "changed") in drift(good(readings, login_hosts=["b"]), readings, "c")
     # One that had no part in Slurm for a while.
     readings["c"]["texts"] = {**files, "/etc/pam.d/sshd": found["ssh"]["c"]["steps"][0]["files"][0]["content"]}
-    assert good(readings, hosts=["a", "b"])["ssh"]["c"]["steps"] == [{"files": [{"path": "/etc/pam.d/sshd", "content": files["/etc/pam.d/sshd"]}], "absent": []}]
+    step = {"files": [{"path": "/etc/pam.d/sshd", "content": files["/etc/pam.d/sshd"]}], "absent": []}
+    assert good(readings, hosts=["a", "b"])["ssh"]["c"]["steps"] == [step]
 
 
 def test_a_host_where_the_rule_is_impossible_is_reported():
