@@ -82,7 +82,7 @@ addEventListener("load", () => {
   };
   const carrier = document.createElement("script");
   carrier.type = "application/json";
-  carrier.id = "measured";
+  carrier.id = "measured-" + frameElement.name;
   carrier.textContent = JSON.stringify(told).replace(/</g, "\\u003c");
   top.document.body.append(carrier);
 });
@@ -90,9 +90,10 @@ addEventListener("load", () => {
 """
 
 
-# A window is 500 pixels wide at least, a frame in it as wide as a telephone.
-FRAME = """<!doctype html><style>:root { color-scheme: light dark } body { margin: 0 } iframe { display: block; border: 0; width: %dpx; height: %dpx }</style>
-<iframe srcdoc="%s"></iframe>"""
+# A window is 500 pixels wide at least, a frame in it as wide as a telephone. Frames are one below the other.
+FRAMES = """<!doctype html><style>:root { color-scheme: light dark } body { margin: 0 } iframe { display: block; border: 0 }</style>
+%s"""
+FRAME = '<iframe name="%d" style="width: %dpx; height: %dpx" srcdoc="%s"></iframe>'
 
 
 @pytest.fixture(scope="session")
@@ -106,24 +107,35 @@ def browser(tmp_path_factory):
         pytest.fail("The page is looked at in Chromium, which is not on this machine. Install package chromium, or run the tests as root once.", pytrace=False)
     home = tmp_path_factory.mktemp("browser")
 
-    def look(page, width, height=900, dark=False, measured=True):
-        """page: HTML. Returns what it measures, the screenshot, what the console says, and the document as the browser has it."""
+    def start(document, width, height, dark, pages=1):
+        """The picture, what the console says, and the document as the browser has it."""
         copy, picture = home / "page.html", home / "page.png"
-        if measured:
-            # The page lets no script run, the measuring one neither.
-            page = re.sub(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", "", page).replace("</body>", MEASURE + "</body>")
-            page = FRAME % (width, height, html.escape(page))
-        copy.write_text(page, encoding="utf-8")
+        copy.write_text(document, encoding="utf-8")
         done = subprocess.run(
             [found, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-             "--force-device-scale-factor=1", "--user-data-dir=%s" % (home / "profile"), "--enable-logging=stderr", "--blink-settings=preferredColorScheme=%d" % (0 if dark else 1),
-             "--window-size=%d,%d" % (max(width, 500), height), "--screenshot=%s" % picture, "--dump-dom", copy.as_uri()],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+             "--force-device-scale-factor=1", "--user-data-dir=%s" % (home / "profile"), "--enable-logging=stderr",
+             "--blink-settings=preferredColorScheme=%d" % (0 if dark else 1), "--window-size=%d,%d" % (max(width, 500), height),
+             "--screenshot=%s" % picture, "--dump-dom", copy.as_uri()],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120 * pages, check=False)
         assert done.returncode == 0, done.stderr
-        match = re.search(r'<script type="application/json" id="measured">(.*?)</script>', done.stdout, re.DOTALL)
         with Image.open(picture) as opened:
-            pixels = opened.convert("RGB").crop((0, 0, width, height))
-        return SimpleNamespace(measured=SimpleNamespace(**json.loads(match.group(1))) if match else None, pixels=pixels, dom=done.stdout,
-                               console=[line for line in done.stderr.splitlines() if ":CONSOLE" in line])
+            return opened.convert("RGB"), [line for line in done.stderr.splitlines() if ":CONSOLE" in line], done.stdout
 
-    return look
+    def look_at(pages, dark=False, height=900):
+        """What pages of HTML measure, and their pictures: in one browser, as its start takes longer than a page. pages: pairs of HTML and width."""
+        frames = []
+        for number, (page, width) in enumerate(pages):
+            # The page lets no script run, the measuring one neither.
+            page = re.sub(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", "", page).replace("</body>", MEASURE + "</body>")
+            frames.append(FRAME % (number, width, height, html.escape(page)))
+        pixels, console, dom = start(FRAMES % "\n".join(frames), max(width for page, width in pages), height * len(pages), dark, len(pages))
+        measured = dict(re.findall(r'<script type="application/json" id="measured-(\d+)">(.*?)</script>', dom, re.DOTALL))
+        return [SimpleNamespace(measured=SimpleNamespace(**json.loads(measured[str(number)])), console=console,
+                                pixels=pixels.crop((0, height * number, width, height * (number + 1)))) for number, (page, width) in enumerate(pages)]
+
+    def look_as_it_is(page, width, height=900):
+        """The console and the document of a page as users open it, which lets nothing measure it."""
+        dummy, console, dom = start(page, width, height, False)
+        return SimpleNamespace(console=console, dom=dom)
+
+    return SimpleNamespace(look_at=look_at, look_as_it_is=look_as_it_is)

@@ -45,12 +45,28 @@ PAGES["comparison"] = functools.lru_cache(maxsize=None)(comparison)
 
 # --- in a browser -------------------------------------------------------------------------------------------------------------------
 
+SEEN_IN_BOTH_THEMES = ("broken_host", "slow_link", "comparison")
+OF_OTHER_VERDICTS = {"lab": "pass", "eight_gpus": "warning", "many": "fail"}
+ON_A_TELEPHONE = ("slow_link", "comparison")
+
+
+@pytest.fixture(name="seen", scope="module")
+def _seen(browser):
+    """What a page is like at a width, by its name. All pages of a theme are looked at in one browser, when a test needs the first of them."""
+    @functools.lru_cache(maxsize=None)
+    def of_theme(dark):
+        asked = [(kind, width) for kind in SEEN_IN_BOTH_THEMES + (() if dark else tuple(OF_OTHER_VERDICTS)) for width in (1280, 400)]
+        asked += [] if dark else [(kind, 390) for kind in ON_A_TELEPHONE]
+        return dict(zip(asked, browser.look_at([(PAGES[kind](), width) for kind, width in asked], dark)))
+
+    return lambda kind, width, dark=False: of_theme(dark)[kind, width]
+
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("kind", ["broken_host", "slow_link", "comparison"])
-def test_what_people_see(browser, kind, width, dark):
-    seen = browser(PAGES[kind](), width, dark=dark)
+@pytest.mark.parametrize("kind", SEEN_IN_BOTH_THEMES)
+def test_what_people_see(seen, kind, width, dark):
+    seen = seen(kind, width, dark)
     told = seen.measured
     assert seen.console == []
     assert told.width == width and told.scrollWidth <= width and told.sticksOut == []
@@ -67,17 +83,17 @@ def test_what_people_see(browser, kind, width, dark):
     assert red > 200
 
 
-@pytest.mark.parametrize("kind, verdict", [("lab", "pass"), ("eight_gpus", "warning"), ("many", "fail")])
-def test_pages_of_the_other_verdicts(browser, kind, verdict):
+@pytest.mark.parametrize("kind, verdict", OF_OTHER_VERDICTS.items())
+def test_pages_of_the_other_verdicts(seen, kind, verdict):
     for width in (1280, 400):
-        seen = browser(PAGES[kind](), width)
-        assert seen.console == [] and seen.measured.verdict["text"] == verdict
-        assert seen.measured.scrollWidth <= width and seen.measured.sticksOut == [] and seen.measured.faint == []
-        assert seen.measured.torn == [] and seen.measured.unsaid == []
+        told = seen(kind, width).measured
+        assert seen(kind, width).console == [] and told.verdict["text"] == verdict
+        assert told.scrollWidth <= width and told.sticksOut == [] and told.faint == []
+        assert told.torn == [] and told.unsaid == []
         charts, panels = (1, 64) if kind == "many" else (2, 0)
-        assert len(seen.measured.curves) == charts + panels and min(seen.measured.curves[:charts]) > 10
+        assert len(told.curves) == charts + panels and min(told.curves[:charts]) > 10
         # The range of all hosts, what is required, and the curve.
-        assert set(seen.measured.curves[charts:]) <= {3}
+        assert set(told.curves[charts:]) <= {3}
 
 
 def test_what_hosts_say_is_text(browser):
@@ -93,26 +109,26 @@ def test_what_hosts_say_is_text(browser):
     page = page_of("slow_link", **told)
     assert "<script" not in page and "<img" not in page and "{{ 7 * 7 }}" in page
     # Also where the page's own protection is taken away, as for measuring.
-    seen = browser(page, 1280)
+    (seen,) = browser.look_at([(page, 1280)])
     assert seen.console == [] and seen.measured.title == "physics: fail" and seen.measured.sticksOut == []
 
 
-@pytest.mark.parametrize("kind", ["slow_link", "comparison"])
-def test_on_a_telephone_tables_say_that_they_scroll_and_host_names_stay_whole(browser, kind):
-    told = browser(PAGES[kind](), 390).measured
+@pytest.mark.parametrize("kind", ON_A_TELEPHONE)
+def test_on_a_telephone_tables_say_that_they_scroll_and_host_names_stay_whole(seen, kind):
+    told = seen(kind, 390).measured
     assert told.wide != [] and told.unsaid == [] and told.torn == [] and told.scrollWidth <= 390
     # Of tables that fit, none says so.
-    assert browser(PAGES["lab"](), 1280).measured.wide == []
+    assert seen("lab", 1280).measured.wide == []
 
 
-def test_one_chart_alone_is_not_stretched(browser):
-    (alone,) = browser(PAGES["broken_host"](), 1280).measured.figures
-    first, second = browser(PAGES["slow_link"](), 1280).measured.figures
+def test_one_chart_alone_is_not_stretched(seen):
+    (alone,) = seen("broken_host", 1280).measured.figures
+    first, second = seen("slow_link", 1280).measured.figures
     assert alone == first == second
 
 
 def test_the_page_itself_lets_no_script_run(browser):
-    seen = browser(page_of("lab").replace("</body>", "<script>document.title = 'owned'</script></body>"), 1280, measured=False)
+    seen = browser.look_as_it_is(page_of("lab").replace("</body>", "<script>document.title = 'owned'</script></body>"), 1280)
     assert "<title>lab: pass</title>" in seen.dom and "Content Security Policy" in "".join(seen.console)
 
 
