@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def test_argument_specs_equal_defaults(role):
     # A template is a text. As the default of another type Galaxy refuses it, so the spec has none, and the description tells it: see role_readmes.py.
     in_words = {name for name, value in defaults.items() if isinstance(value, str) and "{{" in value and options[name]["type"] not in ("str", "path", "raw")}
     assert [name for name in in_words if "default" in options[name]] == []
-    assert {name: value for name, value in defaults.items() if name not in in_words} == {name: value for name, value in specified.items() if name not in in_words}
+    assert {name: value for name, value in defaults.items() if name not in in_words} == {
+        name: value for name, value in specified.items() if name not in in_words}
 
 
 def test_options_are_described(role):
@@ -173,13 +175,19 @@ def expressions_of(value, whole=False):
         yield from [value] if whole else re.findall(r"{[{%](.*?)[%}]}", value, re.DOTALL)
 
 
+@functools.lru_cache(maxsize=None)
+def expressions_in(path):
+    """Those of a file, which is parsed once for all roles."""
+    return list(expressions_of(yaml.safe_load(path.read_text(encoding="utf-8"))))
+
+
 def test_numbers_and_truth_values_may_come_as_text(role):
     """From -e name=value and from INI inventories they do. A module's own option takes '{{ name }}' unchanged; an expression has to convert it."""
     options = load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {})
     names = [name for name, option in options.items() if option["type"] in ("bool", "int", "float")]
     found = []
     for path in [path for name in ROLES for path in yaml_files(name) + list((ROOT / "roles" / name / "meta").glob("host_rules.yml"))]:
-        for expression in expressions_of(yaml.safe_load(path.read_text(encoding="utf-8"))):
+        for expression in expressions_in(path):
             found += ["%s: %s" % (path.relative_to(ROOT), expression) for name in names if expression.strip() != name
                       and re.search(r"\b%s\b(?!\s*\|\s*(?:bool|int|float))" % name, re.sub(r"'[^']*'", "''", expression))]
     assert found == []
@@ -226,6 +234,7 @@ def test_decisions_are_functions_with_tests(role):
                 parts, loops = re.findall(r"{[{%](.*?)[%}]}", text, re.DOTALL), r"\{%-?\s*set\b"
             else:
                 parts, loops = [text] if is_expression else [], r"\{%-?\s*(?:for|set)\b"
-            if ([part for part in parts if part.count("|") - 2 * part.count("||") > MOST_FILTERS] or re.search(loops, text)) and (role, where[0]) not in PROGRAMS:
+            many = [part for part in parts if part.count("|") - 2 * part.count("||") > MOST_FILTERS]
+            if (many or re.search(loops, text)) and (role, where[0]) not in PROGRAMS:
                 found.append("%s: %s" % (path.relative_to(ROOT), "/".join(where)))
     assert found == []
