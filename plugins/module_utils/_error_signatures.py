@@ -34,19 +34,27 @@ SIGNATURES = [Signature(*entry) for entry in (
     ("too_many_gpus", r"Invalid number of GPUs: (\d+) requested but only (\d+) were found",
      "more GPUs are requested than the host has ({1} requested, {2} found)",
      "request at most {2} GPUs, or check with nvidia-smi why the others are missing", NCCL_TESTS),
-    ("too_many_gpus", r"Test CUDA failure [^\n]{0,300}?invalid device ordinal",
+    ("too_many_gpus", r"invalid device ordinal",
      "more GPUs are requested than a process can use",
      "request fewer GPUs, or check with nvidia-smi and CUDA_VISIBLE_DEVICES which ones the process can use", NCCL_TESTS),
     ("duplicate_gpu", r"Duplicate GPU detected",
      "two ranks use the same GPU",
-     "start at most as many ranks on a host as it has GPUs, and build nccl-tests with MPI=1, so that each rank uses its own GPU",
+     "start at most as many ranks on a host as it has GPUs. A program selects its GPU by its local rank, as torch.cuda.set_device(hvd.local_rank()) does. "
+     "Build nccl-tests with MPI=1",
+     NCCL_DOCS + "/troubleshooting.html"),
+    # Without NCCL_DEBUG this is all that Horovod and nccl-tests print about it.
+    ("nccl_invalid_usage", r"invalid usage \(run with NCCL_DEBUG=WARN",
+     "NCCL refuses the call. Usually two ranks use the same GPU",
+     "start at most as many ranks on a host as it has GPUs, and let each select its GPU by its local rank, as torch.cuda.set_device(hvd.local_rank()) does. "
+     "If that is in order, run it with NCCL_DEBUG=WARN. The line before the error shows the reason",
      NCCL_DOCS + "/troubleshooting.html"),
     ("option_unsupported", r"invalid option '", "the tool does not support one of the given options",
      "set nccl_tests_tag to a newer tag and run gpu_stack.yml, or leave the option out", NCCL_TESTS),
     # Driver, CUDA and the GPU itself.
-    ("cuda_stub_library", r"CUDA driver is a stub library",
-     "the program uses CUDA's stub of libcuda.so, which is only for linking",
-     "remove CUDA's folder lib64/stubs from LD_LIBRARY_PATH and ld.so.conf, so that the driver's libcuda.so.1 is found", NCCL_TESTS + "/issues/124"),
+    ("cuda_stub_library", r"(?:CUDA driver is a stub library|libnvidia-ml\.so in GDK package is a stub library)",
+     "the program uses CUDA's stub of a driver library, which is only for linking",
+     "remove CUDA's folder lib64/stubs from LD_LIBRARY_PATH and ld.so.conf, so that the driver's libcuda.so.1 and libnvidia-ml.so.1 are found",
+     NCCL_TESTS + "/issues/124"),
     ("driver_too_old", r"CUDA driver version is insufficient for CUDA runtime version",
      "the driver is older than the CUDA that the program was built with",
      "set nvidia_driver_version to a newer branch and run gpu_stack.yml, or use an image with an older CUDA",
@@ -212,4 +220,6 @@ def find_errors(text: str, patterns=_PATTERNS) -> list[dict]:
     # 'Test failure' is the trace below an error that is already reported.
     if len(found) > 1:
         found.pop("test_failure", None)
+    if "duplicate_gpu" in found:
+        found.pop("nccl_invalid_usage", None)
     return [error for _begin, error in sorted(found.values(), key=lambda entry: entry[0])]

@@ -28,6 +28,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import qua
 # its own checks.
 CAUSES = (
     ("driver_library_mismatch", r"driver/library version mismatch"),
+    # The stub says as well that the driver is not loaded.
+    ("library_missing", r"is a stub library"),
     ("driver_not_loaded", r"couldn't communicate with the nvidia driver|driver not loaded|nvidia driver is not loaded"),
     ("library_missing", r"couldn't find libnvidia-ml|nvml: (?:nvml )?shared library not found|error while loading shared libraries"),
     ("gpu_lost", r"gpu is lost|fallen off the bus|unable to determine the device handle"),

@@ -338,7 +338,8 @@ class Host:
         for path in sorted(glob.glob("/usr/local/cuda-*/bin/nvcc")):
             answer = stack.parse_nvcc(self.say(path, "--version"))
             if answer:
-                found[os.path.dirname(os.path.dirname(path))] = answer
+                # NVIDIA's packages also make a link for the major version, such as cuda-13.
+                found[os.path.realpath(os.path.dirname(os.path.dirname(path)))] = answer
         return found
 
     def packages_file(self, path):

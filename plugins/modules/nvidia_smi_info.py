@@ -61,8 +61,8 @@ cause:
     - V(not_installed) - the executable does not exist.
     - V(driver_not_loaded) - the kernel module is not loaded.
     - V(driver_library_mismatch) - the version of the loaded kernel module differs from that of the libraries on disk.
-    - V(library_missing) - libnvidia-ml.so, or another library, cannot be found.
-    - V(no_devices) - the driver has no GPU.
+    - V(library_missing) - libnvidia-ml.so, or another library, cannot be found, or CUDA's stub of it was found.
+    - V(no_devices) - the driver has no GPU, or the caller may not open the device file of any.
     - V(gpu_lost) - a GPU does not answer; RV(error_gpus) names it.
     - V(access_blocked) - the operating system denies the caller access to the GPU.
     - V(permission) - the caller may not use the device files.
@@ -249,10 +249,11 @@ FIXES = {
                           "load the driver's kernel module on the host ('modprobe nvidia')"),
     "driver_library_mismatch": ("reboot, or unload and load the kernel module: the driver was updated on disk, and the former version is still loaded",
                                 "reboot the host, then recreate container {container}: its libraries differ in version from the loaded kernel module"),
-    "library_missing": ("install the driver's libraries in the version of its kernel module, and run ldconfig",
+    "library_missing": ("install the driver's libraries in the version of its kernel module, and run ldconfig. CUDA's folder of stubs must not be in "
+                        "LD_LIBRARY_PATH or ld.so.conf",
                         "create container {container} by the NVIDIA container toolkit with capability 'utility', which adds libnvidia-ml.so"),
     "no_devices": ("check whether 'lspci -d 10de:' lists the GPUs, and read 'dmesg | grep NVRM': a card without power, or a kernel module that does not "
-                   "support this generation",
+                   "support this generation. If nothing is wrong there, check the permissions of /dev/nvidia*",
                    "run nvidia-smi on the host, and check which GPUs container {container} was created with"),
     "gpu_lost": ("take the host out of use and reboot it; 'dmesg | grep Xid' shows the error. If it returns, GPU, power or slot is faulty", None),
     "access_blocked": ("find out which cgroup, hypervisor or security module denies this host's processes the GPU",

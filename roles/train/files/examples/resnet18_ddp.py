@@ -227,7 +227,7 @@ checksum = example_tools.checksum(dict(model.named_parameters()))
 example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
 # Rank 0 may still be writing. All ranks wait for it.
-dist.barrier()
+dist.barrier(device_ids=[local_rank] if device.type == "cuda" else None)
 # Ends the threads of the group. If this happens at Python's own end, the rank may abort after all its work.
 del replica
 dist.destroy_process_group()

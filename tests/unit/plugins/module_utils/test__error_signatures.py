@@ -12,9 +12,13 @@ FIXTURES = Path(__file__).parents[3] / "fixtures"
 LINES = [
     ("too_many_gpus", "Invalid number of GPUs: 8 requested but only 4 were found."),
     ("too_many_gpus", "gx1: Test CUDA failure common.cu:907 'invalid device ordinal'"),
+    ("too_many_gpus", "torch.AcceleratorError: CUDA error: invalid device ordinal"),
     ("duplicate_gpu", "gx1:21:27 [0] init.cc:521 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 8000"),
+    ("nccl_invalid_usage", "RuntimeError: ncclCommInitRank failed: invalid usage (run with NCCL_DEBUG=WARN for details)"),
+    ("nccl_invalid_usage", "vm: Test NCCL failure common.cu:222 'invalid usage (run with NCCL_DEBUG=WARN for details) / '"),
     ("option_unsupported", "invalid option 'J'"),
     ("cuda_stub_library", "gx1:6482:6482 [0] misc/strongstream.cc:60 NCCL WARN Cuda failure 'CUDA driver is a stub library'"),
+    ("cuda_stub_library", "libnvidia-ml.so in GDK package is a stub library that is attached only for"),
     ("driver_too_old", "gx1: Test CUDA failure common.cu:892 'CUDA driver version is insufficient for CUDA runtime version'"),
     ("no_kernel_image", "gx1: Test CUDA failure common.cu:292 'no kernel image is available for execution on the device'"),
     ("fabric_manager", "gx1: Test CUDA failure common.cu:892 'system not yet initialized'"),

@@ -35,12 +35,12 @@ XML, FAIL = index("nvidia-smi-xml"), index("nvidia-smi-fail")
 A100 = read("nvidia-smi-xml/a100-sxm4-v12.xml").replace("<attached_gpus>4<", "<attached_gpus>1<")
 CAUSES = {
     "gpu-lost": "gpu_lost", "no-devices": "no_devices", "no-driver": "driver_not_loaded", "no-nvml-library": "library_missing",
-    "driver-library-mismatch": "driver_library_mismatch", "nvml-unknown-error": "unknown",
+    "driver-library-mismatch": "driver_library_mismatch", "nvml-unknown-error": "unknown", "access-blocked": "access_blocked", "permission": "permission",
 }
 LOST = "Unable to determine the device handle for GPU 0000:03:00.0: GPU is lost.  Reboot the system to recover this GPU\n"
 
 
-@pytest.mark.parametrize("folder", ["nvidia-smi-xml", "nvidia-smi-fail"])
+@pytest.mark.parametrize("folder", ["nvidia-smi-xml", "nvidia-smi-fail", "nvidia-smi-text"])
 def test_index_lists_every_fixture(folder):
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (FIXTURES / folder).iterdir() if path.name != "INDEX.tsv"}
     assert {name: row["sha256"] for name, row in index(folder).items()} == found
@@ -116,6 +116,20 @@ def test_the_words_of_driver_610():
     text = re.sub(r"<driver_version>.*?</cuda_version>", header, A100, flags=re.DOTALL)
     assert parse_query(text)[:2] == ("610.57.04", "13.3")
     assert parse_query(re.sub("<kmd.*?</cuda_umd_version>", "", text))[:2] == ("610.57.04", None)
+
+
+def test_a_busy_h100():
+    """Recorded: three processes on the GPU of a virtual machine. What such a machine does not report has its reason."""
+    (gpu,) = parse_query(read("nvidia-smi-xml/h100-80gb-hbm3-v13-580.xml")).gpus
+    assert (gpu["name"], gpu["architecture"], gpu["memory_total_mib"], gpu["virtualization_mode"]) == ("NVIDIA H100 80GB HBM3", "Hopper", 81559, "Pass-Through")
+    assert (gpu["ecc_mode"], gpu["mig_mode"], gpu["persistence_mode"], gpu["pcie_generation_max"], gpu["pcie_width"]) == (True, False, True, 5, 16)
+    assert [(process["type"], process["used_memory_mib"] > 500) for process in gpu["processes"]] == [("C", True)] * 3
+    assert gpu["unavailable"] == {"fabric_state": "N/A", "retired_pages_pending": "N/A"}
+
+
+@pytest.mark.parametrize("name", sorted(index("nvidia-smi-text")))
+def test_tables_are_no_document(name):
+    assert parse_query(read("nvidia-smi-text/%s" % name)) is None
 
 
 @pytest.mark.parametrize("name", list(FAIL))

@@ -190,3 +190,15 @@ def test_a_ppa_that_offers_a_driver_is_reported(host, monkeypatch):
     assert host()["driver_sources"] == ["other_repository"]
     host.said[("apt-cache",)] += " nvidia-driver | 570.172.08-1 | http://mirror.example/debian bookworm/main amd64 Packages\n"
     assert host()["driver_sources"] == ["distribution"]
+
+
+def test_a_toolkit_and_its_link_are_one(host, monkeypatch):
+    """NVIDIA's packages make /usr/local/cuda-13.0, and a link cuda-13 to it."""
+    (host.folder / "cuda-13.0/bin").mkdir(parents=True)
+    (host.folder / "cuda-13.0/bin/nvcc").touch()
+    (host.folder / "cuda-13").symlink_to("cuda-13.0")
+    nvccs = [str(host.folder / name / "bin/nvcc") for name in ("cuda-13", "cuda-13.0")]
+    host.said.update({(path,): "Cuda compilation tools, release 13.0, V13.0.88\n" for path in nvccs})
+    before = gpu_stack_info.glob.glob
+    monkeypatch.setattr(gpu_stack_info.glob, "glob", lambda pattern: nvccs if pattern == "/usr/local/cuda-*/bin/nvcc" else before(pattern))
+    assert host()["cuda"] == {str(host.folder / "cuda-13.0"): {"release": "13.0", "version": "13.0.88"}}

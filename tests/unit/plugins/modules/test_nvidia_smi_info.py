@@ -38,7 +38,13 @@ def test_a_driver_that_answers(script):
     ("nvml-mismatch-with-library-version-570.txt", 18, "driver_library_mismatch", "reboot"),
     ("no-driver-modprobe-352.txt", 9, "driver_not_loaded", "modprobe nvidia"),
     ("no-libnvidia-ml.txt", 12, "library_missing", "ldconfig"),
+    ("no-libnvidia-ml-580.txt", 12, "library_missing", "ldconfig"),
+    # The stub claims that the driver does not run.
+    ("stub-library-580.txt", 9, "library_missing", "LD_LIBRARY_PATH"),
     ("no-devices.txt", 6, "no_devices", "lspci"),
+    ("no-devices-580-node-closed.txt", 6, "no_devices", "the permissions of /dev/nvidia*"),
+    ("access-blocked-580.txt", 17, "access_blocked", "cgroup"),
+    ("insufficient-permissions-580.txt", 4, "permission", "as root"),
     ("nvml-unknown-error.txt", 255, "unknown", "nvrm"),
     ("handle-gpu-lost-double-blank.txt", 15, "gpu_lost", "0000:03:00.0: GPU is lost"),
     # With exit code 0, too.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
 from pathlib import Path
 
 import errors_page
@@ -48,6 +50,13 @@ def test_the_page_of_the_docs():
     ("nvidia-smi-fail/handle-gpu0-then-no-devices.txt", "gpu_lost"),
     ("nvidia-smi-fail/handle-unknown-error-no-space.txt", "gpu_lost"),
     ("nvidia-smi-fail/no-devices.txt", "no_devices"),
+    ("nvidia-smi-fail/no-devices-580-node-closed.txt", "no_devices"),
+    ("nvidia-smi-fail/no-libnvidia-ml-580.txt", "nvml_library_missing"),
+    ("nvidia-smi-fail/stub-library-580.txt", "cuda_stub_library"),
+    ("gpu-jobs/two-ranks-one-gpu-torchrun.txt", "duplicate_gpu"),
+    ("gpu-jobs/two-ranks-one-gpu-horovodrun.txt", "nccl_invalid_usage"),
+    ("gpu-jobs/more-ranks-than-gpus-torchrun.txt", "too_many_gpus"),
+    ("all_reduce_perf/fail-2.19.6-duplicate-gpu.txt", "duplicate_gpu"),
     ("nvidia-smi-fail/no-driver-modprobe-352.txt", "driver_not_loaded"),
     ("nvidia-smi-fail/no-libnvidia-ml.txt", "nvml_library_missing"),
     ("nvidia-smi-fail/nvml-mismatch-old.txt", "driver_library_mismatch"),
@@ -59,6 +68,16 @@ def test_the_page_of_the_docs():
 ])
 def test_real_output(path, signature):
     assert ids((FIXTURES / path).read_text(encoding="utf-8"))[0] == signature
+
+
+def test_index_lists_every_fixture():
+    """Each file, and the signature that comes first."""
+    with open(FIXTURES / "gpu-jobs/INDEX.tsv", encoding="utf-8", newline="") as stream:
+        rows = {row["path"]: row for row in csv.DictReader(stream, delimiter="\t")}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (FIXTURES / "gpu-jobs").iterdir() if path.name != "INDEX.tsv"}
+    assert {name: row["sha256"] for name, row in rows.items()} == found
+    assert [ids((FIXTURES / "gpu-jobs" / name).read_text(encoding="utf-8"))[:1] for name in rows] == [
+        [row["expected_key_facts"].partition("=")[2]] for row in rows.values()]
 
 
 def test_what_follows_from_another_error_is_left_out():
