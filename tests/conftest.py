@@ -9,6 +9,7 @@ import pytest
 from molecule_runs import MoleculeRuns, cores_between, ticks
 from new_python import NO_NEW, new_python
 from old_python import NONE, old_python
+from real_gpu import what_the_gpu_lacks
 
 ORDER = ["tests/unit/", "tests/lint/test_artifact.py", "tests/lint/test_house_rules.py", "tests/lint/test_roles.py", "tests/lint/", "tests/scenarios/"]
 SLOWEST = ["test_scenario[cluster]", "test_bandwidth.py", "test_scenario[vm]", "test_scenario_with_the_newest_collections[vm]",
@@ -18,10 +19,10 @@ SLOWEST = ["test_scenario[cluster]", "test_bandwidth.py", "test_scenario[vm]", "
 
 def pytest_collection_modifyitems(config, items):
     # Neither run nor passed: deselected, so that the closing line counts them, and named below.
-    for marker, (find, reason) in PYTHONS.items():
+    for marker, (find, reason) in NEEDS.items():
         without = [item for item in items if item.get_closest_marker(marker)]
         if without and not find():
-            WITHOUT_PYTHON[reason] = without
+            MISSING[reason() if callable(reason) else reason] = without
             config.hook.pytest_deselected(items=list(without))
             items[:] = [item for item in items if item not in without]
 
@@ -60,8 +61,9 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.write_line("seconds of the scenarios and of their steps, four side by side:")
         for line in PACE:
             terminalreporter.write_line("  " + line)
-    left_out = [item.nodeid for item in DESELECTED if item.get_closest_marker("acceptance")]
-    for reason, without in WITHOUT_PYTHON.items():
+    missing = [item.nodeid for without in MISSING.values() for item in without]
+    left_out = [item.nodeid for item in DESELECTED if item.get_closest_marker("acceptance") and item.nodeid not in missing]
+    for reason, without in MISSING.items():
         terminalreporter.write_line("not run here, as %s:" % reason)
         for item in without:
             terminalreporter.write_line("  " + item.nodeid)
@@ -72,7 +74,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 DESELECTED = []
-# By marker. By reason, the tests without their Python.
-PYTHONS = {"python36": (lambda: old_python(), NONE), "python312": (lambda: new_python(), NO_NEW)}
-WITHOUT_PYTHON = {}
+# What a marked test needs, by marker. The tests that were not run for lack of it, by reason.
+NEEDS = {"python36": (lambda: old_python(), NONE), "python312": (lambda: new_python(), NO_NEW), "gpu": (lambda: not what_the_gpu_lacks(), what_the_gpu_lacks)}
+MISSING = {}
 PACE = []

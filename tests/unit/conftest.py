@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from ansible.plugins.loader import init_plugin_loader
+from ansible.utils.collection_loader import AnsibleCollectionConfig
 from compiled_templates import remember
 
-init_plugin_loader()
+if AnsibleCollectionConfig.collection_finder is None:
+    init_plugin_loader()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -168,10 +168,10 @@ def test_without_a_cpython_3_6_the_report_says_so(monkeypatch):
     assert items == [there] and deselected == [needs] and lines == ["not run here, as %s:" % NONE, "  tests/unit/x.py::needs"]
     # Where there is one, all are run.
     monkeypatch.setattr(conftest, "old_python", lambda: "/usr/bin/python3.6")
-    conftest.WITHOUT_PYTHON.clear()
+    conftest.MISSING.clear()
     items = [needs, there]
     conftest.pytest_collection_modifyitems(config, items)
-    assert set(map(id, items)) == {id(needs), id(there)} and conftest.WITHOUT_PYTHON == {}
+    assert set(map(id, items)) == {id(needs), id(there)} and conftest.MISSING == {}
 
 
 def test_the_pins_have_one_release_for_each_python():
