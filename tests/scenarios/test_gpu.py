@@ -551,7 +551,7 @@ def test_more_ranks_than_gpus(tmp_path, torch):
 
 
 @pytest.mark.parametrize("name, arguments, least", [("digits_torchrun.py", ["--epochs", "8"], 0.9),
-                                                    ("resnet18_ddp.py", ["--epochs", "4", "--random-images", "20000"], 0.5)])
+                                                    ("resnet18_ddp.py", ["--epochs", "4", "--random-images", "20000"], 0.3)])
 def test_example_on_the_gpu(tmp_path, torch, nvml, handles, name, arguments, least):
     job = {"TRAINYARD_JOB_DIR": str(tmp_path), "TRAINYARD_RANK_REPORT": str(tmp_path / "report.json")}
     code, text = torchrun(ROOT / "roles/train/files/examples" / name, *arguments, env=dict(job, NCCL_DEBUG="VERSION"), cwd=tmp_path)
@@ -559,9 +559,10 @@ def test_example_on_the_gpu(tmp_path, torch, nvml, handles, name, arguments, lea
     assert code == 0 and "Warning" not in text, text
     # NCCL, and so the GPU, and not Gloo.
     assert "NCCL version %s" % ".".join(map(str, torch.cuda.nccl.version())) in text
-    printed = float(re.findall(r"test accuracy ([\d.]+)", text)[-1])
+    # With ten classes, a network that has learned nothing has a loss of 2.3 and an accuracy of 0.1. ResNet's accuracy varies while its learning rate grows.
+    loss, printed = map(float, re.findall(r"loss ([\d.]+), test accuracy ([\d.]+)", text)[-1])
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert printed == report["metrics"]["accuracy"] > least
+    assert printed == report["metrics"]["accuracy"] > least and loss < 1
     assert "parameters sha256 " + report["checksum"] in text
     # The checkpoint was written on the GPU.
     model = torch.load(tmp_path / "checkpoint.pt", weights_only=False)["model"]
