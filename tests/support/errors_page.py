@@ -45,7 +45,8 @@ SAYS = {
     "horovodrun_arguments": ["horovodrun: error: unrecognized arguments: --check-build"],
     "docker_no_gpu_driver": ["Error response from daemon: could not select device driver \"\" with capabilities: [[gpu]]"],
     "cdi_unresolvable": ["failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=all"],
-    "worker_out_of_shared_memory": ["RuntimeError: DataLoader worker is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory."],
+    "worker_out_of_shared_memory": ["RuntimeError: DataLoader worker is killed by signal: Bus error. It is possible that dataloader's workers are out of "
+                                    "shared memory."],
     "nfs_stale": ["OSError: [Errno 116] Stale file handle"],
     "nfs_denied": ["mount.nfs: access denied by server while mounting 192.0.2.11:/data1/share"],
     "nfs_no_answer": ["clnt_create: RPC: Unable to receive", "nfs: server 192.0.2.11 not responding, still trying"],
