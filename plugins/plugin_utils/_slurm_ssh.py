@@ -26,10 +26,11 @@ KEPT = "#trainyard: "
 PACKAGES = {"adopt": "libpam-slurm-adopt", "slurm": "libpam-slurm"}
 # PAM splits the line at blanks, and pam_succeed_if the list at colons.
 _NAME = re.compile(r"[A-Za-z0-9_.@-]+")
-# Nothing is changed if the new file would reject a user that the present file accepts. sshd calls pam_acct_mgmt, too.
+# Nothing is changed if the new file would reject a user that the present file accepts. sshd calls pam_acct_mgmt, too. Debian's pam_slurm.so names no library of
+# PAM that it needs: it loads only in a program with PAM's functions in the global scope, as sshd has them.
 CHECK = """
 import ctypes, os, shutil, sys
-lib = ctypes.CDLL("libpam.so.0")
+lib = ctypes.CDLL("libpam.so.0", mode=ctypes.RTLD_GLOBAL)
 kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 class Conversation(ctypes.Structure):
     _fields_ = [("function", kind), ("data", ctypes.c_void_p)]

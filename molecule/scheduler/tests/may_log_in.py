@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 
-library = ctypes.CDLL("libpam.so.0")
+# As in sshd: Debian's pam_slurm.so names no library of PAM that it needs, and loads only with PAM's functions in the global scope.
+library = ctypes.CDLL("libpam.so.0", mode=ctypes.RTLD_GLOBAL)
 function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
