@@ -16,7 +16,7 @@ venv := .venv/complete
 help:
 	@echo 'make lab         two hosts on this machine, site.yml, a training run over both (HOSTS=3, LAB_IMAGE=)'
 	@echo 'make lab-vm      the same on virtual machines, with kernels of their own: NFS, memlock'
-	@echo 'make lab-slurm   the lab with a queue: two groups with quotas, a job of each of three people'
+	@echo 'make lab-slurm   the lab with a queue: two groups with quotas, a job of each of three people, a training in containers'
 	@echo 'make lab-shell   a shell on a host of the lab (HOST=lab-b)'
 	@echo 'make lab-down    removes the lab (KEEP=1 keeps images and wheels)'
 	@echo 'make test        what CI runs: lint, unit tests, Molecule scenarios'

@@ -16,6 +16,14 @@ LABEL = "trainyard.lab"
 SHARE = "/data1/share"
 # A Docker engine inside a host needs a real file system for its layers (overlay does not work on overlay).
 VOLUMES = {"docker": "/var/lib/docker", "containerd": "/var/lib/containerd"}
+# So do jobs in rootless containers, which also need FUSE, and a /proc that the container of their host does not mask.
+JOB_VOLUMES = {"jobs": "/var/lib/trainyard/containers"}
+JOB_OPTIONS = ("--device", "/dev/fuse", "--security-opt", "systempaths=unconfined")
+# In each host, after its start: GPUs without hardware, so that quotas have something to count, and mounts that reach the containers of jobs.
+JOB_HOST = """
+mount --make-rshared /
+for number in {gpus}; do [ -e /dev/nvidia$number ] || mknod -m 0666 /dev/nvidia$number c 195 $number; done
+"""
 
 # Before systemd: create ssh keys. With a private cgroup namespace (cgroup v2) the mount is read-only until it is remounted.
 START = """
@@ -55,16 +63,18 @@ systemctl stop docker.socket docker.service containerd.service
 
 
 class Lab:
-    """A lab. `name` is the prefix of its Docker objects, `state` is the folder of its keys and logs, `more` are further options of docker run."""
+    """A lab. `name` is the prefix of its Docker objects, `state` is the folder of its keys and logs. Each host of a lab with `job_gpus` has as many device nodes
+    of GPUs, and what jobs in containers need."""
 
-    def __init__(self, engine, name, subnet, state, count=2, more=()):
+    def __init__(self, engine, name, subnet, state, count=2, job_gpus=0):
         self.engine = engine
         self.name = name
         self.subnet = ipaddress.ip_network(subnet)
         self.state = state
         self.network = f"trainyard-{name}"
         self.share = f"trainyard-{name}-share"
-        self.more = more
+        self.job_gpus = job_gpus
+        self.volumes = {**VOLUMES, **(JOB_VOLUMES if job_gpus else {})}
         self.hosts = {f"{name}-{letter}": str(self.subnet[11 + rank]) for rank, letter in enumerate(string.ascii_lowercase[:count])}
         self.key = state / "ssh" / "id_ed25519"
         self.known_hosts = state / "ssh" / "known_hosts"
@@ -102,12 +112,16 @@ class Lab:
         if not found:
             raise LabError(f"LAB_IMAGE={image} is not on this machine: run docker pull or docker load first")
         image_id = found["Id"]
+        if self.job_gpus and not os.path.exists("/dev/fuse"):
+            raise LabError("this machine has no /dev/fuse, which jobs in containers need: run modprobe fuse as root")
         machine.check_inotify(len(set(self.hosts) - set(self.containers())))
         for host, address in self.hosts.items():
             self._make_host(host, address, image_id)
         keys = []
         for host, address in self.hosts.items():
             self._wait_for(host)
+            if self.job_gpus:
+                self.on(host, "sh", "-ec", JOB_HOST.format(gpus=" ".join(map(str, range(self.job_gpus)))))
             keys += [f"{host},{address} {key}" for key in self._provision(host)]
         _write(self.known_hosts, "\n".join(keys) + "\n")
         say(f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}")
@@ -152,9 +166,9 @@ class Lab:
             *(word for capability in machine.capabilities() for word in ("--cap-add", capability)),
             *("--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined", *cgroup),
             *("--tmpfs", "/run", "--tmpfs", "/run/lock", "--env", "container=docker", "--stop-signal", "SIGRTMIN+3"),
-            *(word for volume, path in VOLUMES.items() for word in ("--volume", f"{self.network}-{host}-{volume}:{path}")),
+            *(word for volume, path in self.volumes.items() for word in ("--volume", f"{self.network}-{host}-{volume}:{path}")),
             *("--volume", f"{self.share}:{SHARE}"),
-            *self.more,
+            *(JOB_OPTIONS if self.job_gpus else ()),
         ]
         command = [image_id, "/bin/sh", "-ec", start]
         made_as = hashlib.sha256(repr((options, command)).encode()).hexdigest()[:12]
@@ -169,7 +183,7 @@ class Lab:
         if found:
             self.remove_host(host)
         say(f"creating {host} {address}")
-        for volume in VOLUMES:
+        for volume in self.volumes:
             self._make_volume(f"{self.network}-{host}-{volume}")
         self.engine.docker("run", "--detach", "--name", host, *self._labels(**{"made-as": made_as}), *options, *command)
 
@@ -218,7 +232,7 @@ class Lab:
         if details["State"]["Running"]:
             self.engine.docker("exec", host, "sh", "-c", EMPTY, check=False, timeout=120)
         self.engine.docker("rm", "--force", "--volumes", host)
-        for volume in VOLUMES:
+        for volume in {**VOLUMES, **JOB_VOLUMES}:
             self.engine.docker("volume", "rm", "--force", f"{self.network}-{host}-{volume}")
         remove_cgroups(details["Id"])
 

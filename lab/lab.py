@@ -88,9 +88,9 @@ def prepare(options):
     return engine, system or options.image or host
 
 
-def bring_up(options, committed=COMMITTED):
+def bring_up(options, committed=COMMITTED, job_gpus=0):
     engine, image = prepare(options)
-    lab = Lab(engine, options.name, options.subnet, options.state, options.hosts)
+    lab = Lab(engine, options.name, options.subnet, options.state, options.hosts, job_gpus)
     lab.check_owner()
     if in_use(options.state):
         raise LabError(f"the lab {lab.name} already runs virtual hosts with the same addresses: run make lab-down first")
@@ -186,13 +186,13 @@ def share(options):
     seconds = {}
     timed = timer(seconds)
     with only_one(options.state):
-        lab, folder = timed("lab", bring_up, options, COMMITTED_SLURM)
-        for host in lab.hosts:
-            lab.on(host, "sh", "-ec", queue_demo.GPUS)
+        lab, folder = timed("lab", bring_up, options, COMMITTED_SLURM, queue_demo.GPUS)
         timed("site.yml", playbook, "site.yml", folder, options.state)
         waiting, ended = timed("jobs", queue_demo.run_jobs, lab, say)
+        image = lab.on(next(iter(lab.hosts)), "docker", "inspect", "--format", "{{.Config.Image}}", CONTAINER).stdout.strip()
+        accuracy = timed("training", queue_demo.train, lab, image, say)
         logins = ["  " + " ".join(queue_demo.ssh(lab, person)) for person, _gpus in queue_demo.JOBS]
-        print(report.queue_summary(lab.hosts, waiting, ended, logins, seconds), flush=True)
+        print(report.queue_summary(lab.hosts, waiting, ended, accuracy, logins, seconds), flush=True)
 
 
 def whole_way(options):

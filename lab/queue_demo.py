@@ -1,17 +1,23 @@
-"""Jobs of three people in the queue of `make lab-slurm`: one waits for the quota of its group."""
+"""Jobs of three people in the queue of `make lab-slurm`: one waits for the quota of its group. Then one of them trains on all hosts, in containers."""
 
+import pathlib
 import re
 import time
 
 from process import LabError, run
 
-# GPUs without hardware, so that quotas have something to count.
-GPUS = "for number in 0 1; do [ -e /dev/nvidia$number ] || mknod -m 0666 /dev/nvidia$number c 195 $number; done"
+# Of each host.
+GPUS = 2
 # In this order: the two GPUs of group vision are in use when ben's job comes.
 JOBS = (("anna", 2), ("ben", 1), ("carla", 1))
 # The state that each job is expected to reach before the next one is submitted.
 SUBMITTED = {"anna": ("RUNNING", "None"), "ben": ("PENDING", "AssocGrpGRES"), "carla": ("RUNNING", "None")}
 WAIT = 120
+EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "roles/train/files/examples"
+# Of person `TRAINS`, whose group has a quota that lets this job start.
+TRAINS = "carla"
+TRAINED = ("digits_torchrun.py", "example_tools.py")
+TRAIN = "srun --nodes={nodes} --ntasks-per-node=1 --gpus-per-node=1 --time=10 trainyard-run {image} -- trainyard-launch torchrun digits_torchrun.py"
 COMMAND = "echo \"$USER has GPUs $CUDA_VISIBLE_DEVICES of $(hostname)\"; sleep 45"
 
 
@@ -56,3 +62,18 @@ def run_jobs(lab, tell):
     ended = parse_queue(lab.on(head, "sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,User,Account,State,ExitCode,NodeList",
                                "--jobs", ",".join(numbers)).stdout)
     return waiting, ended
+
+
+def train(lab, image, tell):
+    """Train an example on all hosts as a person would: copy the program to the share, and start it in containers. Returns the accuracy as text."""
+    head = next(iter(lab.hosts))
+    folder = f"/data1/share/user/{TRAINS}"
+    options = ssh(lab, TRAINS)[1:-1]
+    run("scp", "-q", *options, *(str(EXAMPLES / name) for name in TRAINED), f"{TRAINS}@{lab.hosts[head]}:{folder}/")
+    command = TRAIN.format(nodes=len(lab.hosts), image=image)
+    tell(f"{TRAINS}: {command}")
+    printed = run(*ssh(lab, TRAINS), f"cd {folder} && {command}").stdout
+    found = re.findall(r"test accuracy ([0-9.]+)$", printed, re.MULTILINE)
+    if not found:
+        raise LabError(f"host: {head}\nstep: the job of {TRAINS} printed no accuracy:\n{printed}")
+    return found[-1]

@@ -55,8 +55,9 @@ def summary(hosts, image, build_table, result, seconds):
     return "\n".join([f"hosts   {', '.join(f'{host} {address}' for host, address in hosts.items())}", *lines[1:], "", last])
 
 
-def queue_summary(hosts, waiting, ended, logins, seconds):
-    """Return the summary of a lab with a queue. C(waiting) are the jobs while one waits, C(ended) the jobs at the end, C(logins) the command by person."""
+def queue_summary(hosts, waiting, ended, accuracy, logins, seconds):
+    """Return the summary of a lab with a queue. C(waiting) are the jobs while one waits, C(ended) the jobs at the end, C(accuracy)
+    what the training in containers printed, C(logins) the command by person."""
     bad = [row for row in ended if row[3] != "COMPLETED"]
     if bad or len(ended) != len(waiting):
         found = "; ".join(" ".join(row) for row in ended) or "no job"
@@ -65,9 +66,10 @@ def queue_summary(hosts, waiting, ended, logins, seconds):
     lines = [f"hosts   {', '.join(f'{host} {address}' for host, address in hosts.items())}", "", "The queue while a job waited for the quota of its group:", ""]
     lines += _table([("job", "person", "account", "state", "reason", "host"), *waiting])
     lines += ["", "The jobs at the end:", "", *_table([("job", "person", "account", "state", "exit code", "host"), *ended])]
+    lines += ["", f"A job in containers then trained on all hosts: accuracy {accuracy}."]
     lines += ["", "Log in as one of the people, then use sinfo, squeue, sbatch, srun, salloc, sacct and scancel:", "", *logins, ""]
     lines += ["stage       seconds", *(f"{stage:<10}{spent:>9.0f}" for stage, spent in seconds.items())]
-    last = f"lab: ok hosts={len(hosts)} jobs={len(ended)} waited={len(reasons)} seconds={sum(seconds.values()):.0f}"
+    last = f"lab: ok hosts={len(hosts)} jobs={len(ended)} waited={len(reasons)} accuracy={accuracy} seconds={sum(seconds.values()):.0f}"
     return "\n".join(["", *lines, "", last])
 
 

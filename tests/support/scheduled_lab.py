@@ -21,14 +21,6 @@ from hosts import Lab
 IMAGE = "bench/tools:1"
 STORE = "/var/lib/trainyard/containers"
 PEOPLE = ["person%02d" % number for number in range(1, 21)]
-# What containers in a host need beside the options of the lab, and GPUs without hardware.
-OPTIONS = ("--device", "/dev/fuse", "--security-opt", "systempaths=unconfined")
-GPU_HOST = """
-mount --make-rshared /
-mkdir -p /var/lib/docker/of-jobs %(store)s
-mount --bind /var/lib/docker/of-jobs %(store)s
-for number in 0 1 2 3; do mknod -m 0666 /dev/nvidia$number c 195 $number; done
-""" % {"store": STORE}
 PODMAN = "podman --root %s/images --runroot /run/trainyard/images --storage-driver overlay" % STORE
 # Prints the seconds of each of COUNT runs of a command, as a list. Without a shell, whose start would count.
 TIMED = """
@@ -51,14 +43,12 @@ class ScheduledLab(WholeCluster):
         engine = machine.Engine(cache)
         engine.ensure()
         image = images.host_image(engine, cache, self.state / "image.log")
-        self.own = Lab(engine, self.name, self.subnet, self.state / "state", 2, OPTIONS)
+        self.own = Lab(engine, self.name, self.subnet, self.state / "state", 2, job_gpus=4)
         self.own.state.mkdir(parents=True, exist_ok=True)
         self.own.check_owner()
         # Of a bench that was killed.
         self.own.down()
         self.own.up(image)
-        for host in self.hosts:
-            self.on(host, GPU_HOST)
         pip = subprocess.run([str(BIN / "pip"), "config", "list"], capture_output=True, text=True, check=True).stdout
         variables = {
             **inventory.package_sources(os.environ, inventory.parse_pip_config(pip)),

@@ -69,11 +69,23 @@ def test_a_refused_job_is_a_failure(people):
         queue_demo.run_jobs(lab, lambda text: None)
 
 
+def test_one_of_them_trains_on_all_hosts(people):
+    lab, told = Lab(), []
+    logged = people(lab, "epoch 1 of 2: loss 0.3, test accuracy 0.9000\nepoch 2 of 2: loss 0.1, test accuracy 0.9722\n")
+    assert queue_demo.train(lab, "trainyard/training:1", told.append) == "0.9722"
+    copied, started = logged
+    assert copied[0] == "scp" and copied[-1] == "carla@172.30.77.11:/data1/share/user/carla/" and all(queue_demo.pathlib.Path(path).is_file() for path in copied[-3:-1])
+    assert "srun --nodes=2 " in started[-1] and "trainyard-run trainyard/training:1 -- trainyard-launch torchrun digits_torchrun.py" in started[-1]
+    people(lab, "Killed\n")
+    with pytest.raises(LabError, match="the job of carla printed no accuracy:\nKilled"):
+        queue_demo.train(lab, "trainyard/training:1", told.append)
+
+
 def test_summary():
-    text = report.queue_summary(HOSTS, QUEUE, ENDED, ["  ssh anna@172.30.77.11"], {"lab": 10.4, "site.yml": 20.4})
-    assert text.endswith("\nlab: ok hosts=2 jobs=3 waited=1 seconds=31")
+    text = report.queue_summary(HOSTS, QUEUE, ENDED, "0.9722", ["  ssh anna@172.30.77.11"], {"lab": 10.4, "site.yml": 20.4})
+    assert text.endswith("\nlab: ok hosts=2 jobs=3 waited=1 accuracy=0.9722 seconds=31")
     assert "\n2    ben     vision    PENDING  AssocGrpGRES\n" in text and "\n  ssh anna@172.30.77.11\n" in text
     with pytest.raises(LabError, match="2 ben vision FAILED 1:0 lab-a; .*Expected 3 jobs with state COMPLETED"):
-        report.queue_summary(HOSTS, QUEUE, [ENDED[0], ["2", "ben", "vision", "FAILED", "1:0", "lab-a"], ENDED[2]], [], {})
+        report.queue_summary(HOSTS, QUEUE, [ENDED[0], ["2", "ben", "vision", "FAILED", "1:0", "lab-a"], ENDED[2]], "", [], {})
     with pytest.raises(LabError, match="sacct reports: no job"):
-        report.queue_summary(HOSTS, QUEUE, [], [], {})
+        report.queue_summary(HOSTS, QUEUE, [], "", [], {})
