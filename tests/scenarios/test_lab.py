@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from virtual_cluster import VirtualCluster
+from whole_cluster import WholeCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEN_WITHIN = 1800
@@ -133,6 +134,48 @@ def test_on_virtual_machines(clone, tmp_path):
     assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
     assert subprocess.run(["pgrep", "qemu-system"], check=False).returncode == 1
     assert not (clone / ".lab").exists()
+
+
+@pytest.mark.acceptance
+@pytest.mark.scenario
+def test_a_cluster_that_groups_share(clone, tmp_path):
+    """make lab-slurm: a queue with quotas, and the digits through it in containers, by each launcher. The same parameters as by train.yml."""
+    log = tmp_path / "lab-slurm.log"
+    began = time.monotonic()
+    assert start(clone, log, "lab-slurm").wait() == 0, log
+    text = log.read_text(encoding="utf-8", errors="replace")
+    print(text[text.rindex("\nhosts   "):])
+    print("make lab-slurm: %.0f s" % (time.monotonic() - began))
+    assert re.fullmatch(r"lab: ok hosts=2 jobs=3 waited=1 accuracy=0\.9[5-9]\d* seconds=\d+", text.rstrip().splitlines()[-1])
+    assert re.search(r"^\d+ +ben +vision +PENDING +AssocGrpGRES$", text, re.MULTILINE)
+
+    cluster = WholeCluster("lab", "172.30.77.0/24")
+    cluster.inventory, cluster.state = clone / "inventories/lab_slurm", tmp_path
+    run = cluster.playbook("site.yml", cwd=clone)
+    assert run.code == 0 and run.changed == {}, run.text[-3000:]
+    image = docker("exec", "lab-a", "docker", "inspect", "--format", "{{.Config.Image}}", "trainyard-training")[0]
+    examples = clone / "roles/train/files/examples"
+    connection = ["-i", str(clone / ".lab/ssh/id_ed25519"), "-o", "UserKnownHostsFile=%s" % (clone / ".lab/ssh/known_hosts"), "-o", "IdentitiesOnly=yes"]
+    subprocess.run(["scp", "-q", *connection, examples / "digits_horovod.py", examples / "example_tools.py", "anna@172.30.77.11:/data1/share/user/anna/"], check=True)
+
+    def as_anna(options, command):
+        through = "cd /data1/share/user/anna && srun --nodes=2 --ntasks-per-node=1 --time=10 %s trainyard-run %s -- %s" % (options, image, command)
+        return subprocess.run(["ssh", *connection, "anna@172.30.77.11", through], check=True, text=True, stdout=subprocess.PIPE).stdout
+
+    trained = as_anna("--gpus-per-node=1", "trainyard-launch horovodrun python3 digits_horovod.py")
+    print(trained)
+    checksums = set(re.findall(r"parameters sha256 (\w+)$", trained, re.MULTILINE))
+    run = cluster.playbook("playbooks/train.yml", cwd=clone)
+    assert run.code == 0 and "Relinquishing job allocation" in run.text
+    assert {rank["checksum"] for rank in cluster.last_job()["ranks"]} == checksums and len(checksums) == 1
+    # As the person, on the share, with no GPU but those of the job.
+    told = as_anna("--gpus-per-node=1", "sh -c 'touch made-$SLURM_NODEID; id -un; ls /dev | grep -c ^nvidia[0-9]; ulimit -l'").split()
+    assert sorted(told) == sorted(["anna", "1", cluster.on(cluster.head, "ulimit -l").out.strip()] * 2), told
+    assert cluster.on(cluster.head, "stat --format %U /data1/share/user/anna/made-0 /data1/share/user/anna/made-1").out.split() == ["anna", "anna"]
+
+    log = tmp_path / "down.log"
+    assert start(clone, log, "lab-down").wait() == 0, log
+    assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
 
 
 STAGES = [
