@@ -59,7 +59,7 @@ def _before():
 def test_nothing_has_drifted_and_nothing_is_to_be_done(before):
     run = play("drift")
     assert run.code == 0
-    assert [line.split() for line in run.lines if re.match(r"upgrade-\w +-", line)] == [[name, "-", "6", "packages", "as", "asked"] for name in NAMES]
+    assert [line.split() for line in run.lines if re.match(r"upgrade-\w +-", line)] == [[name, "-", "6", "packages", "as", "configured"] for name in NAMES]
     run = play("upgrade")
     assert (run.code, set(run.changed.values()), hooks(), listed()) == (0, {0}, [], before)
     assert "upgrade-c: already at the requested versions" in run.text
