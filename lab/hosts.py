@@ -63,8 +63,8 @@ systemctl stop docker.socket docker.service containerd.service
 
 
 class Lab:
-    """A lab. `name` is the prefix of its Docker objects, `state` is the folder of its keys and logs. Each host of a lab with `job_gpus` has as many device nodes
-    of GPUs, and what jobs in containers need."""
+    """A lab. `name` is the prefix of its Docker objects, `state` is the folder of its keys and logs. With `job_gpus`, each host has as many device nodes of
+    GPUs, and what jobs in containers need."""
 
     def __init__(self, engine, name, subnet, state, count=2, job_gpus=0):
         self.engine = engine

@@ -156,7 +156,8 @@ def test_a_cluster_that_groups_share(clone, tmp_path):
     image = docker("exec", "lab-a", "docker", "inspect", "--format", "{{.Config.Image}}", "trainyard-training")[0]
     examples = clone / "roles/train/files/examples"
     connection = ["-i", str(clone / ".lab/ssh/id_ed25519"), "-o", "UserKnownHostsFile=%s" % (clone / ".lab/ssh/known_hosts"), "-o", "IdentitiesOnly=yes"]
-    subprocess.run(["scp", "-q", *connection, examples / "digits_horovod.py", examples / "example_tools.py", "anna@172.30.77.11:/data1/share/user/anna/"], check=True)
+    programs = [examples / "digits_horovod.py", examples / "example_tools.py"]
+    subprocess.run(["scp", "-q", *connection, *programs, "anna@172.30.77.11:/data1/share/user/anna/"], check=True)
 
     def as_anna(options, command):
         through = "cd /data1/share/user/anna && srun --nodes=2 --ntasks-per-node=1 --time=10 %s trainyard-run %s -- %s" % (options, image, command)

@@ -86,9 +86,10 @@ class ScheduledLab(WholeCluster):
         """Seconds from sbatch to the first line of a job, which prints the time. All clocks are that of this machine."""
         seconds = []
         for _attempt in range(count):
-            submit = "sbatch --parsable --nodelist=HOST --output=/tmp/first-%j --wrap \"COMMAND date +%s.%N\"".replace("HOST", self.head).replace("COMMAND", command)
+            submit = "sbatch --parsable --nodelist=%s --output=/tmp/first-%%j --wrap \"%s date +%%s.%%N\"" % (self.head, command)
             begun, number = self.as_person(person, "date +%s.%N; " + submit).split()
-            self.wait("job %s has ended" % number, 120, lambda number=number: not self.on(self.head, "squeue --noheader --jobs=%s 2> /dev/null" % number, False).out)
+            asked = "squeue --noheader --jobs=%s 2> /dev/null" % number
+            self.wait("job %s has ended" % number, 120, lambda asked=asked: not self.on(self.head, asked, False).out)
             printed = self.on(self.head, "cat /tmp/first-%s" % number).out.split()
             assert len(printed) == 1, "the job printed %s" % printed
             seconds.append(float(printed[0]) - float(begun))
@@ -106,8 +107,8 @@ class ScheduledLab(WholeCluster):
 
     def plan_seconds(self, people=500):
         """Seconds in which module slurm_accounts applies a plan, and finds it unchanged. Without Ansible's own start."""
-        accounts = [{"name": "plan%02d" % number, "gpus": 8, "max_gpus_per_person": 2, "members": ["planned%03d" % person for person in range(number, people, 20)]}
-                    for number in range(20)]
+        accounts = [{"name": "plan%02d" % number, "gpus": 8, "max_gpus_per_person": 2,
+                     "members": ["planned%03d" % person for person in range(number, people, 20)]} for number in range(20)]
         module = {"cluster": "trainyard", "accounts": accounts, "record": "/var/lib/trainyard/bench.json"}
         names = ("Apply the plan", "Find the plan unchanged", "Remove the plan")
         tasks = [{"name": names[0], "trainyard.gpu.slurm_accounts": module}, {"name": names[1], "trainyard.gpu.slurm_accounts": module},

@@ -75,7 +75,8 @@ def test_clocks_that_differ(cluster):
     try:
         found = cluster.verify(verify_measure_bandwidth=False)
     finally:
-        cluster.on(cluster.peer, "rm -r %s %s && systemctl daemon-reload && systemctl restart munge" % (UNIT, CLOCK))
+        # slurmd registers when it starts. The controller asks a node that is down only every few minutes.
+        cluster.on(cluster.peer, "rm -r %s %s && systemctl daemon-reload && systemctl restart munge slurmd" % (UNIT, CLOCK))
     (check,) = found["scheduler-answers", cluster.peer]
     assert (check["verdict"], check["found"]) == ("fail", "auth_clock"), check
     assert "Synchronise the clocks of this host and the controller. MUNGE refuses credentials" in check["fix"], check

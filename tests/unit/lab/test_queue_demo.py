@@ -74,7 +74,8 @@ def test_one_of_them_trains_on_all_hosts(people):
     logged = people(lab, "epoch 1 of 2: loss 0.3, test accuracy 0.9000\nepoch 2 of 2: loss 0.1, test accuracy 0.9722\n")
     assert queue_demo.train(lab, "trainyard/training:1", told.append) == "0.9722"
     copied, started = logged
-    assert copied[0] == "scp" and copied[-1] == "carla@172.30.77.11:/data1/share/user/carla/" and all(queue_demo.pathlib.Path(path).is_file() for path in copied[-3:-1])
+    assert copied[0] == "scp" and copied[-1] == "carla@172.30.77.11:/data1/share/user/carla/"
+    assert all(queue_demo.pathlib.Path(path).is_file() for path in copied[-3:-1])
     assert "srun --nodes=2 " in started[-1] and "trainyard-run trainyard/training:1 -- trainyard-launch torchrun digits_torchrun.py" in started[-1]
     people(lab, "Killed\n")
     with pytest.raises(LabError, match="the job of carla printed no accuracy:\nKilled"):
