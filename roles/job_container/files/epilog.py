@@ -7,6 +7,8 @@ The container monitor of podman (conmon) leaves the process tree of the job, so 
 job's user are touched. Those of the same user's other jobs and logins are left alone.
 """
 
+import contextlib
+import glob
 import json
 import os
 import pwd
@@ -23,6 +25,8 @@ RUNTIME = "/run/trainyard"
 LOGIN = "/run/user"
 #: What users leave behind in these folders is removed with their last job.
 SHARED_FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")
+#: Control groups of a job, of version 2 and of version 1.
+CGROUPS = ("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_%s", "/sys/fs/cgroup/*/slurm*/uid_*/job_%s")
 #: Seconds for processes to end after SIGKILL. One that waits for a device or for a dead file server cannot be ended.
 SECONDS = 20
 QUIET_LOOKS, PAUSE = 2, 0.1
@@ -236,6 +240,26 @@ def forget_containers(uid, name, gid, home):
         raise Failed("containers of user %d: %s" % (uid, error)) from error
 
 
+def forget_cgroups(job, patterns=CGROUPS, seconds=2):
+    """Remove the control groups of a job, which a killed slurmstepd leaves, with the process of root in the external step.
+
+    In version 2, slurmstepd itself is not in the groups below "user". If it still runs, its groups stay, and it removes them.
+    """
+    deadline = time.monotonic() + seconds
+    for top in [path for pattern in patterns for path in glob.glob(pattern % job)]:
+        while os.path.isdir(top):
+            for folder, _folders, _files in os.walk(top, topdown=False):
+                if "/user" in folder[len(top):]:
+                    for pid in read(folder + "/cgroup.procs").split():
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(int(pid), signal.SIGKILL)
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(PAUSE)
+
+
 def finish(job, uid, storage, runtime=RUNTIME):
     """End the job, and remove what it left. Raises Failed if something survives."""
     try:
@@ -248,6 +272,7 @@ def finish(job, uid, storage, runtime=RUNTIME):
     alive = sweep(job, uid, ranges, last)
     if alive:
         raise Failed("job %s: these processes do not end: %s; reboot the host" % (job, ", ".join("%d (%s)" % pair for pair in sorted(alive.items()))))
+    forget_cgroups(job)
     errors = clean(["%s/jobs/%s" % (storage, job), "%s/jobs/%s" % (runtime, job)], uid, ranges)
     if last:
         if own_containers(storage, uid):

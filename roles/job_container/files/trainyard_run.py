@@ -234,8 +234,9 @@ def device_options(gpus, config, exists=os.path.exists):
 
 def podman_command(plan, config):
     """Return the whole command of podman. Nothing in it is secret: people can read the arguments of a process."""
-    command = [config["podman"], "--root=" + plan["store"], "--runroot=" + plan["runtime"] + "/run", "--tmpdir=" + plan["runtime"] + "/tmp",
-               "--storage-driver=overlay"]
+    # With control groups of version 2 podman 4 warns that it has no session bus, by which it would move a process of its own out of the job.
+    command = [config["podman"], "--log-level=error", "--root=" + plan["store"], "--runroot=" + plan["runtime"] + "/run",
+               "--tmpdir=" + plan["runtime"] + "/tmp", "--storage-driver=overlay"]
     # fuse-overlayfs shows the image as the user's. Without it podman copies the image for the mapping of keep-id, which fails at files that only root can read.
     command += ["--storage-opt=overlay.mount_program=" + config["mount_program"], "--storage-opt=overlay.mountopt=squash_to_root"]
     command += ["--storage-opt=additionalimagestore=" + store for store in plan["stores"]]

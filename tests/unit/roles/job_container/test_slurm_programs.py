@@ -103,6 +103,17 @@ def test_with_the_last_job_all_that_slurmd_started_ends_and_logins_stay():
     assert epilog.of_job(alone, "7", SLURMD, last=True) == {10, 11, 12, 13, 14, 15, 40, 50}
 
 
+def test_control_groups_of_the_job_are_removed_and_no_others(tmp_path):
+    groups = tmp_path / "a_slurmstepd.scope"
+    for job in ("7", "70"):
+        (groups / ("job_" + job) / "step_0/user/task_0").mkdir(parents=True)
+    (groups / "job_8/step_batch").mkdir(parents=True)
+    (groups / "job_8/step_batch/used").touch()
+    for job in ("7", "8", "9"):
+        epilog.forget_cgroups(job, [str(tmp_path) + "/*slurmstepd.scope/job_%s"], seconds=0.2)
+    assert sorted(path.name for path in groups.iterdir()) == ["job_70", "job_8"] and (groups / "job_8/step_batch/used").exists()
+
+
 @pytest.mark.parametrize("uid, mine", [(2101, True), (340590592, True), (340656127, True), (340656128, False), (2102, False), (0, False)])
 def test_processes_and_files_of_the_user(uid, mine):
     ranges = epilog.subordinate("alice", 2101, "bob:1:2\nalice:340590592:65536\nbroken\n")
