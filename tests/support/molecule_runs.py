@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 LOGS = ROOT / ".cache/logs"
 # They fill all cores for long: with compilers, or with virtual machines.
-ALONE = {"nccl_rebuild", "vm"}
+ALONE = {"nccl_rebuild", "scheduler_vm", "vm"}
 # Most of a scenario is one host's waiting for another, so more than one fits on a core.
 SIDE_BY_SIDE = 4
 LONGEST_FIRST = ["cluster", "gpu_stack", "docker_engine", "training_image"]

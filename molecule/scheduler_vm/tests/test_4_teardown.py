@@ -1,0 +1,15 @@
+"""teardown.yml ends the jobs, and leaves the hosts as they were before the first run."""
+
+from __future__ import annotations
+
+from state_left import SNAPSHOT, state_left
+
+
+def test_nothing_is_left(cluster):
+    cluster.reaches(cluster.submit("ben", "exec sleep 600"), "RUNNING")
+    run = cluster.play("teardown.yml")
+    assert run.code == 0, run.text[-3000:]
+    found = state_left(cluster.hosts, cluster.state, run=cluster.run_python)
+    for host in cluster.hosts:
+        assert cluster.on(host, "pgrep --list-full 'slurm|munge|mariadb|sleep'", check=False).out == ""
+    assert found == {}
