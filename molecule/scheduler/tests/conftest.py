@@ -14,6 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 import testinfra
+from left_to_acceptance import pytest_collection_modifyitems
+
+__all__ = ["pytest_collection_modifyitems"]
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = os.environ["MOLECULE_SCENARIO_NAME"].replace("_", "-")

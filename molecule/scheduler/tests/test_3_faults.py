@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.acceptance
+
 ROLE = "slurm_controller"
 DUMPS = "/var/lib/trainyard/slurm/dumps"
 STATE, SPOOL = "/var/lib/slurm/slurmctld", "/var/lib/slurm/slurmd"
