@@ -6,8 +6,13 @@ import pytest
 from ansible.errors import AnsibleError
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
+from compiled_templates import _TemplateCompileContext
 from jinja2 import Environment, TemplateSyntaxError
 from trusted import trusted
+
+
+# Before ansible-core 2.19 nothing is kept, and a template that is not native gives text.
+KEPT = _TemplateCompileContext is not None
 
 
 def templated(text, **variables):
@@ -23,9 +28,9 @@ def _generated(monkeypatch):
 
 
 def test_a_text_is_compiled_once_and_has_the_values_of_each_task(generated):
-    assert [templated("{{ compiled_once + 1 }}", compiled_once=number) for number in (1, 2)] == [2, 3]
-    assert len(generated) == 1
-    assert templated("{{ compiled_once + 2 }}", compiled_once=1) == 3 and len(generated) == 2
+    assert [int(templated("{{ compiled_once + 1 }}", compiled_once=number)) for number in (1, 2)] == [2, 3]
+    assert len(generated) == (1 if KEPT else 2)
+    assert int(templated("{{ compiled_once + 2 }}", compiled_once=1)) == 3 and len(generated) == (2 if KEPT else 3)
 
 
 def test_an_expression_is_compiled_once_and_has_the_filters_of_each_environment(generated):

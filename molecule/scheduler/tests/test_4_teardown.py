@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from state_left import state_left
 
 ROLE = "slurm_node"
@@ -19,6 +20,8 @@ def test_nothing_is_left(cluster):
     assert found == {}
 
 
+# In make test, scenario cluster has a second teardown.
+@pytest.mark.acceptance
 def test_second_teardown_changes_nothing(cluster):
     run = cluster.playbook("teardown.yml")
     assert (run.code, run.changed) == (0, {}), run.text[-3000:]
