@@ -85,7 +85,7 @@ SIGNATURES = [Signature(*entry) for entry in (
      "/dev/shm is too small for NCCL",
      "raise training_container_shm_size and run training_environment.yml. For your own container, use docker run --shm-size or --ipc=host",
      NCCL_DOCS + "/troubleshooting.html"),
-    ("memlock_limit", r"ibv_\w{1,60}[^\n]{0,300}?Cannot allocate memory",
+    ("memlock_limit", r"ibv_\w[^\n]{0,360}?Cannot allocate memory",
      "a rank is not allowed to lock enough memory for the fabric adapter",
      "set training_container_ulimits.memlock to -1 and run training_environment.yml. `ulimit -l` must print unlimited in logins through port 12345",
      NCCL_TESTS + "/issues/206"),

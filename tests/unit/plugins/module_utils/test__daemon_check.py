@@ -37,7 +37,7 @@ class Module:
 
 @pytest.mark.parametrize("content, found, warned", [
     ('{"debug": true}', "", ""), ("", "", "the file is empty, but older versions of Docker do not accept that; write {} into it, or remove it"),
-    (" \n", "", "the file is empty"), ('{"debug": true,\n}', "line 2, column 1", ""), ("[]", "not a JSON object", ""),
+    (" \n", "", "the file is empty"), ('{"debug": true\n"mtu": 1}', "line 2, column 1", ""), ("[]", "not a JSON object", ""),
     ('{"bip": "x", "mtu": -1, "log-driver": "nope"}', "bip: 'x' is not an address with its prefix, such as 172.26.0.1/16; mtu: -1 is below 0",
      "log-driver: 'nope' is not"),
 ])

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from ansible.module_utils import basic
-from ansible.module_utils.testing import patch_module_args
+from module_arguments import patch_module_args
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _pci
 from ansible_collections.trainyard.gpu.plugins.modules import gpu_stack_info

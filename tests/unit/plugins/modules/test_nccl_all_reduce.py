@@ -56,7 +56,8 @@ def ids(told):
 
 def test_a_log_and_its_file():
     by_text, by_path = run(log=GOOD.read_text(encoding="utf-8"), check=True), run(log_file=str(GOOD), check=True)
-    assert by_text.pop("invocation") != by_path.pop("invocation") and by_text == by_path
+    # Up to ansible-core 2.20 a module also returns its arguments, which differ.
+    assert by_text.pop("invocation", "text") != by_path.pop("invocation", "path") and by_text == by_path
     assert (by_text["changed"], by_text["available"], by_text["passed"], by_text["ranks"], len(by_text["rows"])) == (False, True, True, 16, 29)
     told = run(log_file=str(GOOD), expected_ranks=32, min_busbw_gb_s=200, judge_from_bytes="1G")
     assert (told["passed"], told["complete"], told["judged_busbw_gb_s"], ids(told)) == (False, True, 178.385, ["ranks", "bandwidth"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.module_utils import basic
-from ansible.module_utils.testing import patch_module_args
+from module_arguments import patch_module_args
 
 from ansible_collections.trainyard.gpu.plugins.modules import nvidia_driver_info
 

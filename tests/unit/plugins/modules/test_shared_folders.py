@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from scripted_tools import run_module
 from ansible.module_utils import basic
-from ansible.module_utils.testing import patch_module_args
+from module_arguments import patch_module_args
 
 from ansible_collections.trainyard.gpu.plugins.modules import shared_folders
 
