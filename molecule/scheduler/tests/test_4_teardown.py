@@ -20,7 +20,7 @@ def test_nothing_is_left(cluster):
     assert found == {}
 
 
-# In make test, scenario cluster has a second teardown.
+# Each teardown of all roles takes minutes.
 @pytest.mark.acceptance
 def test_second_teardown_changes_nothing(cluster):
     run = cluster.playbook("teardown.yml")
