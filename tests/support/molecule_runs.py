@@ -20,7 +20,7 @@ LOGS = ROOT / ".cache/logs"
 ALONE = {"nccl_rebuild", "scheduler_vm", "vm"}
 # Most of a scenario is one host's waiting for another, so more than one fits on a core.
 SIDE_BY_SIDE = 4
-LONGEST_FIRST = ["cluster", "gpu_stack", "docker_engine", "training_image"]
+LONGEST_FIRST = ["cluster", "gpu_stack", "docker_engine", "scheduler", "training_image"]
 # Scenarios of which some tests judge seconds: they run beside the others, and these tests wait for `quiet`.
 WAITING = {"cluster"}
 BUSY = ROOT / ".cache/busy"
