@@ -14,7 +14,8 @@ from real_gpu import what_the_gpu_lacks
 ORDER = ["tests/unit/", "tests/lint/test_artifact.py", "tests/lint/test_house_rules.py", "tests/lint/test_roles.py", "tests/lint/", "tests/scenarios/"]
 SLOWEST = ["test_scenario[cluster]", "test_bandwidth.py", "test_scenario[vm]", "test_scenario_with_the_newest_collections[vm]",
            "test_scenario[nccl_rebuild]", "test_driver_on_virtual_machine.py",
-           "test_on_virtual_machines", "test_killed_in_every_stage_and_run_again", "test_killed_and_taken_down", "test_hosts_of_a_user_s_own_image"]
+           "test_on_virtual_machines", "test_a_cluster_that_groups_share", "test_killed_in_every_stage_and_run_again", "test_killed_and_taken_down",
+           "test_hosts_of_a_user_s_own_image"]
 
 
 def pytest_collection_modifyitems(config, items):
