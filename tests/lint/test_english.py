@@ -19,6 +19,8 @@ VERBS = set("""
 TASKS = ["roles/*/tasks", "playbooks"]
 # All files but those that others wrote (fixtures are output of real tools) and those of past releases. This file has the phrases.
 NOT_OURS = [":!tests/fixtures", ":!LICENSE", ":!CHANGELOG.*", ":!changelogs/changelog.yaml", ":!tests/lint/test_english.py"]
+# What we write about fixtures.
+INDEXES = ":(glob)tests/fixtures/**/INDEX.tsv"
 BINARY = (".png",)
 # The marker lines of _own_name.py keep their words in any case: they are in /etc/hosts of hosts, where the module searches for them.
 # Refused: a file that contains one of them fails the test. This list is the only place where they stand.
@@ -35,7 +37,7 @@ def files(*folders):
 
 @functools.lru_cache(maxsize=None)
 def texts():
-    return [(name, (ROOT / name).read_text(encoding="utf-8")) for name in files(*NOT_OURS)]
+    return [(name, (ROOT / name).read_text(encoding="utf-8")) for name in files(*NOT_OURS) + files(INDEXES)]
 
 
 @functools.lru_cache(maxsize=None)

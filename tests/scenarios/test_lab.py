@@ -70,16 +70,21 @@ def kill_at(line, process, log, kill):
     process.wait()
 
 
+def made(clone, log, target):
+    """Run a target of make to its end. Returns what it printed."""
+    began = time.monotonic()
+    assert start(clone, log, target).wait() == 0, log
+    text = log.read_text(encoding="utf-8", errors="replace")
+    print(text[text.rindex("\nhosts   "):])
+    print("make %s: %.0f s" % (target, time.monotonic() - began))
+    return text
+
+
 @pytest.mark.acceptance
 @pytest.mark.scenario
 def test_on_virtual_machines(clone, tmp_path):
     """The whole way on hosts with kernels of their own: share by NFS, memlock=-1; then one of them is rebooted, and works again by itself."""
-    log = tmp_path / "lab-vm.log"
-    began = time.monotonic()
-    assert start(clone, log, "lab-vm").wait() == 0, log
-    text = log.read_text(encoding="utf-8", errors="replace")
-    print(text[text.rindex("\nhosts   "):])
-    print("make lab-vm: %.0f s" % (time.monotonic() - began))
+    text = made(clone, tmp_path / "lab-vm.log", "lab-vm")
     assert re.fullmatch(r"lab: ok hosts=2 ranks=2 accuracy=0\.9[5-9] seconds=\d+", text.rstrip().splitlines()[-1])
 
     cluster = VirtualCluster("lab", "172.30.77.0/24", clone / ".lab")
@@ -140,12 +145,7 @@ def test_on_virtual_machines(clone, tmp_path):
 @pytest.mark.scenario
 def test_a_cluster_that_groups_share(clone, tmp_path):
     """make lab-slurm: a queue with quotas, and the digits through it in containers, by each launcher. The same parameters as by train.yml."""
-    log = tmp_path / "lab-slurm.log"
-    began = time.monotonic()
-    assert start(clone, log, "lab-slurm").wait() == 0, log
-    text = log.read_text(encoding="utf-8", errors="replace")
-    print(text[text.rindex("\nhosts   "):])
-    print("make lab-slurm: %.0f s" % (time.monotonic() - began))
+    text = made(clone, tmp_path / "lab-slurm.log", "lab-slurm")
     assert re.fullmatch(r"lab: ok hosts=2 jobs=3 waited=1 accuracy=0\.9[5-9]\d* seconds=\d+", text.rstrip().splitlines()[-1])
     assert re.search(r"^\d+ +ben +vision +PENDING +AssocGrpGRES$", text, re.MULTILINE)
 
