@@ -119,7 +119,7 @@ EXAMPLES = r"""
     environment:
       TRAINYARD_JOB: "{{ my_job | to_json }}"
     log: /data1/share/.trainyard/jobs/20261120t101500z/job.log
-    lease: 15
+    lease: 30
 """
 
 RETURN = r"""

@@ -253,7 +253,7 @@ def test_no_rank_outlives_its_job(cluster, kill, exit_code, launcher):
     assert all(left_alive(cluster, job_id).values())
     kill(cluster, job_id, operator)
     result = "/data1/share/.trainyard/jobs/%s/result.json" % job_id
-    # 15 s of lease, then a SIGTERM with a limit of 2 s. Other scenarios use the cores meanwhile.
+    # 30 s of lease, then a SIGTERM with a limit of 2 s. Other scenarios use the cores meanwhile.
     cluster.wait("result.json", 60, lambda: cluster.on(cluster.peer, "cat %s" % result, check=False).code == 0)
     alive = left_alive(cluster, job_id)
     told = json.loads(cluster.on(cluster.head, "cat %s" % result).out)
