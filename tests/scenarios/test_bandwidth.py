@@ -188,7 +188,7 @@ def test_all_reduce_that_cannot_start_or_hangs(cluster, replayed):
     assert (answer["passed"], answer["cause"]) == (False, "timeout")
     for host in cluster.hosts:
         # Nothing is left that keeps a GPU.
-        assert cluster.inside(host, "pgrep -f \"all_reduce_perf|sleep 1000|orted|mpirun\" | grep -vx $$", check=False).out == "", host
+        assert cluster.inside(host, "pgrep -f \"[a]ll_reduce_perf|[s]leep 1000|[o]rted|[m]pirun\"", check=False).out == "", host
     assert cluster.all_reduce()["passed"]
 
 

@@ -122,7 +122,8 @@ def fixture_replayed(cluster):
 
 def watchers_have_ended(cluster):
     """Return whether no process that watched the hosts is left."""
-    return [cluster.inside(host, "pgrep -f \"host_watch.py|nvidia-smi\" | grep -vx $$", check=False).out for host in cluster.hosts] == ["", ""]
+    # In brackets, so that the pattern does not match the shells that have it in their own command line.
+    return [cluster.inside(host, "pgrep -f \"[h]ost_watch.py|[n]vidia-smi\"", check=False).out for host in cluster.hosts] == ["", ""]
 
 
 @pytest.mark.acceptance
