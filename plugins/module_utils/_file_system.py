@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import subprocess
-import sys
-import time
+import os
+import select
+import signal
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._tool import leave_session
 
 __all__ = ["ask_file_system", "checksums", "read_text"]
-
-# statvfs always contacts the server, and needs no permission in the folder.
-_PROGRAM = "import os, sys; os.statvfs(sys.argv[1])"
 
 
 def ask_file_system(path, timeout):
@@ -23,19 +22,35 @@ def ask_file_system(path, timeout):
 
     A process that hangs in the kernel cannot be killed before the server is back, so it is left alone.
     """
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", _PROGRAM, path], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, start_new_session=True)
-    deadline = time.monotonic() + timeout
-    while process.poll() is None:
-        if time.monotonic() > deadline:
-            process.kill()
+    answer, told = os.pipe()
+    process = os.fork()
+    if process == 0:
+        _tell_state(path, told)
+    os.close(told)
+    with open(answer, "rb") as answer:
+        if not select.select([answer], [], [], timeout)[0]:
+            os.kill(process, signal.SIGKILL)
             return "hangs", "no answer within %g s" % timeout
-        time.sleep(0.02)
-    if process.returncode == 0:
-        return "", ""
-    lines = process.stderr.read().decode("utf-8", "replace").strip().splitlines()
-    error = lines[-1] if lines else "exit code %d" % process.returncode
-    return ("stale" if "[Errno %d]" % errno.ESTALE in error else "fails"), error
+        error = answer.read().decode("utf-8", "replace")
+    status = os.waitpid(process, 0)[1]
+    if status and not error:
+        error = "the process that asked it ended with status %d" % status
+    return ("stale" if "[Errno %d]" % errno.ESTALE in error else "fails" if error else ""), error
+
+
+def _tell_state(path, told):
+    """In a process of its own: write the error, if there is one, and end."""
+    code = 1
+    try:
+        leave_session()
+        # It always contacts the server, and needs no permission in the folder.
+        os.statvfs(path)
+        code = 0
+    except OSError as error:
+        os.write(told, ("%s: %s" % (type(error).__name__, error)).encode("utf-8", "replace"))
+    finally:
+        # Without the handlers of the module, which would remove its temporary files.
+        os._exit(code)
 
 
 def read_text(path):

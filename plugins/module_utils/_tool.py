@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import tempfile
 import threading
 import time
@@ -138,16 +137,21 @@ def begin_tool(module, command, timeout, container, **place):
         os.close(result)
         return token
     try:
-        os.setsid()
-        # Whatever reads the module's output would wait for the end of all processes that have it open.
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in range(3):
-            os.dup2(nowhere, stream)
+        leave_session()
         run = run_tool(module, command, timeout, container=container, **place)
         os.write(result, json.dumps([about, run]).encode("ascii"))
     finally:
         # Without the handlers of the module, which would remove its temporary files a second time.
         os._exit(0)
+
+
+def leave_session():
+    """For a process that the module has forked and does not wait for."""
+    os.setsid()
+    # Whatever reads the module's output would wait for the end of all processes that have it open.
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nowhere, stream)
 
 
 def begun_tool(module, token, command, timeout, container, **place):
@@ -189,15 +193,19 @@ def _run(module, argv, timeout):
 
     # Files, because remaining children could keep a pipe open for ever.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        os.chdir(DIRECTORY)
+        streams = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+        streams += [(os.POSIX_SPAWN_DUP2, stream.fileno(), number) for number, stream in ((1, stdout), (2, stderr))]
         try:
-            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=DIRECTORY, env=dict(os.environ, **ENVIRONMENT),
-                                       start_new_session=True)
+            # Python ignores SIGPIPE and SIGXFSZ; the tool gets their defaults.
+            process = os.posix_spawn(argv[0], argv, dict(os.environ, **ENVIRONMENT), file_actions=streams, setsid=True,
+                                     setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
         except OSError as exc:
             module.fail_json(msg=f"{argv[0]} cannot be run: {exc.strerror}. It must be an executable program for this machine. Install it "
                                  "again, or correct the option executable")
-        watch = threading.Thread(target=end, args=(process.pid,))
+        watch = threading.Thread(target=end, args=(process,))
         watch.start()
-        rc = process.wait()
+        status = os.waitpid(process, 0)[1]
         ended.set()
         watch.join()
         texts = []
@@ -206,7 +214,7 @@ def _run(module, argv, timeout):
             texts.append(stream.read().decode("utf-8", "replace"))
     if expired.is_set():
         return Run(124, *texts, "timeout", f"it did not end within {timeout} s")
-    return Run(rc, *texts)
+    return Run(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), *texts)
 
 
 def _signal(group, number):
