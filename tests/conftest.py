@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from molecule_runs import MoleculeRuns, cores_between, ticks
+from molecule_runs import SIDE_BY_SIDE, MoleculeRuns, cores_between, ticks
 from new_python import NO_NEW, new_python
 from old_python import NONE, old_python
 from real_gpu import what_the_gpu_lacks
@@ -59,7 +59,7 @@ def pytest_deselected(items):
 def pytest_terminal_summary(terminalreporter, config):
     """Where the minutes went. `make test` leaves the heavy tests out: name them, so that green is not taken for more than it is."""
     if PACE:
-        terminalreporter.write_line("seconds of the scenarios and of their steps, four side by side:")
+        terminalreporter.write_line("seconds of the scenarios and of their steps, %d side by side:" % SIDE_BY_SIDE)
         for line in PACE:
             terminalreporter.write_line("  " + line)
     missing = [item.nodeid for without in MISSING.values() for item in without]

@@ -75,8 +75,9 @@ def fixture_one_idle_gpu(cluster):
         cluster.inside(host, "rm /usr/local/bin/nvidia-smi")
 
 
+@pytest.mark.acceptance
 @pytest.mark.usefixtures("one_idle_gpu")
-@pytest.mark.parametrize("launcher", ["horovodrun", pytest.param("torchrun", marks=pytest.mark.acceptance)])
+@pytest.mark.parametrize("launcher", ["horovodrun", "torchrun"])
 def test_two_ranks_a_host_on_chosen_gpus(cluster, launcher):
     """Two slots on each of two hosts: the devices of every rank, and the observations during the job."""
     before = cluster.moved_bytes()
@@ -216,6 +217,7 @@ def test_a_failed_rank_fails_the_job_and_leaves_none_alive(cluster, launcher):
     assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
 
 
+@pytest.mark.acceptance
 def test_the_operator_sees_each_line_within_5_seconds(cluster):
     job = cluster.start("playbooks/train.yml", "-e", {"train_command": FOR_EVER, "train_timeout": 25}, output=subprocess.PIPE)
     late = [time.time() - float(seen.group(1)) for seen in (re.search(r"\[\d \S+\] (\d+\.\d+)$", line.rstrip()) for line in job.stdout) if seen]

@@ -68,6 +68,7 @@ def test_one_host_alone(cluster):
             assert cluster.login(source, target).code == 0
 
 
+@pytest.mark.acceptance
 def test_the_artifact_does_the_same_from_an_empty_folder(cluster, tmp_path):
     """The collection as installed by ansible-galaxy changes nothing on the cluster created by the checkout."""
     collections, empty = tmp_path / "collections", tmp_path / "empty"

@@ -147,6 +147,7 @@ def test_a_run_of_all_reduce_perf_whose_data_went_another_way(cluster, replayed)
     assert verdicts(report, "fabric-counters") == {cluster.head: "fail", cluster.peer: "fail"}
 
 
+@pytest.mark.acceptance
 def test_who_is_to_blame_for_a_bad_run_of_all_reduce_perf(cluster, replayed):
     """Its values are wrong and it is too slow, which is the verdict. The PyTorch job, which is also too slow, names the link."""
     run, report = replayed(LOG.replace("# Out of bounds values : 0 OK", "# Out of bounds values : 5 FAILED"), verify_bandwidth_min_gb_s=1000)

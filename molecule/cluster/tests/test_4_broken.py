@@ -100,6 +100,7 @@ def test_horovod_that_cannot_be_imported_any_more(cluster):
     assert cluster.playbook("playbooks/verify.yml").code == 0
 
 
+@pytest.mark.acceptance
 def test_all_that_is_wrong_is_told_at_once(cluster):
     """No fault hides another on any host. The report has all of them, because it is written before the play fails."""
     cluster.on(cluster.peer, "systemctl stop %s" % cluster.container)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from virtual_cluster import SHARE, lines_of
 
 LINES = 1000
 
 
-# A boot takes a minute of a machine that does nothing else.
-@pytest.mark.acceptance
 def test_client_rebooted(cluster):
     cluster.on(cluster.client, "echo before > %s/reboot" % SHARE)
     cluster.wait_for_boot(cluster.client, cluster.reboot(cluster.client))

@@ -1,4 +1,4 @@
-"""The other faults, and control tests that must lose data or fail, which show that the tests detect faults. For `make acceptance`."""
+"""The other faults, and control tests that must lose data or fail, which show that the tests detect faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 import pytest
 from virtual_cluster import SHARE, lines_of
 
-pytestmark = pytest.mark.acceptance
 
 def mounted(cluster, path=SHARE):
     return cluster.mount(cluster.client, path)[:1] == ["nfs4"]

@@ -1,15 +1,9 @@
-"""teardown.yml removes only what the collection installed: compares two snapshots of each host. Then another firewall, on clean hosts.
-
-For make acceptance.
-"""
+"""teardown.yml removes only what the collection installed: compares two snapshots of each host. Then another firewall, on clean hosts."""
 
 from __future__ import annotations
 
-import pytest
 from state_left import state_left
 from virtual_cluster import SHARE
-
-pytestmark = pytest.mark.acceptance
 
 
 def test_nothing_is_left(cluster):
