@@ -26,6 +26,11 @@ EPHEMERAL = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
 class Cluster:
     head, peer = hosts = (NAME + "-a", NAME + "-b")
     root, ephemeral = ROOT, EPHEMERAL
+    # The site had a database server and munge before the first run (prepare.yml).
+    has_site_services = NAME == "scheduler-trixie"
+
+    def sql(self, statement):
+        return self.on(self.head, 'mariadb --batch --skip-column-names --execute "%s"' % statement).out
 
     def on(self, host, command, check=True):
         """A shell command on a host as root."""
