@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
 # As in sshd: Debian's pam_slurm.so names no library of PAM that it needs, and loads only with PAM's functions in the global scope.
@@ -17,6 +18,11 @@ class Conversation(ctypes.Structure):
 silent = Conversation(function(lambda *_words: 19), None)
 handle = ctypes.c_void_p()
 assert library.pam_start(b"sshd", sys.argv[1].encode(), ctypes.byref(silent), ctypes.byref(handle)) == 0
-found = library.pam_acct_mgmt(handle, 0x8000)
-library.pam_end(handle, found)
-sys.exit(9 if found else 0)
+child = os.fork()
+if child == 0:
+    found = library.pam_acct_mgmt(handle, 0x8000)
+    library.pam_end(handle, found)
+    os._exit(9 if found else 0)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+# Slurm's library of 24.11 ends the process with 1 where no daemon answers. That would be sshd's process, and the user is not in.
+sys.exit(9 if code == 1 else code)
