@@ -29,7 +29,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures import find_errors
-from ansible_collections.trainyard.gpu.plugins.module_utils._job_watch import transports
+from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import transports
 from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import Around
 
 # Bytes per element. For an unknown type, only the order of the sizes can be checked.

@@ -20,10 +20,11 @@ import re
 import statistics
 
 __all__ = ["BROKE_OFF", "COUNTER_FILES", "ParseError", "better", "card", "counted", "expected", "gpus", "history", "judge_runs", "judged_busbw", "may_move",
-           "must_move", "peaks", "row", "sizes", "utilization", "verdict", "watched_size", "wrong_values"]
+           "must_move", "peaks", "row", "sizes", "transports", "utilization", "verdict", "watched_size", "wrong_values"]
 
 #: The note of a result until its job has ended.
 BROKE_OFF = "the job did not complete"
+_VIA = re.compile(r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)")
 RDMA_SHARE = 0.96
 TCP_SHARE = 0.94
 PCIE_SHARE = 0.8
@@ -263,6 +264,11 @@ def counted(texts):
             there = []
         found.append(int(there[0][0]) * there[0][1] if there else None)
     return found
+
+
+def transports(text):
+    """Return the kinds of connections between ranks in NCCL's log (NCCL_DEBUG=INFO). The line "Using network" does not count, as it names a candidate."""
+    return sorted({"SHM/direct" if name == "direct shared memory" else name for name in _VIA.findall(text)})
 
 
 def utilization(text):

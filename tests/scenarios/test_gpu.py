@@ -478,7 +478,7 @@ def torchrun(program, *arguments, ranks=1, env=None, **options):
 @pytest.fixture(name="bandwidth_job")
 def fixture_bandwidth_job(tmp_path):
     for path in ("roles/verify/files/all_reduce.py", "plugins/module_utils/_bandwidth.py", "plugins/module_utils/_blame.py",
-                 "plugins/module_utils/_job_watch.py"):
+                 "roles/train/files/_job_watch.py"):
         shutil.copy(ROOT / path, tmp_path)
     return tmp_path
 

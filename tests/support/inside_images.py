@@ -85,7 +85,7 @@ def blame():
 
 def job_watch():
     load("plugins/module_utils/_bandwidth.py")
-    module = load("plugins/module_utils/_job_watch.py")
+    module = load("roles/train/files/_job_watch.py")
     sysfs = os.path.join(FOLDER, "sys")
     written("sys/class/net/eth0/speed", "25000\n")
     written("sys/class/net/eth0/device/current_link_width", "8\n")
@@ -95,7 +95,7 @@ def job_watch():
                        ("counters/port_rcv_data", "6")):
         written("sys/class/infiniband/mlx5_0/ports/1/" + name, text + "\n")
     found = [module.cards_of({"GLOO_SOCKET_IFNAME": "eth0"}, False, sysfs), module.cards_of({"NCCL_IB_HCA": "=mlx5_0:1"}, True, sysfs),
-             module.rdma_cards("^mlx5_0", sysfs), module.transports("x via NET/IB/0 y\nx via P2P/CUMEM\nx via direct shared memory\n"),
+             module.rdma_cards("^mlx5_0", sysfs), sys.modules["_bandwidth"].transports("x via NET/IB/0 y\nx via P2P/CUMEM\nx via direct shared memory\n"),
              module.seen_gpus(2, ["0", "3"], [90, 0, 0, 1])]
     found.append([module.counters(cards, sysfs) for cards, _interface in found[:2]])
     os.environ.update(GLOO_SOCKET_IFNAME="eth0")
@@ -177,8 +177,8 @@ def nccl_tests():
 
 def all_reduce_job():
     """Without PyTorch its facts and its plan; the conductor with a stand-in whose ranks answer at once."""
-    for name in ("_bandwidth", "_blame", "_job_watch"):
-        load("plugins/module_utils/%s.py" % name)
+    for path in ("plugins/module_utils/_bandwidth.py", "plugins/module_utils/_blame.py", "roles/train/files/_job_watch.py"):
+        load(path)
     torch = types.ModuleType("torch")
     torch.cuda = types.SimpleNamespace(is_available=lambda: False)
     torch.device = lambda *names: types.SimpleNamespace(type=names[0])

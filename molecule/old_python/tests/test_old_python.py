@@ -44,7 +44,7 @@ def fixture_beside():
     root, packed = Path(__file__).parents[3], io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path in sorted(root.glob("roles/train/files/examples/*.py")) + sorted(root.glob("roles/verify/files/*.py")) + [
-                root / "plugins/module_utils" / name for name in ("_bandwidth.py", "_blame.py", "_job_watch.py")]:
+                root / name for name in ("plugins/module_utils/_bandwidth.py", "plugins/module_utils/_blame.py", "roles/train/files/_job_watch.py")]:
             archive.add(path, path.name)
     return "mkdir /tmp/beside && cd /tmp/beside && echo %s | base64 -d | tar xz && " % base64.b64encode(packed.getvalue()).decode()
 

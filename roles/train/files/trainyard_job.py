@@ -384,9 +384,9 @@ def sweep(job_id, cluster, names=None):
 
 
 def load_watch():
-    """Return the module of the watchers, for its pure functions. It is in the folder of this file."""
+    """Return the modules of the watchers, for their pure functions. They are in the folder of this file."""
     sys.dont_write_bytecode = True
-    return __import__(WATCH_FILES[-1])
+    return [__import__(name) for name in WATCH_FILES]
 
 
 class Watcher(threading.Thread):
@@ -595,9 +595,9 @@ class Job(object):
         found = {"gpus": {}, "fabric": {}, "nccl_transport": [], "warnings": []}
         if self.spec.get("watch"):
             try:
-                watch = load_watch()
+                bandwidth, watch = load_watch()
                 found["gpus"], found["fabric"], found["warnings"] = watched(self.spec, self.seen, watch.seen_gpus)
-                found["nccl_transport"] = self.nccl_transport(watch.transports)
+                found["nccl_transport"] = self.nccl_transport(bandwidth.transports)
             except (ImportError, OSError, ValueError, TypeError, LookupError, AttributeError) as error:
                 found["warnings"].append("what was seen of the job cannot be told: %r" % error)
         return found

@@ -39,7 +39,7 @@ FILES = [
     "plugins/module_utils/_openpgp.py",
     "plugins/module_utils/_bandwidth.py",
     "plugins/module_utils/_blame.py",
-    "plugins/module_utils/_job_watch.py",
+    "roles/train/files/_job_watch.py",
 ]
 EXAMPLES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "roles/train/files/examples").glob("*.py"))
 CASES = re.findall(r"\w+", PROGRAM.read_text(encoding="utf-8").partition("\nCASES = (")[2].partition(")")[0])
@@ -125,7 +125,7 @@ def test_the_version_of_a_package_is_read(tmp_path):
 @needs_python
 def test_a_host_is_watched_until_the_input_ends():
     """As the runner starts it: both modules come by the input, and nothing of them lies there."""
-    sources = [(name, (ROOT / "plugins/module_utils" / (name + ".py")).read_text(encoding="utf-8")) for name in job.WATCH_FILES]
+    sources = [(name, next(ROOT / path for path in FILES if path.endswith("/%s.py" % name)).read_text(encoding="utf-8")) for name in job.WATCH_FILES]
     program = job.watch_program(sources, False)
     seen = [json.loads(line) for line in run("-c", job.WATCH_START, str(len(program.encode())), text=program).splitlines()]
     assert seen and set(seen[-1]) >= {"interface", "sent_bytes", "received_bytes", "peaks"}

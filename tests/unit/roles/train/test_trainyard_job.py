@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils import _job_watch
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
+from ansible_collections.trainyard.gpu.roles.train.files import _job_watch
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -378,12 +379,12 @@ def test_nccl_s_transport_is_read_from_its_log(tmp_path, monkeypatch):
     launched.prepare_directory()
     folder = Path(launched.job_dir)
     (folder / "rank.0.log").write_text("a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA\n", encoding="utf-8")
-    assert launched.nccl_transport(_job_watch.transports) == ["NET/IB"]
+    assert launched.nccl_transport(_bandwidth.transports) == ["NET/IB"]
     (folder / "nccl.a.7").write_text("a:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC\n", encoding="utf-8")
-    assert launched.nccl_transport(_job_watch.transports) == ["P2P/IPC"]
+    assert launched.nccl_transport(_bandwidth.transports) == ["P2P/IPC"]
     # Of this job, not of one that had its id before.
     launched.prepare_directory()
-    assert launched.nccl_transport(_job_watch.transports) == []
+    assert launched.nccl_transport(_bandwidth.transports) == []
 
 
 SMI = """#!/bin/sh
@@ -400,9 +401,9 @@ def fixture_local(tmp_path, monkeypatch):
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", "%s:%s" % (tmp_path, os.environ["PATH"]))
     monkeypatch.setattr(job, "SSH", [sys.executable, "-c", "import os, sys; os.execvp('sh', ['sh', '-c', sys.argv[2]])"])
-    for name in job.WATCH_FILES:
-        text = (ROOT / "plugins/module_utils" / (name + ".py")).read_text(encoding="utf-8")
-        (tmp_path / (name + ".py")).write_text(text.replace("LATER_SECONDS = 1, 10, 5", "LATER_SECONDS = 0.05, 10, 5"), encoding="utf-8")
+    for path in (Path(module.__file__) for module in (_bandwidth, _job_watch)):
+        text = path.read_text(encoding="utf-8")
+        (tmp_path / path.name).write_text(text.replace("LATER_SECONDS = 1, 10, 5", "LATER_SECONDS = 0.05, 10, 5"), encoding="utf-8")
     monkeypatch.setattr(job, "__file__", str(tmp_path / "trainyard_job.py"))
     monkeypatch.syspath_prepend(tmp_path)
     network = dict(NETWORK, environment={name: {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"} for name in ("lab-a", "lab-b")})

@@ -12,7 +12,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame, _job_watch
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame
+from ansible_collections.trainyard.gpu.roles.train.files import _job_watch
 
 FILE = Path(__file__).resolve().parents[4] / "roles/verify/files/all_reduce.py"
 HOSTS = ["node-a", "node-b", "node-c", "node-d"]

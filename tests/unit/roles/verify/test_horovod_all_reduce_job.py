@@ -12,7 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame, _job_watch
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame
+from ansible_collections.trainyard.gpu.roles.train.files import _job_watch
 
 FOLDER = Path(__file__).resolve().parents[4] / "roles/verify/files"
 ASKED = {"fraction": 0.7, "min_busbw_gb_s": 0.0, "peer_fraction": 0.01, "drop_percent": 20}

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame, _job_watch
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _blame
+from ansible_collections.trainyard.gpu.roles.train.files import _job_watch
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = [ROOT / "roles/verify/files" / name for name in ("all_reduce.py", "host_watch.py")]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.module_utils import _job_watch
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
+from ansible_collections.trainyard.gpu.roles.train.files import _job_watch
 
 
 def tree(root, files):
@@ -116,8 +118,9 @@ def test_a_call_of_nvidia_smi_that_hangs_delays_no_end(tmp_path):
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\nexec sleep 3\n", encoding="utf-8")
     smi.chmod(0o755)
-    folder = os.path.dirname(_job_watch.__file__)
-    code = "import os, sys; sys.path.insert(0, %r); import _job_watch\ntry:\n    _job_watch.watch(True)\nfinally:\n    os._exit(0)" % folder
+    for module in (_bandwidth, _job_watch):
+        shutil.copy(module.__file__, tmp_path)
+    code = "import os, sys; sys.path.insert(0, %r); import _job_watch\ntry:\n    _job_watch.watch(True)\nfinally:\n    os._exit(0)" % str(tmp_path)
     environment = dict(os.environ, PATH="%s:%s" % (tmp_path, os.environ["PATH"]), PYTHONPATH="", PYTHONDONTWRITEBYTECODE="1")
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as watcher:
         assert json.loads(watcher.stdout.readline())["looks"] == 0

@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Observes a host during a job: the counters of its fabric, the use of its GPUs, and the connections in NCCL's log.
+"""Observes a host during a job: the counters of its fabric, and the use of its GPUs.
 
 It runs in training containers, so this is Python 3.6 with only the standard library. Role verify's bandwidth job uses its functions. Role train's
 runner starts P(watch) on every host of a job, and ends it by closing its input.
@@ -12,9 +12,8 @@ runner starts P(watch) on every host of a job, and ends it by closing its input.
 import glob
 import json
 import os
-import re
 import select
-import shlex
+import subprocess
 import sys
 import threading
 import time
@@ -25,14 +24,13 @@ except ImportError:
     # In a container, and beside the runner, it is in the same folder.
     import _bandwidth
 
-__all__ = ["IN_USE", "UTILIZATION", "cards_of", "counters", "interface_card", "output", "rdma_cards", "read", "seen_gpus", "transports", "watch"]
+__all__ = ["IN_USE", "UTILIZATION", "cards_of", "counters", "interface_card", "output", "rdma_cards", "read", "seen_gpus", "watch"]
 
 UTILIZATION = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
 #: Percent from which a GPU counts as used. A desktop stays below.
 IN_USE = 5
 #: Seconds between two samples: short at first, for short jobs; then longer, because nvidia-smi takes some hundred milliseconds of CPU with eight GPUs.
 FIRST_SECONDS, FIRST_LOOKS, LATER_SECONDS = 1, 10, 5
-_VIA = re.compile(r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)")
 
 
 def read(path):
@@ -45,10 +43,10 @@ def read(path):
 
 
 def output(*command):
-    """Return what the command prints within 20 s. Empty if it cannot run."""
-    # run_command is Ansible's, which containers do not have, and ansible-test accepts no other use of subprocess in module_utils.
-    with os.popen("exec timeout --kill-after=2 20 %s 2>/dev/null" % " ".join(shlex.quote(word) for word in command)) as stream:
-        return stream.read()
+    try:
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20, check=False, universal_newlines=True).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def interface_card(name, sysfs="/sys"):
@@ -95,11 +93,6 @@ def counters(cards, sysfs="/sys"):
                 return None
             sums = [former + more for former, more in zip(sums, counted)]
     return sums if cards else None
-
-
-def transports(text):
-    """Return the kinds of connections between ranks in NCCL's log (NCCL_DEBUG=INFO). The line "Using network" does not count, as it names a candidate."""
-    return sorted({"SHM/direct" if name == "direct shared memory" else name for name in _VIA.findall(text)})
 
 
 def seen_gpus(requested, devices, peaks):
