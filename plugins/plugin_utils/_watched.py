@@ -18,8 +18,7 @@ C(facts) are the hosts' cards and GPUs, as P(_bandwidth) has them.
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import GLOO_PIECE, may_move, must_move
-from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import transports
+from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import GLOO_PIECE, may_move, must_move, transports
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 

@@ -20,9 +20,14 @@ handle = ctypes.c_void_p()
 assert library.pam_start(b"sshd", sys.argv[1].encode(), ctypes.byref(silent), ctypes.byref(handle)) == 0
 child = os.fork()
 if child == 0:
-    found = library.pam_acct_mgmt(handle, 0x8000)
-    library.pam_end(handle, found)
-    os._exit(9 if found else 0)
+    code = 8
+    try:
+        found = library.pam_acct_mgmt(handle, 0x8000)
+        library.pam_end(handle, found)
+        code = 9 if found else 0
+    finally:
+        # An error of this program is 8, never 1.
+        os._exit(code)
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 # Slurm's library of 24.11 ends the process with 1 where no daemon answers. That would be sshd's process, and the user is not in.
 sys.exit(9 if code == 1 else code)
