@@ -59,10 +59,11 @@ def hosts_file(lab):
         "ansible_user": "ops",
         "ansible_python_interpreter": "/usr/bin/python3",
         "ansible_ssh_private_key_file": str(lab.key),
-        "ansible_ssh_common_args": f"-o UserKnownHostsFile={lab.known_hosts} -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes",
         "cluster_network": str(lab.subnet),
     }
-    hosts = {host: {"ansible_host": address} for host, address in lab.hosts.items()}
+    # A variable of each host: the one of the group would come after Molecule's group_vars, which are about its containers (.config/molecule/config.yml).
+    options = {"ansible_ssh_common_args": f"-o UserKnownHostsFile={lab.known_hosts} -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes"}
+    hosts = {host: {"ansible_host": address, **options} for host, address in lab.hosts.items()}
     return to_yaml({"cluster": {"hosts": hosts, "vars": variables}})
 
 
