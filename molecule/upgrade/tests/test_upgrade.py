@@ -44,6 +44,11 @@ def states():
     return [" ".join(" ".join(host.check_output(asked + name) for name in PACKAGES).split()) for host in hosts()]
 
 
+def specifications():
+    """Driver whose libraries containers get."""
+    return [re.findall(r"libnvidia-ml\.so\.(\d[\d.]*\d)", host.check_output("cat /etc/cdi/*"))[0] for host in hosts()]
+
+
 def hooks():
     path = SCENARIO / "hooks"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -84,6 +89,7 @@ def test_upgrade_stops_at_the_first_host_that_does_not_work(before):
     run = play("upgrade", **NEWER)
     assert run.code == 2
     assert states() == [NEWER_STATES, NEWER_STATES, FORMER_STATES]
+    assert specifications()[0] == "570.124.06"
     assert listed()[2] == before[2]
     assert run.changed["upgrade-c"] == 0
     # The second host stays drained.
@@ -104,6 +110,7 @@ def test_one_command_returns_the_hosts_of_the_upgrade(before):
     run = play("upgrade", upgrade_back=True)
     assert run.code == 0
     assert listed() == before
+    assert specifications() == ["550.54.15"] * 3
     assert hooks() == ["drain upgrade-a", "resume upgrade-a", "drain upgrade-b", "resume upgrade-b"]
     assert "upgrade-c: no upgrade is recorded in" in run.text
     assert play("drift").code == 0
