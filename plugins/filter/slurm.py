@@ -18,10 +18,10 @@ def slurm_needs(plan, reading, host, scheduler):
     return _slurm_plan.slurm_needs(plan, reading, host, scheduler)
 
 
-def slurm_drift(plan, reading, host, scheduler):
+def slurm_drift(plan, reading, host, scheduler, compared=()):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
 
-    return _slurm_plan.slurm_drift(plan, reading, host, scheduler)
+    return _slurm_plan.slurm_drift(plan, reading, host, scheduler, compared)
 
 
 def slurm_priority_problems(priorities):

@@ -860,13 +860,15 @@ def slurm_needs(plan, reading, name, scheduler):
     }
 
 
-def slurm_drift(plan, reading, name, scheduler):
+def slurm_drift(plan, reading, name, scheduler, compared=()):
     """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference."""
     if not plan["complete"]:
-        # Those that begin with no host's name are of the variables.
-        others = tuple("%s: " % host for host in plan["hosts"] if host != name)
+        # A problem that begins with no host's name is of the variables. One of these hosts tells it, and those of hosts that are not compared.
+        compared = list(compared) or [scheduler, *plan["hosts"]]
+        others = tuple("%s: " % host for host in compared if host != name)
+        tells_the_rest = name == (scheduler if scheduler in compared else compared[0])
         return [{"what": "Slurm", "asked": "a cluster that can be planned", "found": sentence} for sentence in plan["problems"]
-                if sentence.startswith(name + ": ") or name == scheduler and not sentence.startswith(others)]
+                if sentence.startswith(name + ": ") or tells_the_rest and not sentence.startswith(others)]
     needs, found = slurm_needs(plan, reading, name, scheduler), []
     if needs["install"]:
         missing = [package for package in plan["packages"][name] if package not in reading["packages"]]

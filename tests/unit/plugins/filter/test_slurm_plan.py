@@ -592,6 +592,21 @@ def test_what_was_changed_by_hand(name, change, expected, row):
     assert row is None or row in drift(found, later, name)
 
 
+@pytest.mark.parametrize("compared, expected", [
+    ((), {"a": ["options", "c"], "b": ["b"], "c": ["c"]}),
+    (("a", "b", "c"), {"a": ["options"], "b": ["b"], "c": ["c"]}),
+    # As with --limit: no problem is lost, and none is told twice.
+    (("b", "c"), {"b": ["options", "b"], "c": ["c"]}),
+    (("c",), {"c": ["options", "b", "c"]}),
+    (("a",), {"a": ["options", "b", "c"]}),
+])
+def test_a_cluster_that_cannot_be_planned(compared, expected):
+    found = {"complete": False, "hosts": ["a", "b"], "problems": ["slurm_options: Nonsense", "b: its CPUs", "c: its release"]}
+    word = {"slurm_options: Nonsense": "options", "b: its CPUs": "b", "c: its release": "c"}
+    told = {name: [word[row["found"]] for row in FILTERS["slurm_drift"](found, {}, name, "a", compared)] for name in expected}
+    assert told == expected
+
+
 def test_a_host_that_is_no_training_host_any_more():
     readings = {name: dict(host, files={}) for name, host in cluster("a", "b").items()}
     later = finished(good(readings), readings)
