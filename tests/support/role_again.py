@@ -1,6 +1,6 @@
 """For scenarios' conftest.py: a role once more on one host, with other variables than the scenario's.
 
-The role is C(of), else C(ROLE) of the tests' module, else the one that the scenario is named after.
+The role is C(of), else C(ROLE) of the tests' module, else the one that the scenario is named after. C(shown) is the value of the variable C(shows) then.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ def role(request):
     name = request.module.HOST
     usual = getattr(request.module, "ROLE", os.environ["MOLECULE_SCENARIO_NAME"])
 
-    def run(tasks="main", of=None, **variables):
+    def run(tasks="main", of=None, shows=None, **variables):
         role_name = "trainyard.gpu." + (of or usual)
         include = {"name": "Apply the role", "ansible.builtin.include_role": {"name": role_name, "tasks_from": tasks}}
+        show = [{"name": "Show the variable", "ansible.builtin.debug": {"var": shows}}] if shows else []
         playbook = scenario / ("role-%s.yml" % name)
-        playbook.write_text(json.dumps([{"name": "Again", "hosts": name, "gather_facts": False, "become": True, "tasks": [include]}]), encoding="utf-8")
+        playbook.write_text(json.dumps([{"name": "Again", "hosts": name, "gather_facts": False, "become": True, "tasks": [include] + show}]), encoding="utf-8")
         command = ["ansible-playbook", "--inventory", os.environ["MOLECULE_INVENTORY_FILE"], str(playbook), "--extra-vars", json.dumps(variables)]
         plain = dict(os.environ, ANSIBLE_FORCE_COLOR="0", ANSIBLE_NOCOLOR="1")
         done = subprocess.run(command, cwd=ROOT, env=plain, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, check=False)
         print(done.stdout)
         recap = done.stdout.rpartition("PLAY RECAP")[2]
-        return SimpleNamespace(code=done.returncode, text=" ".join(done.stdout.split()), changed=int(recap.partition("changed=")[2].split()[0]))
+        shown = json.JSONDecoder().raw_decode(done.stdout.rpartition("ok: [%s] => " % name)[2])[0][shows] if shows and done.returncode == 0 else None
+        return SimpleNamespace(code=done.returncode, text=" ".join(done.stdout.split()), changed=int(recap.partition("changed=")[2].split()[0]), shown=shown)
 
     return run

@@ -8,6 +8,7 @@ from packages_left import packages_that_differ
 
 HOST = "job-container-a"
 testinfra_hosts = ["ansible://" + HOST]
+OWN_CDI, OTHER_CDI = "/etc/cdi/trainyard-job.json", "/etc/cdi/nvidia.json"
 USERS = [{"name": "alice", "uid": 2101}]
 
 
@@ -26,6 +27,35 @@ def test_another_image_of_the_name_is_loaded_while_a_job_runs(host, role):
         with Job(host, 202) as other:
             assert other.run("ls /new").rc == 0
     assert role().changed == 0
+
+
+def differences(role):
+    run = role(tasks="drift", shows="job_container_differences")
+    assert run.code == 0 and run.changed == 0
+    return [(row["what"], row["found"]) for row in run.shown]
+
+
+def test_drift_is_told_and_gone_after_the_role(host, role):
+    assert differences(role) == []
+    host.run_expect([0], "echo NCCL_DEBUG=INFO >> /etc/trainyard/job/environment && rm /usr/local/lib/trainyard/slurm/epilog && sed -i /^bob:340656128:/d /etc/subgid")
+    # The line that useradd has written is not the one that the plan has first.
+    line = host.check_output("grep ^bob: /etc/subgid")
+    assert differences(role) == [("/etc/trainyard/job/environment", "changed"), ("/etc/subgid", line), ("/usr/local/lib/trainyard/slurm/epilog", "missing")]
+    assert role().code == 0 and differences(role) == []
+
+
+def test_refresh_leaves_one_description_of_the_gpus(host, role):
+    """As playbook upgrade does after it has installed or removed a container toolkit, which describes them, too."""
+    own = host.file(OWN_CDI).content_string
+    host.run_expect([0], "cp %s %s" % (OWN_CDI, OTHER_CDI))
+    assert role(tasks="refresh").changed == 1 and not host.file(OWN_CDI).exists
+    assert role(tasks="refresh").changed == 0
+    with Job(host, 204) as job:
+        assert job.run("ls /dev/nvidia0").rc == 0
+    host.run_expect([0], "rm %s" % OTHER_CDI)
+    assert role(tasks="refresh").changed == 1 and host.file(OWN_CDI).content_string == own
+    with Job(host, 205) as job:
+        assert job.run("ls /dev/nvidia0").rc == 0
 
 
 def test_the_range_of_a_person_who_leaves_goes(host, role):
