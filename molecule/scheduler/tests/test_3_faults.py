@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytestmark = pytest.mark.acceptance
@@ -102,6 +104,8 @@ def test_a_scheduler_without_space(cluster):
     cluster.state_of(running, "RUNNING")
     with cluster.full(cluster.head, STATE):
         found = cluster.verify(verify_measure_bandwidth=False)
+        # slurmctld has removed files of former jobs meanwhile.
+        cluster.on(cluster.head, "! dd if=/dev/zero of=%s/more bs=4k 2> /dev/null" % STATE)
         told = cluster.refused("ben", "--gpus=1")
     is_full(found, cluster.head, STATE)
     assert "I/O error writing script/environment to file" in told
@@ -158,6 +162,57 @@ def test_a_change_that_would_end_a_job_is_refused(cluster):
     refused = cluster.playbook("scheduler.yml", slurm_partitions=[{"name": "other"}])
     assert refused.code == 2 and "jobs %s would end, because partition train is no longer configured" % running in refused.text
     assert cluster.job(running)[0] == "RUNNING" and "PartitionName=train " in cluster.on(cluster.head, "cat /etc/slurm/slurm.conf").out
+    cluster.idle()
+
+
+def test_a_host_leaves_and_comes_back_while_a_job_runs(cluster):
+    """As docs/shared-cluster.md says: the host is removed from group gpu, and added to it."""
+    cluster.idle()
+    fewer = cluster.ephemeral / "fewer.yml"
+    fewer.write_text(json.dumps({"gpu": {"hosts": {cluster.head: {}}}, "cluster": {"hosts": {cluster.peer: {"cluster_slots": 0}}}}), encoding="utf-8")
+    stays, goes = (cluster.submit("ben", "--nodelist=" + host, "--gpus=1") for host in cluster.hosts)
+    for number in (stays, goes):
+        cluster.state_of(number, "RUNNING")
+    refused = cluster.playbook("scheduler.yml", "--inventory", str(fewer))
+    assert refused.code == 2 and "jobs %s would end" % goes in refused.text and refused.changed == {}, refused.text[-3000:]
+    cluster.on(cluster.head, "scancel " + goes)
+    cluster.wait("the job is gone", lambda: cluster.nodes()[cluster.peer] == "idle")
+    left = cluster.playbook("scheduler.yml", "--inventory", str(fewer))
+    assert left.code == 0, left.text[-3000:]
+    assert list(cluster.nodes()) == [cluster.head] and cluster.job(stays)[0] == "RUNNING"
+    assert cluster.on(cluster.peer, "pgrep slurmd", check=False).out == ""
+    assert cluster.playbook("drift.yml", "--inventory", str(fewer)).code == 0
+    back = cluster.playbook("scheduler.yml")
+    assert back.code == 0, back.text[-3000:]
+    cluster.state_of(cluster.submit("ben", "--nodelist=" + cluster.peer, "--gpus=1"), "RUNNING", seconds=90)
+    assert cluster.job(stays)[0] == "RUNNING"
+    cluster.idle()
+
+
+def test_an_upgrade_waits_for_the_jobs_of_its_host(cluster):
+    """What role upgrade does before and after a change. Scenario upgrade has the change."""
+    def tasks(name, **variables):
+        include = {"name": "Run the tasks", "ansible.builtin.include_role": {"name": "trainyard.gpu.upgrade", "tasks_from": name}}
+        play = cluster.ephemeral / "upgrade.yml"
+        play.write_text(json.dumps([{"name": name, "hosts": cluster.peer, "gather_facts": False, "become": True, "tasks": [include]}]), encoding="utf-8")
+        return cluster.playbook(play, **variables)
+
+    cluster.idle()
+    number = cluster.submit("ben", "--nodelist=" + cluster.peer, "--gpus=1")
+    cluster.state_of(number, "RUNNING")
+    busy = tasks("drain", upgrade_wait_for_jobs=5)
+    assert busy.code == 2 and number in busy.text, busy.text[-3000:]
+    assert cluster.job(number)[0] == "RUNNING" and cluster.nodes()[cluster.peer] == "draining"
+    cluster.on(cluster.head, "scancel " + number)
+    assert tasks("drain", upgrade_wait_for_jobs=60).code == 0
+    assert (cluster.nodes()[cluster.peer], cluster.reason(cluster.peer)) == ("drained", "trainyard: upgrade")
+    assert tasks("resume").code == 0 and cluster.nodes()[cluster.peer] == "idle"
+    # Drained by somebody else before, and after the upgrade.
+    cluster.on(cluster.head, "scontrol update nodename=%s state=drain reason='new disk'" % cluster.peer)
+    for name in ("drain", "resume"):
+        assert tasks(name).code == 0
+    assert (cluster.nodes()[cluster.peer], cluster.reason(cluster.peer)) == ("drained", "new disk")
+    cluster.on(cluster.head, "scontrol update nodename=%s state=resume" % cluster.peer)
     cluster.idle()
 
 
