@@ -5,9 +5,11 @@
 
     srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- trainyard-launch torchrun train.py
     srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- trainyard-launch mpirun python3 train.py
+    srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- trainyard-launch run ./train.sh
 
 Each worker of the step calls it. torchrun runs on each of them. horovodrun and mpirun run on worker 0, and the others run an sshd of the job until it ends: as
-the user, with keys that were made for the step. trainyard-run has prepared hosts, ports and keys. Arguments of the user win over those of this program.
+the user, with keys that were made for the step. With run, the command of worker 0 finds these sshds and calls a launcher itself. trainyard-run has prepared
+hosts, ports and keys. Arguments of the user win over those of this program.
 This runs in training images, so it is Python 3.6 with only the standard library.
 """
 
@@ -24,7 +26,9 @@ import threading
 import time
 
 INSIDE = "/run/trainyard"
-LAUNCHERS = ("torchrun", "horovodrun", "mpirun", "sshd")
+LAUNCHERS = ("torchrun", "horovodrun", "mpirun", "sshd", "run")
+#: Set in a command of worker 0 whose other workers run their sshd already.
+READY = "TRAINYARD_WORKERS_READY"
 #: Seconds for the other workers: their images start at other times.
 PEER_SECONDS = 120
 NOT_STARTED = 125
@@ -65,7 +69,7 @@ def mpirun(job, arguments):
 
 
 def command_of(launcher, job, arguments):
-    return {"torchrun": torchrun, "horovodrun": horovodrun, "mpirun": mpirun}[launcher](job, arguments)
+    return {"torchrun": torchrun, "horovodrun": horovodrun, "mpirun": mpirun, "run": lambda _job, words: words}[launcher](job, arguments)
 
 
 def launch_environment(environment, launcher):
@@ -73,7 +77,7 @@ def launch_environment(environment, launcher):
     kept = {name: value for name, value in environment.items()
             if launcher == "torchrun" or name in KEPT_OF_SLURM or not name.startswith(OF_SLURM)}
     kept["PATH"] = INSIDE + "/bin:" + kept.get("PATH", "/usr/local/bin:/usr/bin:/bin")
-    if launcher != "mpirun":
+    if launcher not in ("mpirun", "run"):
         return kept
     # Open MPI 4 and earlier have OMPI_MCA, and 5 has PRTE_MCA for its daemons.
     options = {"OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": INSIDE + "/bin/ssh", "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
@@ -246,7 +250,7 @@ def lead(job, launcher, arguments, environment):
     """Worker 0 of several: start the launcher when all others are ready, and end them after it."""
     workers = Workers(job)
     workers.wait()
-    code = run(command_of(launcher, job, arguments), environment, workers.watch)
+    code = run(command_of(launcher, job, arguments), dict(environment, **{READY: job["step"]}), workers.watch)
     workers.end(code)
     if workers.lost is not None:
         print("trainyard-launch: worker %d on %s has gone" % (workers.lost, job["entries"][workers.lost]["address"]), file=sys.stderr)
@@ -306,11 +310,11 @@ def serve(job):
 
 def main(argv):
     if not argv or argv[0] not in LAUNCHERS or (len(argv) < 2 and argv[0] != "sshd"):
-        raise Refused("usage: trainyard-launch torchrun|horovodrun|mpirun ARGUMENT...")
+        raise Refused("usage: trainyard-launch torchrun|horovodrun|mpirun|run ARGUMENT...")
     launcher, arguments = argv[0], argv[1:]
     job = read_job()
     environment = launch_environment(dict(os.environ), launcher)
-    if launcher == "torchrun" or job["count"] == 1 and launcher != "sshd":
+    if launcher == "torchrun" or job["count"] == 1 and launcher != "sshd" or environment.get(READY) == job["step"] and job["index"] == 0:
         return run(command_of(launcher, job, arguments), environment)
     if launcher == "sshd" and job["count"] == 1:
         return 0

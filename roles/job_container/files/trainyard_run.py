@@ -214,6 +214,16 @@ def mount_option(text):
     return bind(source, target, mode == "ro")
 
 
+def host_file_mount(path, folder, home):
+    """Return the option of podman that shows the host file of the step in the place of a file that all jobs of the person share."""
+    if not path:
+        return []
+    target = home + path[1:] if path.startswith("~/") else path
+    if not target.startswith("/"):
+        raise Refused("--host-file: '%s' is not an absolute path, and does not begin with ~/" % path)
+    return [bind(folder + "/hosts", target, True)]
+
+
 def bind(source, target, read_only=False):
     if re.search(r'[,"\n]', source + target):
         raise Refused("'%s' cannot be mounted: it has a comma, a quote or a line break" % source)
@@ -232,14 +242,16 @@ def device_options(gpus, config, exists=os.path.exists):
     return ["--device=%s" % path for path in paths]
 
 
-def podman_command(plan, config):
-    """Return the whole command of podman. Nothing in it is secret: people can read the arguments of a process."""
+def podman_command(plan, config, options_only=False):
+    """Return the whole command of podman, or its options before the subcommand. Nothing in it is secret: people can read the arguments of a process."""
     # With control groups of version 2 podman 4 warns that it has no session bus, by which it would move a process of its own out of the job.
     command = [config["podman"], "--log-level=error", "--root=" + plan["store"], "--runroot=" + plan["runtime"] + "/run",
                "--tmpdir=" + plan["runtime"] + "/tmp", "--storage-driver=overlay"]
     # fuse-overlayfs shows the image as the user's. Without it podman copies the image for the mapping of keep-id, which fails at files that only root can read.
     command += ["--storage-opt=overlay.mount_program=" + config["mount_program"], "--storage-opt=overlay.mountopt=squash_to_root"]
     command += ["--storage-opt=additionalimagestore=" + store for store in plan["stores"]]
+    if options_only:
+        return command
     command += ["run", "--pull=never", "--name=" + plan["name"], "--label=trainyard.job=" + plan["job"], "--network=host", "--no-hosts",
                 "--userns=keep-id", "--user=%d:%d" % (plan["uid"], plan["gid"]), "--group-add=keep-groups", "--shm-size=" + plan["shm"],
                 "--ulimit=memlock=%s" % plan["memlock"], "--env=TRAINYARD_JOB_ID=" + plan["job"], "--workdir=" + plan["workdir"]]
@@ -491,15 +503,19 @@ def arguments_of(argv):
         command = []
     parser = argparse.ArgumentParser(prog="trainyard-run", usage="%(prog)s [OPTION...] IMAGE -- COMMAND...",
                                      description="Run a task of a Slurm job in a container.")
-    parser.add_argument("image", help="name, ID or digest of an image on this host")
+    parser.add_argument("image", nargs="?", help="name, ID or digest of an image on this host")
     parser.add_argument("--shm-size", metavar="SIZE", default="", help="size of /dev/shm, such as 8g (half of the job's memory if not given)")
     parser.add_argument("--mount", metavar="SOURCE[:TARGET[:ro]]", action="append", default=[], help="mount a file or folder, can be repeated")
     parser.add_argument("--workdir", metavar="DIR", default="", help="folder in which the command starts (the current one if it is mounted, else the home)")
+    parser.add_argument("--host-file", metavar="PATH", default="", help="show the host file of the step under this path, too, such as ~/hosts")
+    parser.add_argument("--enter", metavar="N", type=int, help="run the command in the running container of task N of the job on this host; without IMAGE")
     parser.add_argument("--alone", action="store_true", help="do not wait for the other tasks of the step; trainyard-launch needs them")
     parser.add_argument("--dry-run", action="store_true", help="print the command of podman")
     options = parser.parse_args(argv)
+    if (options.image is None) == (options.enter is None):
+        parser.error("name an image, as in: trainyard-run IMAGE -- COMMAND" if options.enter is None else "--enter has no image: the container has its own")
     if not command:
-        parser.error("no command: write it after --, as in: trainyard-run %s -- python3 train.py" % options.image)
+        parser.error("no command: write it after --, as in: trainyard-run %s -- python3 train.py" % (options.image or "--enter=0"))
     options.command = command
     return options
 
@@ -553,7 +569,7 @@ def prepare(options, environment, config):
                    bind(config["launcher"], "/usr/local/bin/trainyard-launch", True),
                    # Images have an empty one or none, so that localhost and the hosts of the cluster would have no address.
                    bind("/etc/hosts", "/etc/hosts", True)]
-        + [bind(path, path) for path in mounts] + [mount_option(text) for text in options.mount],
+        + [bind(path, path) for path in mounts] + [mount_option(text) for text in options.mount] + host_file_mount(options.host_file, folder, home),
         "devices": device_options(gpus, config) + ["--device=" + path for path in infiniband],
     }
 
@@ -684,11 +700,45 @@ def forget(command, environment, plan):
     subprocess.run(removal, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
+def newest_task(tasks, number):
+    """Return the folder of a task's last run. C(tasks) are the folders task.STEP.N with the time of each."""
+    own = [(changed, name) for name, changed in tasks if re.match(r"task\.(?:\d+|batch|interactive)\.%d$" % number, name)]
+    return max(own)[1] if own else None
+
+
+def enter_command(job, name, store, config, terminal, command):
+    """Return the command of podman that runs a command in a container of the job, with its environment."""
+    options = podman_command({"store": store, "runtime": os.path.join(RUNTIME, job), "stores": []}, config, options_only=True)
+    return options + ["exec"] + (["--interactive", "--tty"] if terminal else ["--interactive"]) + [
+        "job-%s.%s" % (job, name[len("task."):]), "/bin/sh", "-c", START, "sh"] + command
+
+
+def enter(options, environment, config):
+    """Replace this process by one in the running container of a task."""
+    job = environment.get("SLURM_JOB_ID") or ""
+    runtime = os.path.join(RUNTIME, job)
+    try:
+        tasks = [(name, os.stat(os.path.join(runtime, name)).st_mtime) for name in os.listdir(runtime) if name.startswith("task.")] if job.isdigit() else []
+    except OSError:
+        tasks = []
+    name = newest_task(tasks, options.enter)
+    if not name:
+        raise Refused("task %d of job %s has no container on this host" % (options.enter, job or "(none: SLURM_JOB_ID is not set)"))
+    store = os.path.join(config["storage"], "jobs", job, "store")
+    command = enter_command(job, name, store, config, sys.stdin.isatty() and sys.stdout.isatty(), options.command)
+    if options.dry_run:
+        print(" ".join(shlex.quote(word) for word in command))
+        return 0
+    os.execve(command[0], command, podman_environment(runtime, environment))
+
+
 def main(argv):
     options = arguments_of(argv)
     config = read_json(CONFIG)
     if config is None:
         raise Refused("%s is missing or damaged; tell the operator to run playbook scheduler" % CONFIG)
+    if options.enter is not None:
+        return enter(options, os.environ, config)
     plan = prepare(options, os.environ, config)
     command = podman_command(plan, config)
     if options.dry_run:

@@ -62,6 +62,23 @@ def test_mpirun():
     assert environment["OMPI_MCA_plm"] == "rsh" and environment["PRTE_MCA_plm_ssh_agent"] == "/run/trainyard/bin/ssh"
 
 
+def test_a_command_that_calls_the_launcher_itself(monkeypatch):
+    assert launch.command_of("run", job(), ["./train.sh", "-x"]) == ["./train.sh", "-x"]
+    assert launch.launch_environment({"SLURM_NODELIST": "a"}, "run")["OMPI_MCA_plm_rsh_agent"] == "/run/trainyard/bin/ssh", "for mpirun in it"
+    # trainyard-launch in this command: the other workers run their sshd already.
+    ran = []
+    monkeypatch.setattr(launch, "read_job", job)
+    monkeypatch.setattr(launch, "run", lambda command, environment: ran.append(command) or 0)
+    monkeypatch.setenv(launch.READY, "0")
+    assert launch.main(["horovodrun", "x"]) == 0 and ran[0][0] == "horovodrun"
+    # One that another step has left in the environment counts for nothing.
+    monkeypatch.setenv(launch.READY, "1")
+    monkeypatch.setattr(launch, "lead", lambda *_arguments: 7)
+    monkeypatch.setattr(launch, "write_files", lambda *_arguments: None)
+    monkeypatch.setattr(launch, "find", lambda *_arguments: "/usr/bin/ssh")
+    assert launch.main(["horovodrun", "x"]) == 7
+
+
 def test_torchrun_keeps_what_slurm_says():
     assert launch.launch_environment({"SLURM_NODELIST": "a"}, "torchrun")["SLURM_NODELIST"] == "a"
 

@@ -167,6 +167,22 @@ def test_the_command_of_podman():
     assert "--tty" in run.podman_command(plan(terminal=True), CONFIG)
 
 
+def test_a_running_container_is_entered():
+    tasks = [("task.0.0", 5), ("task.1.0", 9), ("task.1.10", 20), ("task.batch.1", 7), ("other", 99)]
+    assert (run.newest_task(tasks, 0), run.newest_task(tasks, 1), run.newest_task(tasks, 2)) == ("task.1.0", "task.batch.1", None)
+    command = run.enter_command("7", "task.1.0", "/store", {"podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs"}, False, ["id", "-u"])
+    at = command.index("exec")
+    assert "--root=/store" in command[:at] and "run" not in command[:at]
+    assert command[at:] == ["exec", "--interactive", "job-7.1.0", "/bin/sh", "-c", run.START, "sh", "id", "-u"]
+
+
+def test_the_host_file_in_the_place_of_one_of_the_person():
+    assert run.host_file_mount("", "/f", "/home/anna") == []
+    assert run.host_file_mount("~/ib_config", "/f", "/home/anna") == ["--mount=type=bind,source=/f/hosts,target=/home/anna/ib_config,readonly"]
+    with pytest.raises(run.Refused, match="'hosts' is not an absolute path"):
+        run.host_file_mount("hosts", "/f", "/home/anna")
+
+
 def test_podman_gets_nothing_of_the_job():
     found = run.podman_environment("/r", {"SLURM_JOB_ID": "7", "TOKEN": "t", "CONTAINERS_STORAGE_CONF": "mine", "HOME": "/home/a"})
     assert "TOKEN" not in found and "CONTAINERS_STORAGE_CONF" not in found
@@ -291,7 +307,7 @@ def test_file_systems_and_ranges():
     assert run.has_range("a", 5, "b:1:2\na:3:4\n") and run.has_range("x", 5, "5:3:4\n") and not run.has_range("a", 5, "ab:3:4\na:3\n")
 
 
-@pytest.mark.parametrize("words, said", [([], "required: image"), (["image"], "write it after --"), (["image", "--"], "write it after --")])
+@pytest.mark.parametrize("words, said", [([], "name an image, as in"), (["--enter=0", "image", "--", "x"], "--enter has no image"), (["image"], "write it after --"), (["image", "--"], "write it after --")])
 def test_arguments_are_required(words, said, capsys):
     with pytest.raises(SystemExit):
         run.arguments_of(words)
