@@ -45,6 +45,7 @@ __all__ = [
     "parse_qos",
     "parse_reservations",
     "parse_tres",
+    "parse_usage",
     "reason_of",
     "state_word",
     "why_no_answer",
@@ -58,6 +59,7 @@ ASSOCIATION_FIELDS = ("Cluster Account User Partition ParentName Share GrpTRES G
                       "DefaultQOS").split()
 QOS_FIELDS = "Name Priority Preempt PreemptMode Flags GraceTime UsageFactor GrpTRES GrpJobs GrpSubmit MaxTRES MaxTRESPU MaxJobsPU MaxSubmitPU MaxWall".split()
 ASSOCIATIONS = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "format=" + ",".join(ASSOCIATION_FIELDS)]
+USAGE = ["scontrol", "show", "assoc_mgr", "flags=assoc"]
 QOS = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=" + ",".join(QOS_FIELDS)]
 JOB_FIELDS = (
     "JobID ArrayJobID ArrayTaskID HetJobID HetJobOffset UserName Account QOS Partition State Reason NumNodes NodeList ReqNodes SchedNodes tres-alloc "
@@ -589,6 +591,27 @@ def parse_qos(text):
             "max_minutes": minutes(values["MaxWall"]),
         })
     return qos
+
+
+def parse_usage(text):
+    """Return how much of its limits each association uses, from C(scontrol show assoc_mgr flags=assoc). The controller answers this, without the database.
+
+    People are shown the accounts that they belong to.
+    """
+    found = []
+    for line in text.split("\n"):
+        match = re.match(r"ClusterName=(\S+) Account=(\S*) UserName=([^\s(]*)", line)
+        if match:
+            found.append({"cluster": match.group(1), "account": match.group(2), "user": match.group(3), "gpus": {"used": 0, "limit": None},
+                          "jobs": {"used": 0, "limit": None}})
+        for key, pattern in (("gpus", r"\s+GrpTRES=(?:\S*,)?gres/gpu=(N|[0-9]{1,18})\(([0-9]{1,18})\)"),
+                             ("jobs", r"\s+GrpJobs=(N|[0-9]{1,18})\(([0-9]{1,18})\)")):
+            match = re.match(pattern, line)
+            if match and found:
+                found[-1][key] = {"used": int(match.group(2)), "limit": None if match.group(1) == "N" else int(match.group(1))}
+    if not found:
+        raise ParseError("expected lines that begin with ClusterName=: %.160r" % text.strip())
+    return found
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------------

@@ -227,6 +227,7 @@ REFUSED = (
     bad("slurm_controller_dumps", -1, 1001, "x", True) + bad("slurm_controller_dump_time", "2:30", "24:00", "02:60", "02:30; x", ["02:30"]) +
     bad("slurm_accounts_cancel_jobs", "perhaps", [True]) +
     bad("job_container_registries", ["https://r.example"], ["r.example/"], ["R.example"], ["r.example:x"], ["a/../b"], [""], {"a": "b"}) +
+    bad("jobs_default_image", "a b", "-a", ["a"], "a:1\n") + bad("jobs_mail", "perhaps", 2, []) +
     bad("job_container_enabled", "perhaps", 2, []) + bad("job_container_images", ["a b"], ["-a"], ["a:1\n"], [1.5]) + bad("job_container_shm_size", "0g", "8", "8t", "1.5g", "8g\n", ["8g"]) +
     bad("job_container_storage", "containers", "/scratch", "/scratch/a b", "/data1/share/containers", "/data1/share", "/a/../b", "") +
     bad("job_container_environment", {"A B": "x"}, {"A": "a\nb"}, ["A=b"]) + bad("job_container_free_gib", *NUMBERS) +

@@ -1,0 +1,70 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Plan of role jobs: which of its programs a host gets, its settings, and the folders of people on the share."""
+
+from __future__ import annotations
+
+import json
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_plan import PRIORITIES
+
+COMMAND = "/usr/local/bin/trainyard"
+LIBRARY = "/usr/local/lib/trainyard/jobs"
+CONFIG = "/etc/trainyard/jobs.json"
+COMPLETION = "/etc/bash_completion.d/trainyard"
+#: The folder of a program is where Python looks for modules first. What the person has set for a Python of their own does not count.
+START = "#!/bin/sh\nexec /usr/bin/python3 -E -s %s/trainyard \"$@\"\n" % LIBRARY
+#: Modules of the command on login hosts, and of the programs in the jobs on training hosts.
+OF_LOGIN = ("_batch.py", "_job_file.py", "_job_limits.py", "_job_text.py", "_slurm.py", "trainyard")
+OF_TRAINING = ("_bandwidth.py", "_error_signatures.py", "_job_file.py", "_job_text.py", "_job_watch.py", "job", "rank")
+
+
+def folder_of_jobs(share):
+    return share.rstrip("/") + "/.trainyard/jobs"
+
+
+def config(wanted):
+    """Return what the programs know of the site."""
+    return {"share": wanted["share"], "jobs": folder_of_jobs(wanted["share"]), "images": sorted(set(wanted["images"])), "registries": wanted["registries"],
+            "default_image": wanted["default_image"], "mail": wanted["mail"],
+            "priorities": [{key: entry[key] for key in ("name", "priority", "preempts") if key in entry} for entry in wanted["priorities"] or PRIORITIES]}
+
+
+def people(accounts, users):
+    """Return the people with an account of the scheduler, with their IDs. Others have none on the hosts, which role slurm_accounts tells."""
+    members = {name for account in accounts for name in account.get("members") or []}
+    return [user for user in users if user["name"] in members]
+
+
+def folders(wanted):
+    """Return the folders on the share: one of each person, which nobody else can read or replace."""
+    base = folder_of_jobs(wanted["share"])
+    found = [{"path": path, "owner": 0, "group": 0, "mode": "0755"} for path in (base.rpartition("/")[0], base)]
+    for user in people(wanted["accounts"], wanted["users"]):
+        owner = {"owner": user["uid"], "group": user.get("gid") or user["uid"], "mode": "0700"}
+        found += [dict(owner, path="%s/%s" % (base, user["name"])), dict(owner, path="%s/%s/.out" % (base, user["name"]))]
+    return found
+
+
+def jobs_plan(wanted, host):
+    """See the filter."""
+    is_login, is_training = host in wanted["login_hosts"], host in wanted["training_hosts"]
+    programs = wanted["programs"]
+    names = sorted(set(OF_LOGIN * is_login + OF_TRAINING * is_training))
+    files = [{"path": path, "state": "directory", "mode": "0755"} for path in ("/etc/trainyard", "/usr/local/lib/trainyard", LIBRARY)] if names else []
+    files += [{"path": "%s/%s" % (LIBRARY, name), "content": programs[name], "mode": "0644" if name.endswith(".py") else "0755"} for name in names]
+    if is_login:
+        files += [{"path": COMMAND, "content": START, "mode": "0755"},
+                  {"path": COMPLETION.rpartition("/")[0], "state": "directory", "mode": "0755"},
+                  {"path": COMPLETION, "content": programs["completion"], "mode": "0644"}]
+    if names:
+        files.append({"path": CONFIG, "content": json.dumps(config(wanted), indent=2, sort_keys=True) + "\n", "mode": "0644"})
+    placed = {entry["path"] for entry in files}
+    return {"files": files, "absent": [path for path in owned() if path not in placed], "folders": folders(wanted) if host == wanted["keeper"] else []}
+
+
+def owned():
+    """Return the paths of all files that the role places, for its removal."""
+    return sorted({"%s/%s" % (LIBRARY, name) for name in OF_LOGIN + OF_TRAINING} | {COMMAND, COMPLETION, CONFIG})

@@ -1,0 +1,188 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compares a job with what the cluster has, and says in words why a job waits. Data of P(_slurm) in, sentences out.
+
+Slurm refuses most of this, too, in words of its own, or lets the job wait for ever.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+GIB = 1024
+
+
+def names(entries, most=8):
+    """Return names for a sentence, a few of them."""
+    entries = list(entries)
+    return ", ".join(entries[:most]) + (" and %d more" % (len(entries) - most) if len(entries) > most else "") if entries else "none"
+
+
+def near(word, known):
+    found = difflib.get_close_matches(word, list(known), 1, 0.6)
+    return "; did you mean %s?" % found[0] if found else ""
+
+
+# --- accounts ---------------------------------------------------------------------------------------------------------------
+
+
+def accounts_of(associations, person):
+    """Return the accounts of a person, with the limits of each: C(account), C(gpus), C(person_gpus), C(max_minutes), C(qos). None means without limit."""
+    found = {}
+    for entry in associations:
+        if entry["user"] == person:
+            found[entry["account"]] = {"account": entry["account"], "gpus": None, "person_gpus": entry["group_tres"].get("gres/gpu"),
+                                       "job_gpus": entry["job_tres"].get("gres/gpu"), "max_minutes": entry["max_minutes"], "qos": list(entry["qos"])}
+    parents = {entry["account"]: entry for entry in associations if not entry["user"]}
+    for name, mine in found.items():
+        # A limit of an account above counts, too.
+        seen, account = set(), name
+        while account in parents and account not in seen:
+            seen.add(account)
+            limit = parents[account]["group_tres"].get("gres/gpu")
+            mine["gpus"] = min((value for value in (mine["gpus"], limit) if value is not None), default=None)
+            minutes = parents[account]["max_minutes"]
+            mine["max_minutes"] = min((value for value in (mine["max_minutes"], minutes) if value is not None), default=None)
+            account = parents[account]["parent"]
+    return [found[name] for name in sorted(found)]
+
+
+def account_problems(job, accounts, person):
+    if not accounts:
+        return ["workspace_id: %s has no account on this cluster; ask the operator to add you to a group in slurm_accounts" % person]
+    known = {entry["account"]: entry for entry in accounts}
+    if job["workspace_id"] and job["workspace_id"] not in known:
+        return ["workspace_id: '%s' is not one of your accounts (%s)%s" % (job["workspace_id"], names(known), near(job["workspace_id"], known))]
+    mine = known.get(job["workspace_id"]) or (accounts[0] if len(accounts) == 1 else None)
+    if not mine:
+        return []
+    problems, asked = [], job["worker_count"] * job["worker_gpu"]
+    for key, whose in (("gpus", "account %s has" % mine["account"]), ("person_gpus", "each person of account %s has" % mine["account"]),
+                       ("job_gpus", "a job of account %s has" % mine["account"])):
+        if mine[key] is not None and asked > mine[key]:
+            problems.append("worker_gpu: the job needs %d GPUs (%d workers with %d each), but %s %d at most; use fewer" % (
+                asked, job["worker_count"], job["worker_gpu"], whose, mine[key]))
+            break
+    if job["max_minutes"] and mine["max_minutes"] and job["max_minutes"] > mine["max_minutes"]:
+        problems.append("max_minutes: %d is longer than account %s allows; use at most %d" % (job["max_minutes"], mine["account"], mine["max_minutes"]))
+    if job["priority"] and mine["qos"] and job["priority"] not in mine["qos"]:
+        problems.append("priority: account %s cannot use '%s'; use one of %s" % (mine["account"], job["priority"], names(mine["qos"])))
+    return problems
+
+
+# --- hosts ------------------------------------------------------------------------------------------------------------------
+
+
+def gpus_of(node):
+    return sum(entry["total"] for entry in node["gpus"])
+
+
+def free(node):
+    """Return what a new job could have of a node now."""
+    if not node["available_for_jobs"]:
+        return {"cpus": 0, "memory_mib": 0, "gpus": 0}
+    return {"cpus": max(0, node["cpus"] - node["cpus_allocated"]), "memory_mib": max(0, node["memory_mib"] - node["memory_allocated_mib"]),
+            "gpus": sum(max(0, entry["total"] - entry["used"]) for entry in node["gpus"])}
+
+
+def classes(nodes):
+    return sorted({feature for node in nodes for feature in node["features"]})
+
+
+def host_problems(job, nodes, partitions):
+    """Return why the job could never start, whatever else runs: no host is large enough, or too few are."""
+    partition = next((entry for entry in partitions if entry["default"]), partitions[0] if len(partitions) == 1 else None)
+    known = [node for node in nodes if partition is None or node["name"] in partition["nodes"]]
+    problems = []
+    if partition and job["max_minutes"] and partition["max_minutes"] and job["max_minutes"] > partition["max_minutes"]:
+        problems.append("max_minutes: %d is longer than partition %s allows; use at most %d" % (
+            job["max_minutes"], partition["name"], partition["max_minutes"]))
+    if job["host_class"]:
+        if job["host_class"] not in classes(known):
+            return problems + ["host_class: '%s' is not a class of hosts here; use one of %s%s" % (
+                job["host_class"], names(classes(known)), near(job["host_class"], classes(known)))]
+        known = [node for node in known if job["host_class"] in node["features"]]
+    where = "of class %s" % job["host_class"] if job["host_class"] else "of this cluster"
+    memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
+    largest = (("worker_gpu", job["worker_gpu"], gpus_of, "%d GPUs"), ("worker_cpu", job["worker_cpu"], lambda node: node["cpus"], "%d CPUs"),
+               ("worker_memory", memory, lambda node: node["memory_mib"], None))
+    for key, asked, amount, form in largest:
+        best = max(known, key=amount, default=None)
+        if best is None or asked > amount(best):
+            most = amount(best) if best else 0
+            shown = (form % asked, form % most) if form else ("%.4g GB with worker_shared_memory" % (asked / GIB), "%.4g GB" % (most / GIB))
+            problems.append("%s: a worker needs %s, but the largest host %s has %s%s; use less" % (
+                key, shown[0], where, shown[1], " (%s)" % best["name"] if best else ""))
+    if not problems:
+        fit = [node for node in known if all(asked <= amount(node) for _key, asked, amount, _form in largest)]
+        if len(fit) < job["worker_count"]:
+            problems.append("worker_count: each worker has a host of its own, but %d hosts %s are large enough for one (%s) and the job has %d workers; "
+                            "use %s" % (
+                len(fit), where, names(node["name"] for node in fit), job["worker_count"],
+                "at most %d workers" % len(fit) if fit else "smaller workers"))
+    return problems
+
+
+# --- images -----------------------------------------------------------------------------------------------------------------
+
+
+def image_problems(job, images, registries):
+    """Return why an image cannot be used. C(images) are the names of the catalogue, C(registries) those from which people may pull."""
+    image = job["worker_image"]
+    tagged = image if "@" in image or ":" in image.rpartition("/")[2] else image + ":latest"
+    if tagged in images or image in images or not images:
+        return []
+    if any(image.startswith(registry.rstrip("/") + "/") for registry in registries):
+        return []
+    allowed = " or one of a registry of this cluster (%s)" % names(registries) if registries else ""
+    return ["worker_image: '%s' is not an image of this cluster; use one of %s%s%s" % (image, names(images), allowed, near(tagged, images))]
+
+
+# --- why a job waits --------------------------------------------------------------------------------------------------------
+
+_WORDS = {
+    "None": "it starts in a moment", "": "it starts in a moment",
+    "Priority": "other jobs are before it",
+    "Resources": "it is next, and waits until hosts are free",
+    "Dependency": "it waits for another job (dependency)",
+    "DependencyNeverSatisfied": "the job that it depends on has failed, so it never starts; stop it",
+    "BeginTime": "it has a time before which it does not start, or was requeued a moment ago",
+    "JobHeldUser": "you have held it; `scontrol release ID` lets it start",
+    "JobHeldAdmin": "an operator has held it",
+    "PartitionTimeLimit": "it asks for more time than the partition allows, so it never starts; stop it, and submit it with a smaller max_minutes",
+    "PartitionNodeLimit": "it has more workers than the partition allows, so it never starts; stop it, and submit it with a smaller worker_count",
+    "PartitionDown": "the operator has closed the partition; running jobs go on", "PartitionInactive": "the operator has closed the partition",
+    "BadConstraints": "no host can ever fit it; stop it, and submit it with smaller workers or another host_class",
+    "Reservation": "it waits for its reservation", "ReservationDeleted": "its reservation does not exist any more; stop it",
+    "JobArrayTaskLimit": "its job array has as many running tasks as it allows",
+    "AssociationJobLimit": "your account has as many running jobs as it may have",
+    "Licenses": "it waits for a licence", "NodeDown": "a host that it needs is down", "Cleaning": "it is being cleaned up after its last run",
+    "Prolog": "the host is being prepared for it",
+}
+
+
+def usage_words(usage, account):
+    """Return how much of its GPUs an account uses, or an empty text if that is not known. C(usage) is from P(_slurm.parse_usage)."""
+    for entry in usage:
+        if entry["account"] == account and not entry["user"] and entry["gpus"]["limit"] is not None:
+            return "group %s uses %d of its %d GPUs" % (account, entry["gpus"]["used"], entry["gpus"]["limit"])
+    return ""
+
+
+def why(job, usage, nodes):
+    """Return the reason why a job waits, in words. C(job) is of P(_slurm.parse_jobs)."""
+    reason = job["reason"] or ""
+    if re.search(r"Assoc(?:Grp|iationGroup)?.*(?:GRES|TRES)|AssocGrp", reason) or reason in ("AssocMaxGRESPerJob", "AssociationResourceLimit"):
+        return usage_words(usage, job["account"]) or "group %s uses all that it may use (%s)" % (job["account"], reason)
+    if re.match(r"(?:QOS|Max).*(?:PerUser|PerAccount)", reason):
+        return "you use all that one person may use (%s)" % reason
+    if re.match(r"(?:Assoc|QOS).*(?:Time|Wall)", reason):
+        return "it asks for more time than your account allows (%s); stop it, and submit it with a smaller max_minutes" % reason
+    if reason.startswith(("ReqNodeNotAvail", "Nodes_required_for_job")):
+        away = ["%s (%s)" % (node["name"], node["reason"] or ", ".join(node["states"])) for node in nodes if not node["available_for_jobs"]]
+        return "hosts that it needs are out of service or reserved%s" % (": " + names(away, 4) if away else "")
+    if "requeued held" in reason or "held" in reason.lower() and reason not in _WORDS:
+        return "Slurm holds it after a failed start (%s); tell the operator" % reason
+    return _WORDS.get(reason, reason)

@@ -1,0 +1,17 @@
+# Completion of the command trainyard for bash.
+_trainyard() {
+    local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]}
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "submit list show logs stop clone attach why quota nodes images" -- "$word"))
+    elif [ "$command" = submit ] && [ "${word#-}" = "$word" ]; then
+        compopt -o default
+        COMPREPLY=()
+    elif [ "${word#-}" != "$word" ]; then
+        COMPREPLY=($(compgen -W "--json --help --set --dry-run --follow --rank --all" -- "$word"))
+    else
+        case $command in
+            show|logs|stop|clone|attach|why) COMPREPLY=($(compgen -W "$(squeue --me --noheader --format=%i 2> /dev/null)" -- "$word"));;
+        esac
+    fi
+}
+complete -F _trainyard trainyard

@@ -1,0 +1,411 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs a job on the hosts that Slurm has given it. `trainyard submit` writes the script that calls it.
+
+    job run     the batch script: makes the folder of the job, starts the workers by srun, and writes result.json; the job file is its input
+    job task    one worker: its container, its log, and what its GPUs and its network did meanwhile
+
+It has no privilege. The exit code of `run` is the one of the first worker that failed.
+"""
+
+import contextlib
+import json
+import os
+import pwd
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import _error_signatures
+import _job_file
+import _job_text
+import _job_watch
+
+CONFIG = "/etc/trainyard/jobs.json"
+HERE = os.path.dirname(os.path.abspath(__file__))
+TRAINYARD_RUN = "/usr/local/bin/trainyard-run"
+#: Exit codes, as of timeout(1), of a shell, and of trainyard-run.
+STOPPED, TIMED_OUT, NOT_STARTED, USAGE = 143, 124, 125, 2
+#: Bytes of a log in which causes are looked for, at its end, and lines of it in result.json.
+LOG_BYTES, LAST_LINES = 4 << 20, 20
+#: A network file system may show a file of another host after a short delay.
+FILE_SECONDS = 5
+WATCH_SECONDS = 3
+#: Time for the copy of results after a stop is not left: Slurm kills the job.
+COPY_SECONDS = 6 * 3600
+
+
+class Refused(Exception):
+    """The job cannot run. The message is for the person."""
+
+
+# --- pure functions ---
+
+def environment_file(job, folder):
+    """Return what the shell of a worker reads before the command: the variables of the job file, and those of its kind."""
+    lines = ["export %s=%s" % (name, shell_value(value)) for name, value in sorted(job["environment"].items())]
+    lines.append("export TRAINYARD_JOB_DIR=%s" % shell_value(folder))
+    if job["kind"] == "PyTorchJob":
+        lines += ["export RANK=$TRAINYARD_WORKER_INDEX WORLD_SIZE=$TRAINYARD_WORKER_COUNT LOCAL_RANK=0"]
+    else:
+        # trainyard-run has them from the program that writes the log.
+        lines += ["unset RANK WORLD_SIZE LOCAL_RANK"]
+    if job["environment_aliases"] == "dlws":
+        lines += ["export DLWS_JOB_ID=$TRAINYARD_JOB_ID DLWS_USER_NAME=$USER DLWS_SD_worker0_SSH_PORT=$TRAINYARD_SSH_PORT",
+                  "export DLWS_ROLE_IDX=$TRAINYARD_WORKER_INDEX DLWS_NUM_WORKER=$TRAINYARD_WORKER_COUNT"]
+    return "\n".join(lines) + "\n"
+
+
+def shell_value(text):
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def worker_command(job, folder):
+    """Return what runs in the container of a worker. The command is in a file, because everybody on a host can read the arguments of a process."""
+    start = 'set -a; . "$1"; set +a; if command -v bash > /dev/null; then exec bash "$2"; fi; exec sh "$2"'
+    inner = ["/bin/sh", "-c", start, "sh", folder + "/environment", folder + "/command.sh"]
+    # One worker needs no connections between hosts.
+    return ["trainyard-launch", "run"] + inner if job["kind"] in ("HorovodJob", "MPIJob") and job["worker_count"] > 1 else inner
+
+
+def run_options(job, home):
+    """Return the options of trainyard-run."""
+    found = ["--shm-size=%dm" % job["worker_shared_memory"]] if job["worker_shared_memory"] else []
+    # A file of each job in place of the one in the home of the person, which all of their jobs share.
+    return found + (["--host-file=" + os.path.join(home, "ib_config")] if job["environment_aliases"] == "dlws" else [])
+
+
+def srun_command(job, folder):
+    """Return the command that starts the workers. If one of them fails, Slurm ends the others."""
+    return ["srun", "--nodes=%d" % job["worker_count"], "--ntasks=%d" % job["worker_count"], "--ntasks-per-node=1", "--cpus-per-task=%d" % job["worker_cpu"],
+            "--kill-on-bad-exit=1", "--unbuffered", "--input=none", "--job-name=workers", HERE + "/job", "task", folder]
+
+
+def own_failures(rows):
+    """Return the workers that failed by themselves, without those that were stopped because of another one. The earliest is first."""
+    failed = [row for row in rows if row["exit_code"] not in (None, 0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)]
+    return sorted(failed, key=lambda row: (row["ended"] or 0, row["rank"]))
+
+
+def last_lines(text):
+    return [line[:500] for line in text.replace("\r", "\n").split("\n") if line.strip()][-LAST_LINES:]
+
+
+def first_failed(rows, logs):
+    """Return the first worker that failed, with the end of its log and what its errors mean; None if none failed. C(logs) has the ends of the logs."""
+    failed = own_failures(rows) or [row for row in rows if row["exit_code"] not in (0,) and row["hostname"]]
+    if not failed:
+        return None
+    row = failed[0]
+    text = logs.get(row["rank"], "")
+    causes = [{key: error[key] for key in ("id", "cause", "fix", "line")} for error in _error_signatures.find_errors(text)]
+    return {"rank": row["rank"], "host": row["host"], "exit_code": row["exit_code"], "lines": last_lines(text), "causes": causes}
+
+
+def worker_rows(hosts, records):
+    """Return result.json's ranks, one per worker. C(records) are the rank.N.json by N."""
+    rows = []
+    for rank, host in enumerate(hosts):
+        record = records.get(rank) or {}
+        report = record.get("report") if isinstance(record.get("report"), dict) else {}
+        ended = record["started"] + record["seconds"] if record.get("seconds") is not None else None
+        rows.append({"rank": rank, "host": host, "slot": 0, "exit_code": record.get("exit_code"), "checksum": report.get("checksum"),
+                     "hostname": record.get("hostname"), "container_id": None, "ended": ended})
+    return rows
+
+
+def problems_of(rows, code, stopped, folder):
+    """Return what was wrong, in sentences. Empty if nothing was."""
+    found = []
+    if stopped:
+        found.append("the job was stopped before it ended: %s" % stopped)
+    for row in rows:
+        if row["hostname"] is None:
+            found.append("worker %d did not start on host %s" % (row["rank"], row["host"]))
+        elif row["exit_code"] is None:
+            found.append("worker %d on host %s was killed and has no exit code. Log: %s/rank.%d.log" % (row["rank"], row["host"], folder, row["rank"]))
+        elif row["exit_code"]:
+            found.append("worker %d on host %s ended with exit code %d. Log: %s/rank.%d.log" % (
+                row["rank"], row["host"], row["exit_code"], folder, row["rank"]))
+    checksums = {row["checksum"] for row in rows}
+    if checksums != {None} and len(checksums) > 1:
+        found.append("the workers do not have the same parameters after training: %s" % ", ".join(
+            "worker %d has %s" % (row["rank"], (row["checksum"] or "none")[:12]) for row in rows))
+    if code and not found:
+        found.append("srun ended with exit code %d, although no worker failed. Its message is above" % code)
+    return found
+
+
+def exit_code(code, rows, problems, stopped):
+    if stopped:
+        return STOPPED
+    failed = own_failures(rows)
+    return failed[0]["exit_code"] if failed else code or (1 if problems else 0)
+
+
+def seen(hosts, requested, watched):
+    """Return result.json's gpus and fabric by host, and warnings. C(watched) has the last line of each worker's watcher."""
+    gpus, fabric, warnings = {}, {}, []
+    for rank, host in enumerate(hosts):
+        found = watched.get(rank) or {}
+        peaks, devices = found.get("peaks", []), found.get("devices", [])
+        gpus[host] = dict(_job_watch.seen_gpus(requested, devices, peaks), peak_utilization=peaks, looks=found.get("looks", 0))
+        fabric[host] = {name: found.get(name) for name in ("interface", "rdma", "sent_bytes", "received_bytes")}
+        if requested and gpus[host]["idle"]:
+            warnings.append("host %s: %s stayed idle, although the job requested %d. Check how its command chooses its GPUs, and CUDA_VISIBLE_DEVICES" % (
+                host, ", ".join("GPU %d (%s %% at most)" % (number, peaks[number]) for number in gpus[host]["idle"]), requested))
+    return gpus, fabric, warnings
+
+
+def summary(result):
+    """Return the result as lines for the log, with the problems last."""
+    lines = ["job %s: %d workers in %.1f s, exit code %d" % (result["job_id"], len(result["ranks"]), result["seconds"]["total"], result["exit_code"])]
+    if result["metrics"]:
+        lines.append("  ".join("%s %s" % item for item in sorted(result["metrics"].items())))
+    for host in sorted(result["gpus"]):
+        gpus, fabric = result["gpus"][host], result["fabric"][host]
+        if gpus["requested"]:
+            lines.append("host %s  GPUs busy %s of %d" % (host, "?" if gpus["busy"] is None else gpus["busy"], gpus["requested"]))
+        if fabric["sent_bytes"] is not None:
+            lines.append("host %s  %s  sent %.1f MB  received %.1f MB" % (host, fabric["interface"], fabric["sent_bytes"] / 1e6,
+                                                                          fabric["received_bytes"] / 1e6))
+    lines += ["warning: " + warning for warning in result["warnings"]] + ["failed: " + problem for problem in result["problems"]]
+    if result["first_failed"]:
+        lines += ["worker %d failed first. Its last lines:" % result["first_failed"]["rank"]] + ["  " + line for line in result["first_failed"]["lines"]]
+        lines += ["cause: %s. %s%s" % (cause["cause"], cause["fix"][:1].upper(), cause["fix"][1:]) for cause in result["first_failed"]["causes"]]
+    if result["copied"]:
+        lines.append(("results copied to %s" if result["copied"]["ok"] else "warning: the results were not copied to %s") % result["copied"]["to"])
+        lines += [] if result["copied"]["ok"] else ["  " + result["copied"]["said"]]
+    return lines
+
+
+# --- functions with side effects ---
+
+def say(text):
+    sys.stdout.write("trainyard: %s\n" % text)
+    sys.stdout.flush()
+
+
+def read(path, size=None):
+    """Return the text of a file, or of its end; empty if there is none."""
+    try:
+        with open(path, "rb") as stream:
+            if size:
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - size))
+            return stream.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def read_json(path):
+    try:
+        return json.loads(read(path))
+    except ValueError:
+        return None
+
+
+def write_private(path, text):
+    """Write a file that only the person reads, in one step."""
+    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+    os.rename(path + ".new", path)
+
+
+def own_folder(base, person):
+    """Return the person's folder of jobs. Role jobs has made it; a link in its place, or one of somebody else, is refused."""
+    path = os.path.join(base, person.pw_name)
+    try:
+        state = os.lstat(path)
+    except OSError as error:
+        raise Refused("%s cannot be used: %s. Tell the operator to run playbook people" % (path, error.strerror)) from error
+    if not os.path.isdir(path) or os.path.islink(path) or state.st_uid != person.pw_uid:
+        raise Refused("%s is not a folder of %s. Tell the operator to run playbook people" % (path, person.pw_name))
+    return path
+
+
+def job_folder(base, number, again):
+    """Make the folder of a job and return it. Numbers of jobs begin anew with a new database: the folder of an older job is never touched."""
+    former = None
+    for suffix in [""] + [".%d" % each for each in range(2, 1000)]:
+        path = os.path.join(base, number + suffix)
+        if os.path.lexists(path):
+            former = path
+        elif again and former:
+            # Slurm has requeued the job.
+            return former
+        else:
+            os.mkdir(path, 0o700)
+            return path
+    raise Refused("%s has 1000 folders of jobs with the number %s; remove old ones" % (base, number))
+
+
+def read_job(text):
+    """Return the values and the job of the script's input."""
+    values = _job_text.read_job_text(text, _job_file.KEYS)
+    kept = {key: value for key, value in values.items() if key not in ("priority", "preemptible")}
+    return values, _job_file.judge(kept)
+
+
+class Job:
+    def __init__(self, text, environment, config):
+        self.number = environment.get("SLURM_JOB_ID") or ""
+        if not self.number.isdigit():
+            raise Refused("this is not a job of Slurm: SLURM_JOB_ID is not set. Submit the script with sbatch, or the job file with trainyard submit")
+        self.person = pwd.getpwuid(os.getuid())
+        self.values, self.job = read_job(text)
+        base = own_folder(config["jobs"], self.person)
+        self.folder = job_folder(base, self.number, int(environment.get("SLURM_RESTART_COUNT") or 0) > 0)
+        self.hosts = hosts_of(environment)
+        self.log = os.path.join(base, ".out", self.number + ".log")
+        self.began, self.stopped, self.child = time.time(), "", None
+
+    def prepare(self):
+        write_private(self.folder + "/spec.yml", _job_file.to_yaml({str(key): value for key, value in self.values.items()}))
+        write_private(self.folder + "/command.sh", self.job["command"] + "\n")
+        write_private(self.folder + "/environment", environment_file(self.job, self.folder))
+        with contextlib.suppress(FileExistsError):
+            os.symlink(os.path.relpath(self.log, self.folder), self.folder + "/job.log")
+        for name in os.listdir(self.folder):
+            if re.match(r"(rank\.\d+\.(json|log|report)|watch\.\d+\.json|result\.json|nccl\..*)(\.new)?$", name):
+                os.unlink(os.path.join(self.folder, name))
+
+    def stop(self, number, _frame):
+        self.stopped = "signal %s" % signal.Signals(number).name
+        if self.child:
+            self.child.send_signal(number)
+
+    def launch(self):
+        self.child = subprocess.Popen(srun_command(self.job, self.folder), stdin=subprocess.DEVNULL)
+        code = self.child.wait()
+        return 128 - code if code < 0 else code
+
+    def records(self):
+        """Return the rank.N.json that the workers have written, all of them if they come in time."""
+        deadline = time.monotonic() + FILE_SECONDS
+        while True:
+            found = {rank: read_json("%s/rank.%d.json" % (self.folder, rank)) for rank in range(len(self.hosts))}
+            if all(record and record.get("exit_code") is not None for record in found.values()) or time.monotonic() > deadline:
+                return found
+            time.sleep(0.2)
+
+    def finish(self, code, attempt):
+        records = self.records()
+        rows = worker_rows(self.hosts, records)
+        problems = problems_of(rows, code, self.stopped, self.folder)
+        watched = {rank: read_json("%s/watch.%d.json" % (self.folder, rank)) for rank in range(len(self.hosts))}
+        gpus, fabric, warnings = seen(self.hosts, self.job["worker_gpu"], watched)
+        final = exit_code(code, rows, problems, self.stopped)
+        logs = {row["rank"]: read("%s/rank.%d.log" % (self.folder, row["rank"]), LOG_BYTES) for row in rows} if final else {}
+        report = (records.get(0) or {}).get("report")
+        now = time.time()
+        result = {
+            "job_id": self.number, "name": self.job["name"], "kind": self.job["kind"], "launcher": "srun", "image": self.job["worker_image"],
+            "world_size": len(rows), "ranks": [{key: row[key] for key in row if key != "ended"} for row in rows],
+            "metrics": report.get("metrics", {}) if isinstance(report, dict) else {}, "attempts": attempt,
+            "seconds": {"total": round(now - self.began, 2), "ranks": max([record.get("seconds") or 0.0 for record in records.values() if record] or [0.0])},
+            "exit_code": final, "problems": problems, "warnings": warnings, "gpus": gpus, "fabric": fabric,
+            "first_failed": first_failed(rows, logs) if final and not self.stopped else None, "copied": None}
+        return result
+
+    def tell(self, result):
+        write_private(self.folder + "/result.json", json.dumps(result, indent=2) + "\n")
+        for line in summary(result):
+            say(line)
+        say("result: %s/result.json" % self.folder)
+        return result["exit_code"]
+
+    def run(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self.stop)
+        say("job %s, %s: %d workers on %s, in %s" % (self.number, self.job["name"], len(self.hosts), ", ".join(self.hosts), self.job["worker_image"]))
+        for attempt in range(1, self.job["retries"] + 2):
+            self.prepare()
+            result = self.finish(self.launch(), attempt)
+            if not result["exit_code"] or self.stopped or attempt > self.job["retries"]:
+                break
+            say("attempt %d of %d failed with exit code %d: %s" % (attempt, self.job["retries"] + 1, result["exit_code"], "; ".join(result["problems"])))
+        if not result["exit_code"] and self.job["copy_results"]:
+            result["copied"] = copy(self.job["copy_results"], self.folder)
+        return self.tell(result)
+
+
+def hosts_of(environment):
+    """Return the hosts of the job in the order of its workers."""
+    listed = subprocess.run(["scontrol", "show", "hostnames", environment.get("SLURM_JOB_NODELIST") or ""], stdout=subprocess.PIPE, check=True)
+    return listed.stdout.decode().split()
+
+
+def copy(target, folder):
+    """Copy the folder of the job with rclone, and compare the copy with it. Return what result.json says of it."""
+    steps = (["rclone", "copy", folder, target], ["rclone", "check", "--one-way", folder, target])
+    for step in steps:
+        try:
+            done = subprocess.run(step + ["--exclude", "result.json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  timeout=COPY_SECONDS, check=False)
+        except OSError as error:
+            return {"to": target, "ok": False, "said": "rclone cannot be started: %s" % error}
+        except subprocess.TimeoutExpired:
+            return {"to": target, "ok": False, "said": "%s did not end within %d s" % (" ".join(step[:2]), COPY_SECONDS)}
+        if done.returncode:
+            said = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["exit code %d" % done.returncode]
+            return {"to": target, "ok": False, "said": "%s: %s" % (" ".join(step[:2]), said[-1][:500])}
+    return {"to": target, "ok": True, "said": ""}
+
+
+def watch_worker(path, with_gpus, devices, ending):
+    """Keep what the watcher says in a file, in one step each time, until the pipe is closed."""
+    class Sink:
+        def write(self, text):
+            with contextlib.suppress(OSError, ValueError):
+                write_private(path, json.dumps(dict(json.loads(text), devices=devices)) + "\n")
+
+        def flush(self):
+            return
+
+    _job_watch.watch(with_gpus, ending, Sink())
+
+
+def task(folder):
+    """One worker of the job."""
+    values = dict(os.environ)
+    job = read_job(read(folder + "/spec.yml"))[1]
+    rank = values.get("SLURM_PROCID") or "0"
+    devices = (values.get("SLURM_STEP_GPUS") or values.get("SLURM_JOB_GPUS") or "").split(",")
+    ending, end = os.pipe()
+    watcher = threading.Thread(target=watch_worker, daemon=True,
+                               args=("%s/watch.%s.json" % (folder, rank), bool(job["worker_gpu"]), devices, os.fdopen(ending, closefd=False)))
+    watcher.start()
+    command = [HERE + "/rank", TRAINYARD_RUN] + run_options(job, values.get("HOME") or "/") + [job["worker_image"], "--"] + worker_command(job, folder)
+    environment = dict(values, RANK=rank, LOCAL_RANK="0", WORLD_SIZE=str(job["worker_count"]), TRAINYARD_JOB_DIR=folder)
+    child = subprocess.Popen([sys.executable] + command, stdin=subprocess.DEVNULL, env=environment)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: child.send_signal(received))
+    code = child.wait()
+    os.close(end)
+    watcher.join(WATCH_SECONDS)
+    return 128 - code if code < 0 else code
+
+
+def main(arguments):
+    os.umask(0o077)
+    if arguments == ["run"]:
+        config = read_json(CONFIG)
+        if config is None:
+            raise Refused("%s is missing or damaged; tell the operator to run playbook workbench" % CONFIG)
+        return Job(sys.stdin.read(), os.environ, config).run()
+    if len(arguments) == 2 and arguments[0] == "task":
+        return task(arguments[1])
+    sys.stderr.write(__doc__)
+    return USAGE
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (Refused, _job_text.TextError, _job_file.JobFileError) as problem:
+        print("trainyard: %s" % problem, file=sys.stderr)
+        sys.exit(NOT_STARTED)

@@ -1,0 +1,649 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command trainyard: jobs from files, on top of Slurm's own commands.
+
+It keeps no state of its own: Slurm knows the jobs, and the folder of a job has its file, its logs and its result. Exit codes: 0 good, 1 the job failed,
+2 refused, 3 Slurm does not answer.
+"""
+
+import argparse
+import concurrent.futures
+import datetime
+import json
+import os
+import pwd
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+
+import _batch
+import _job_file
+import _job_limits
+import _job_text
+import _slurm
+
+CONFIG = os.environ.get("TRAINYARD_JOBS_CONFIG") or "/etc/trainyard/jobs.json"
+GOOD, FAILED, REFUSED, NO_ANSWER = 0, 1, 2, 3
+#: Seconds in which one of Slurm's commands has to answer.
+TIMEOUT = 60
+#: How far back `list` looks for jobs that have ended, without and with --all.
+RECENT, ALL = datetime.timedelta(days=1), datetime.timedelta(days=365)
+#: Seconds between two looks at a log.
+LOOK = 0.5
+GIB = 1024
+ACTIVE = ("pending", "configuring", "running", "completing", "suspended", "requeued", "requeue_hold", "special_exit", "stopped", "signaling", "stage_out",
+          "resizing", "requeue_fed", "preempted")
+WAITING = ("pending", "configuring", "requeued", "requeue_hold", "special_exit", "requeue_fed")
+#: Slurm's words in those of the command.
+STATES = {"pending": "waiting", "configuring": "starting", "completing": "ending", "completed": "done", "cancelled": "stopped", "timeout": "out of time",
+          "out_of_memory": "out of memory", "node_fail": "host failed", "boot_fail": "host failed", "deadline": "out of time", "requeue_hold": "held"}
+EPILOG = """examples:
+  trainyard submit job.yml                 submit the job of a file
+  trainyard submit - < job.params          the same from standard input
+  trainyard list                           your jobs
+  trainyard logs -f 12                     follow the log of job 12
+  trainyard why 12                         why job 12 waits
+"""
+
+
+class Refused(Exception):
+    """What was asked for cannot be done. The message is for the person."""
+
+
+class NoAnswer(Exception):
+    """Slurm does not answer. The message is for the person."""
+
+
+# --- Slurm ------------------------------------------------------------------------------------------------------------------
+
+
+def minimal(environment):
+    """Return the environment of sbatch: a job must not depend on what its person has set in a shell, nor give it away."""
+    kept = {name: environment[name] for name in ("HOME", "USER", "LOGNAME", "LANG", "TERM", "SLURM_CONF", "SLURM_CONF_SERVER") if name in environment}
+    # A site may have Slurm in a folder of its own.
+    folders = [os.path.dirname(shutil.which("sbatch", path=environment.get("PATH")) or "/usr/bin/sbatch"), "/usr/local/bin", "/usr/bin", "/bin"]
+    return dict(kept, PATH=":".join(dict.fromkeys(folders)), SHELL="/bin/bash")
+
+
+def ask(command, text=None, environment=None):
+    """Return what a command of Slurm prints. Raises NoAnswer, or Refused if Slurm refuses a job."""
+    environment = environment or _slurm.command_environment(os.environ)
+    try:
+        done = subprocess.run(command, input=None if text is None else text.encode(), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              stdin=subprocess.DEVNULL if text is None else None, timeout=TIMEOUT, check=False)
+    except FileNotFoundError:
+        raise NoAnswer("%s is not installed on this host. %s" % (command[0], sentence(_slurm.FIXES["not_installed"])))
+    except subprocess.TimeoutExpired:
+        raise NoAnswer("'%s' gave no answer within %d s. %s" % (command[0], TIMEOUT, sentence(_slurm.FIXES["timeout"])))
+    stdout, stderr = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+    if done.returncode:
+        cause, evidence = _slurm.why_no_answer(done.returncode, stdout, stderr)
+        if cause in ("failed", "permission"):
+            raise Refused("%s: %s" % (command[0], re.sub(r"^\w+: (?:error: )?", "", evidence)))
+        raise NoAnswer("Slurm does not answer ('%s'). %s" % (evidence, sentence(_slurm.FIXES[cause])))
+    return stdout
+
+
+def sentence(text):
+    return text[:1].upper() + text[1:]
+
+
+def parsed(command, parse):
+    try:
+        return parse(ask(command))
+    except _slurm.ParseError as error:
+        raise NoAnswer("%s printed something unexpected: %s" % (command[0], error))
+
+
+def active_jobs():
+    mark = "|%s|" % uuid.uuid4().hex
+    return parsed(_slurm.jobs_command(mark) + ["--me"], lambda text: _slurm.parse_jobs(text, mark))
+
+
+def ended_jobs(since, number=None):
+    """Return the jobs of the person in the accounting, also those that still run."""
+    mark = "|%s|" % uuid.uuid4().hex
+    start = (datetime.datetime.now(datetime.timezone.utc) - since).strftime("%Y-%m-%dT%H:%M:%S")
+    command = [word for word in _slurm.finished_command(mark, start) if word != "--allusers"] + (["--jobs=" + number] if number else [])
+    return parsed(command, lambda text: _slurm.parse_finished(text, mark))
+
+
+def nodes_now():
+    return parsed(_slurm.NODES, _slurm.parse_nodes)
+
+
+def accounts_now(person):
+    return _job_limits.accounts_of(parsed(_slurm.ASSOCIATIONS, _slurm.parse_associations), person)
+
+
+def usage_now():
+    return parsed(_slurm.USAGE, _slurm.parse_usage)
+
+
+# --- the site, the person, and folders of jobs ------------------------------------------------------------------------------
+
+
+class Site:
+    """What role jobs has written for this host, and who calls."""
+
+    def __init__(self):
+        try:
+            with open(CONFIG, encoding="utf-8") as stream:
+                self.config = json.load(stream)
+        except (OSError, ValueError) as error:
+            raise Refused("%s cannot be read (%s); tell the operator to run playbook workbench" % (CONFIG, error))
+        entry = pwd.getpwuid(os.getuid())
+        self.person, self.home = entry.pw_name, entry.pw_dir
+        self.folder = os.path.join(self.config["jobs"], self.person)
+
+    def check_folder(self):
+        if os.getuid() == 0:
+            raise Refused("root has no jobs; log in as a person, or use su")
+        if not os.path.isdir(os.path.join(self.folder, ".out")):
+            raise Refused("%s/.out does not exist; tell the operator to run playbook people" % self.folder)
+
+    def catalogue(self):
+        return self.config.get("images") or []
+
+    def place(self, job):
+        """Return where a job starts and writes. Without workdir it starts in the current folder, if the hosts of the job have it, too."""
+        workdir = job["workdir"]
+        if workdir == "~" or workdir.startswith("~/"):
+            workdir = self.home + workdir[1:]
+        if not workdir:
+            current = os.getcwd()
+            shared = [path for path in (self.home, self.config["share"]) if current == path or current.startswith(path.rstrip("/") + "/")]
+            workdir = current if shared else self.home
+        return {"output": os.path.join(self.folder, ".out", "%j.log"), "workdir": workdir, "mail": self.config.get("mail", False)}
+
+    def folder_of(self, number):
+        """Return the folder of a job: the newest with its number. None if it has none."""
+        found = []
+        if os.path.isdir(self.folder):
+            found = [name for name in os.listdir(self.folder) if re.fullmatch(re.escape(number) + r"(\.\d+)?", name)]
+        return os.path.join(self.folder, max(found, key=lambda name: int(name.partition(".")[2] or 0))) if found else None
+
+    def log_of(self, number, rank=None):
+        folder = self.folder_of(number)
+        if rank is not None:
+            return os.path.join(folder or os.path.join(self.folder, number), "rank.%d.log" % rank)
+        return os.path.join(self.folder, ".out", number + ".log")
+
+    def result_of(self, number):
+        folder = self.folder_of(number)
+        try:
+            with open(os.path.join(folder or "", "result.json"), encoding="utf-8") as stream:
+                return json.load(stream)
+        except (OSError, ValueError):
+            return None
+
+    def values_of(self, number):
+        folder = self.folder_of(number)
+        try:
+            with open(os.path.join(folder or "", "spec.yml"), encoding="utf-8") as stream:
+                return stream.read()
+        except OSError:
+            raise Refused("job %s has no job file in %s. `trainyard list --all` shows your jobs; one that has not started has no file yet, and one of plain "
+                          "sbatch has none" % (number, folder or self.folder))
+
+
+def number_of(text):
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", text):
+        raise Refused("'%.40s' is not the number of a job; `trainyard list` shows yours" % text)
+    return text
+
+
+def find(number):
+    """Return a job as a dict with the keys of list. Refused if it is not one of the person."""
+    for job in active_jobs():
+        if str(job["id"]) == number:
+            return of_active(job)
+    for job in reversed(ended_jobs(ALL, number)):
+        if job["id"] == number:
+            return of_ended(job)
+    raise Refused("you have no job %s; `trainyard list --all` shows yours" % number)
+
+
+def of_active(job):
+    return {"id": str(job["id"]), "name": job["name"], "state": job["state"], "account": job["account"], "priority": job["qos"], "workers": job["node_count"],
+            "gpus": job["gpus"], "hosts": job["nodes"], "reason": job["reason"], "submitted": job["submit_time"], "started": job["start_time"],
+            "ended": None, "start_estimate": job["start_estimate"], "exit_code": None, "limit_minutes": job["limit_minutes"], "restarts": job["restarts"]}
+
+
+def of_ended(job):
+    return {"id": job["id"], "name": job["name"], "state": job["state"], "account": job["account"],
+            # So the database calls one that it has not learnt yet.
+            "priority": "" if job["qos"] == "Unknown" else job["qos"], "workers": len(job["nodes"]),
+            "gpus": job["gpus"], "hosts": job["nodes"], "reason": job["reason"], "submitted": job["submit_time"], "started": job["start_time"],
+            "ended": job["end_time"], "start_estimate": None, "exit_code": job["exit_code"] or (128 + job["signal"] if job["signal"] else 0),
+            "limit_minutes": None, "restarts": 0}
+
+
+def word(state):
+    return STATES.get(state, state.replace("_", " "))
+
+
+# --- output -----------------------------------------------------------------------------------------------------------------
+
+
+def printable(text):
+    """Return text without characters that a terminal would obey."""
+    return "".join(character if character.isprintable() else "?" for character in str(text))
+
+
+def table(heads, rows):
+    """Print rows below their heads, each column as wide as it needs to be."""
+    cells = [list(heads)] + [[printable(value) for value in row] for row in rows]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
+    for row in cells:
+        print("  ".join(value.ljust(width) for value, width in zip(row, widths)).rstrip())
+
+
+def local(stamp, today=None):
+    """Return a time of Slurm in the zone of this host: the clock alone if it is today."""
+    if not stamp:
+        return "-"
+    moment = datetime.datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc).astimezone()
+    today = today or datetime.datetime.now().date()
+    return moment.strftime("%H:%M" if moment.date() == today else "%Y-%m-%d %H:%M")
+
+
+def duration(seconds):
+    seconds = int(max(0, seconds))
+    hours, minutes = seconds // 3600, seconds % 3600 // 60
+    return "%d:%02d:%02d" % (hours, minutes, seconds % 60)
+
+
+def lasted(job):
+    if not job["started"]:
+        return "-"
+    begin = datetime.datetime.strptime(job["started"], "%Y-%m-%dT%H:%M:%SZ")
+    end = datetime.datetime.strptime(job["ended"], "%Y-%m-%dT%H:%M:%SZ") if job["ended"] else datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+    return duration((end - begin).total_seconds())
+
+
+def out(options, value, show):
+    """Print a value as JSON, or as a person reads it."""
+    if options.json:
+        print(json.dumps(value, indent=2, sort_keys=True))
+    else:
+        show(value)
+    return GOOD
+
+
+# --- subcommands ------------------------------------------------------------------------------------------------------------
+
+
+def read_file(path):
+    try:
+        if path == "-":
+            return sys.stdin.read(_job_text.MAX_BYTES + 1)
+        with open(path, encoding="utf-8-sig") as stream:
+            return stream.read(_job_text.MAX_BYTES + 1)
+    except UnicodeDecodeError:
+        raise Refused("%s: the file is no text in UTF-8" % path)
+    except OSError as error:
+        raise Refused("%s: %s" % (path, error.strerror))
+
+
+def submit(options):
+    site = Site()
+    return submit_text(options, site, read_file(options.file), options.file)
+
+
+def submit_text(options, site, text, origin):
+    if not options.dry_run:
+        site.check_folder()
+    try:
+        values = _job_file.changed(_job_text.read_job_text(text, _job_file.KEYS), options.set)
+        job = _job_file.judge(values, site.config.get("priorities") or [], site.config.get("default_image") or "")
+    except _job_text.TextError as error:
+        raise Refused("%s: %s" % (origin, error))
+    except _job_file.JobFileError as error:
+        raise Refused("\n".join("%s: %s" % (origin, problem) for problem in error.problems))
+    place = site.place(job)
+    problems = site_problems(site, job)
+    if problems:
+        raise Refused("\n".join("%s: %s" % (origin, problem) for problem in problems))
+    for warning in warnings_of(job):
+        print("trainyard: " + warning, file=sys.stderr)
+    if job["interactive"]:
+        return start_interactive(options, job, place)
+    script = _batch.script(job, values, place)
+    if options.dry_run:
+        sys.stdout.write(script)
+        return GOOD
+    number = ask(["sbatch", "--parsable"], script, minimal(os.environ)).strip().partition(";")[0]
+    if options.json:
+        print(json.dumps({"id": number, "name": job["name"], "log": site.log_of(number)}, indent=2, sort_keys=True))
+    else:
+        print("job %s submitted. Follow it with: trainyard logs -f %s" % (number, number))
+    return GOOD
+
+
+def site_problems(site, job):
+    """Return why the cluster can never run the job."""
+    # Side by side: each of them waits for the controller or the database.
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        partitions = pool.submit(parsed, _slurm.PARTITIONS, _slurm.parse_partitions)
+        accounts, hosts = pool.submit(accounts_now, site.person), pool.submit(nodes_now)
+    return (_job_limits.account_problems(job, accounts.result(), site.person) + _job_limits.host_problems(job, hosts.result(), partitions.result())
+            + _job_limits.image_problems(job, site.catalogue(), site.config.get("registries") or []))
+
+
+def warnings_of(job):
+    found = []
+    if re.search(r"\bsleep\s+(?:infinity|inf)\b", job["command"]):
+        end = "after %d minutes" % job["max_minutes"] if job["max_minutes"] else "at the time limit of the queue"
+        found.append("the command sleeps for ever, so the job keeps its CPUs and GPUs until you stop it, or until it ends %s" % end)
+    return found
+
+
+def start_interactive(options, job, place):
+    command = _batch.interactive_command(job, place)
+    if options.dry_run:
+        print(" ".join(shlex.quote(part) for part in command))
+        return GOOD
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Refused("interactive: the job needs your terminal, and there is none here; with ssh, use ssh -t")
+    sys.stdout.flush()
+    os.chdir(place["workdir"])
+    os.execvpe(command[0], command, minimal(os.environ))
+    return NO_ANSWER
+
+
+def list_jobs(options):
+    jobs = {job["id"]: job for job in map(of_ended, ended_jobs(ALL if options.all else RECENT))}
+    jobs.update({job["id"]: job for job in map(of_active, active_jobs())})
+    ordered = sorted(jobs.values(), key=lambda job: (job["submitted"] or "", job["id"]))
+
+    def show(found):
+        if not found:
+            print("no jobs%s" % ("" if options.all else " in the last day; `trainyard list --all` shows older ones"))
+            return
+        table(("JOB", "NAME", "STATE", "ACCOUNT", "WORKERS", "GPUS", "SUBMITTED", "RUNS", "HOSTS"),
+              [(job["id"], job["name"], word(job["state"]), job["account"], job["workers"], job["gpus"], local(job["submitted"]), lasted(job),
+                ",".join(job["hosts"]) or job["reason"] or "-") for job in found])
+
+    return out(options, ordered, show)
+
+
+def reason_words(job):
+    """Return why a job waits, and when it may start."""
+    words = _job_limits.why(dict(job, account=job["account"]), usage_now(), nodes_now())
+    return words + ("; estimated start %s" % local(job["start_estimate"]) if job["start_estimate"] else "")
+
+
+def show(options):
+    site, number = Site(), number_of(options.id)
+    job = find(number)
+    result = site.result_of(number) if job["state"] not in WAITING else None
+    told = dict(job, folder=site.folder_of(number), log=site.log_of(number), result=result, why=reason_words(job) if job["state"] in WAITING else "",
+                efficiency=efficiency(number) if job["started"] else None)
+
+    def lines(found):
+        print("job %s  %s  %s%s" % (number, printable(found["name"]), word(found["state"]), ": " + found["why"] if found["why"] else ""))
+        pairs = [("account", found["account"]), ("priority", found["priority"]), ("workers", found["workers"]), ("GPUs", found["gpus"]),
+                 ("hosts", ", ".join(found["hosts"]) or "-"), ("submitted", local(found["submitted"])), ("started", local(found["started"])),
+                 ("runs", lasted(found)), ("log", found["log"]), ("folder", found["folder"] or "-")]
+        if found["exit_code"] is not None:
+            pairs.append(("exit code", found["exit_code"]))
+        for key, value in (found["efficiency"] or {}).items():
+            pairs.append((key, value))
+        for name, value in pairs:
+            print("%-12s%s" % (name, printable(value)))
+        if result:
+            for line in result["problems"] + ["warning: " + warning for warning in result["warnings"]]:
+                print(printable(line))
+            failed = result.get("first_failed") or {}
+            for line in failed.get("lines") or []:
+                print("  | " + printable(line))
+            for cause in failed.get("causes") or []:
+                print("cause: %s. %s" % (cause["cause"], sentence(cause["fix"])))
+
+    return out(options, told, lines)
+
+
+def efficiency(number):
+    """Return how much of its CPUs and memory a job has used, as far as Slurm has measured it."""
+    text = ask(["sacct", "--noheader", "--parsable2", "--noconvert", "--units=M", "--jobs=" + number,
+                "--format=JobID,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS,ReqMem"])
+    cpu, seconds, cpus, memory = 0.0, 0, 0, 0.0
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) != 6:
+            continue
+        if fields[0] == number:
+            seconds, cpus = int(fields[1] or 0), int(fields[2] or 0)
+        else:
+            cpu += cpu_seconds(fields[3])
+            memory = max(memory, float(re.sub(r"[^0-9.]", "", fields[4]) or 0))
+    found = {}
+    if cpu and seconds and cpus:
+        found["CPU used"] = "%.0f %% of %d CPUs" % (100 * cpu / (seconds * cpus), cpus)
+    if memory:
+        found["memory used"] = "%.1f GB at most, by one worker" % (memory / GIB)
+    return found
+
+
+def cpu_seconds(text):
+    """Return the seconds of [days-][hours:]minutes:seconds[.fraction]."""
+    days, _dash, rest = text.rpartition("-")
+    total = 0.0
+    for part in rest.split(":"):
+        total = total * 60 + float(part or 0)
+    return total + int(days or 0) * 86400
+
+
+def logs(options):
+    site, number = Site(), number_of(options.id)
+    path = site.log_of(number, options.rank)
+    if not options.follow:
+        if not os.path.exists(path):
+            job = find(number)
+            raise Refused("job %s has no log yet: it is %s" % (number, word(job["state"])) if job["state"] in ACTIVE else
+                          "%s does not exist%s" % (path, "" if options.rank is None else "; the job had %d workers" % job["workers"]))
+        with open(path, "rb") as stream:
+            copy(stream)
+        return GOOD
+    return follow(number, path)
+
+
+def copy(stream):
+    size = 0
+    for chunk in iter(lambda: stream.read(1 << 16), b""):
+        sys.stdout.buffer.write(chunk)
+        size += len(chunk)
+    sys.stdout.buffer.flush()
+    return size
+
+
+def follow(number, path):
+    """Print a log while it grows, until its job has ended. The exit code tells how."""
+    stream, looked, ended, told = None, 0.0, False, ""
+    try:
+        while True:
+            if stream is None and os.path.exists(path):
+                stream = open(path, "rb")
+            grown = copy(stream) if stream else 0
+            if not grown and ended:
+                break
+            if not grown and time.monotonic() - looked > 2:
+                looked = time.monotonic()
+                jobs = [job for job in active_jobs() if str(job["id"]) == number]
+                # Once more after the end, for what was written meanwhile.
+                ended = not jobs
+                waiting = of_active(jobs[0]) if jobs and jobs[0]["state"] in WAITING else None
+                words = "job %s is waiting: %s" % (number, reason_words(waiting)) if waiting else ""
+                if words and words != told:
+                    print("trainyard: " + words, file=sys.stderr)
+                    told = words
+            time.sleep(LOOK)
+    finally:
+        if stream:
+            stream.close()
+    job = find(number)
+    if job["state"] == "completed":
+        return GOOD
+    print("trainyard: job %s: %s" % (number, word(job["state"])), file=sys.stderr)
+    return FAILED
+
+
+def stop(options):
+    number = number_of(options.id)
+    job = find(number)
+    if job["state"] not in ACTIVE:
+        raise Refused("job %s has already ended (%s)" % (number, word(job["state"])))
+    ask(["scancel", number])
+    return out(options, {"id": number, "stopped": True}, lambda _value: print("job %s is being stopped" % number))
+
+
+def clone(options):
+    site, number = Site(), number_of(options.id)
+    return submit_text(options, site, site.values_of(number), "job %s" % number)
+
+
+def attach(options):
+    number = number_of(options.id)
+    job = find(number)
+    if job["state"] != "running":
+        raise Refused("job %s is %s; only a running job can be entered" % (number, word(job["state"])))
+    if options.rank >= len(job["hosts"]):
+        raise Refused("job %s has no worker %d; its workers are 0 to %d" % (number, options.rank, len(job["hosts"]) - 1))
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    command = ["srun", "--jobid=" + number, "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=" + job["hosts"][options.rank], "--quiet"]
+    command += ["--pty"] if terminal else ["--unbuffered"]
+    command += ["trainyard-run", "--enter=%d" % options.rank, "--"] + (options.command or ["sh", "-c", "exec $(command -v bash || echo sh)"])
+    sys.stdout.flush()
+    os.execvpe(command[0], command, minimal(os.environ))
+    return NO_ANSWER
+
+
+def why(options):
+    job = find(number_of(options.id))
+    if job["state"] in WAITING:
+        words = "queued: " + reason_words(job)
+    elif job["state"] in ACTIVE:
+        words = "it does not wait: it is %s" % word(job["state"])
+    else:
+        words = "it has ended: %s%s" % (word(job["state"]), ", exit code %d" % job["exit_code"] if job["exit_code"] else "")
+    return out(options, {"id": job["id"], "state": job["state"], "why": words}, lambda value: print("job %s: %s" % (value["id"], value["why"])))
+
+
+def quota(options):
+    site = Site()
+    accounts, usage = accounts_now(site.person), usage_now()
+    for entry in accounts:
+        for used in usage:
+            if used["account"] == entry["account"] and used["user"] in ("", site.person):
+                entry["gpus_used" if not used["user"] else "person_gpus_used"] = used["gpus"]["used"]
+
+    def lines(found):
+        if not found:
+            print("you have no account on this cluster; ask the operator to add you to a group in slurm_accounts")
+            return
+        table(("ACCOUNT", "GPUS USED", "GPUS", "YOURS USED", "YOURS", "MINUTES", "PRIORITIES"),
+              [(entry["account"], entry.get("gpus_used", 0), amount(entry["gpus"]), entry.get("person_gpus_used", 0), amount(entry["person_gpus"]),
+                amount(entry["max_minutes"]), ",".join(entry["qos"])) for entry in found])
+
+    return out(options, accounts, lines)
+
+
+def amount(value):
+    return "no limit" if value is None else value
+
+
+def nodes(options):
+    found = [dict(name=node["name"], states=node["states"], available=node["available_for_jobs"], reason=node["reason"], classes=node["features"],
+                  cpus=node["cpus"], memory_mib=node["memory_mib"], gpus=_job_limits.gpus_of(node), free=_job_limits.free(node)) for node in nodes_now()]
+
+    def lines(entries):
+        table(("HOST", "STATE", "FREE CPUS", "FREE GB", "FREE GPUS", "CLASSES"),
+              [(entry["name"], "in service" if entry["available"] else "out of service", "%d of %d" % (entry["free"]["cpus"], entry["cpus"]),
+                "%.0f of %.0f" % (entry["free"]["memory_mib"] / GIB, entry["memory_mib"] / GIB), "%d of %d" % (entry["free"]["gpus"], entry["gpus"]),
+                ",".join(entry["classes"]) or "-") for entry in entries])
+        best = max(entries, key=lambda entry: entry["free"]["gpus"], default=None)
+        if best and best["free"]["gpus"]:
+            print("a worker can have %d GPUs now, on %s" % (best["free"]["gpus"], best["name"]))
+
+    return out(options, found, lines)
+
+
+def images(options):
+    found = Site().catalogue()
+    return out(options, found, lambda names: [print(name) for name in names] if names else print("this cluster has no catalogue of images"))
+
+
+# --- the command line -------------------------------------------------------------------------------------------------------
+
+FILE = [("file", {"metavar": "FILE", "help": "job file, key=value lines or YAML; - is standard input"})]
+ID = [("id", {"metavar": "ID", "help": "number of a job"})]
+CHANGES = [("--set", {"metavar": "KEY=VALUE", "action": "append", "default": [], "help": "change a value of the file, can be repeated"}),
+           ("--dry-run", {"action": "store_true", "help": "print the script for sbatch, and submit nothing"})]
+RANK = [("--rank", {"metavar": "N", "type": int, "default": None, "help": "worker N instead of the whole job"})]
+#: Name: function, what it does, an example, its arguments.
+SUBCOMMANDS = {
+    "submit": (submit, "submit the job of a file", "trainyard submit job.yml --set worker_gpu=2", FILE + CHANGES),
+    "list": (list_jobs, "list your jobs of the last day", "trainyard list --all", [("--all", {"action": "store_true", "help": "jobs of the last year"})]),
+    "show": (show, "show a job: state, hosts, times, result", "trainyard show 12", ID),
+    "logs": (logs, "print the log of a job", "trainyard logs -f 12 --rank 1", ID + [
+        ("--follow", "-f", {"action": "store_true", "help": "go on until the job has ended; the exit code is 1 if it failed"})] + RANK),
+    "stop": (stop, "stop a job", "trainyard stop 12", ID),
+    "clone": (clone, "submit a job once more", "trainyard clone 12 --set max_minutes=60", ID + CHANGES),
+    "attach": (attach, "enter the container of a running job", "trainyard attach 12 --rank 1 -- nvidia-smi", ID + [
+        ("--rank", {"metavar": "N", "type": int, "default": 0, "help": "worker N (default: 0)"})]),
+    "why": (why, "say why a job waits", "trainyard why 12", ID),
+    "quota": (quota, "list your accounts, what they may use, and what they use now", "trainyard quota", []),
+    "nodes": (nodes, "list the hosts, and what is free on them now", "trainyard nodes", []),
+    "images": (images, "list the images of this cluster", "trainyard images", []),
+}
+
+
+def parser():
+    whole = argparse.ArgumentParser(prog="trainyard", description="Jobs from files, on top of Slurm.", epilog=EPILOG,
+                                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    subparsers = whole.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+    for name, (function, text, example, arguments) in SUBCOMMANDS.items():
+        sub = subparsers.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog="example:\n  " + example,
+                                    formatter_class=argparse.RawDescriptionHelpFormatter)
+        for argument in arguments:
+            sub.add_argument(*argument[:-1], **argument[-1])
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.set_defaults(function=function)
+    return whole
+
+
+def main(argv):
+    command = []
+    if argv[:1] == ["attach"] and "--" in argv:
+        at = argv.index("--")
+        argv, command = argv[:at], argv[at + 1:]
+    options = parser().parse_args(argv)
+    options.command = command
+    try:
+        return options.function(options)
+    except Refused as error:
+        code, text = REFUSED, str(error)
+    except NoAnswer as error:
+        code, text = NO_ANSWER, str(error)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # As of `trainyard list | head`. Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return GOOD
+    if options.json:
+        print(json.dumps({"error": text, "exit_code": code}, indent=2, sort_keys=True))
+    else:
+        for line in text.split("\n"):
+            print("trainyard: " + printable(line), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

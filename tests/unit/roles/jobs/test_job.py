@@ -1,0 +1,216 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The program that runs a job on its hosts: its files, its result, and what it says of a failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import _job_file
+import pytest
+
+ROOT = Path(__file__).resolve().parents[4]
+FILES = ROOT / "roles/jobs/files"
+SMALL = {"name": "first", "command": "python3 train.py", "worker_image": "pytorch:2.5"}
+# On the hosts they are in one folder.
+SHIPPED = [FILES / "job.py", FILES / "_job_file.py", FILES / "_job_text.py", ROOT / "plugins/module_utils/_error_signatures.py",
+           ROOT / "plugins/module_utils/_bandwidth.py", ROOT / "roles/train/files/_job_watch.py"]
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("library")
+    for path in SHIPPED:
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "rank").write_bytes((ROOT / "roles/training_image/files/rank.py").read_bytes())
+    return folder
+
+
+@pytest.fixture(name="program", scope="module")
+def _program(folder):
+    sys.path.insert(0, str(folder))
+    try:
+        import job
+    finally:
+        sys.path.remove(str(folder))
+    return job
+
+
+def judged(**values):
+    return _job_file.judge(dict(SMALL, **values))
+
+
+def test_the_environment_of_a_worker_keeps_every_value(program, tmp_path):
+    values = {"A": "it's $(id) \\ \"x\"\n`y`", "B": "", "C": "ä b"}
+    text = program.environment_file(judged(environment=values, kind="PyTorchJob", environment_aliases="dlws"), "/data1/a b")
+    (tmp_path / "environment").write_text(text, encoding="utf-8")
+    script = ". %s; python3 -c 'import json, os; print(json.dumps(dict(os.environ)))'" % (tmp_path / "environment")
+    ours = {"PATH": os.environ["PATH"], "TRAINYARD_WORKER_INDEX": "1", "TRAINYARD_WORKER_COUNT": "2", "TRAINYARD_JOB_ID": "7", "TRAINYARD_SSH_PORT": "10123", "USER": "anna",
+            "LC_ALL": "C.UTF-8"}
+    found = json.loads(subprocess.run(["sh", "-c", script], env=ours, stdout=subprocess.PIPE, check=True).stdout)
+    assert {name: found[name] for name in values} == values and found["TRAINYARD_JOB_DIR"] == "/data1/a b"
+    assert (found["RANK"], found["WORLD_SIZE"], found["LOCAL_RANK"]) == ("1", "2", "0")
+    assert (found["DLWS_JOB_ID"], found["DLWS_USER_NAME"], found["DLWS_SD_worker0_SSH_PORT"]) == ("7", "anna", "10123")
+    assert "unset RANK WORLD_SIZE LOCAL_RANK\n" in program.environment_file(judged(), "/x")
+
+
+def test_who_runs_the_command(program):
+    inner = program.worker_command(judged(), "/f")
+    assert inner[0] == "/bin/sh" and inner[-2:] == ["/f/environment", "/f/command.sh"]
+    for kind, count, launched in (("Job", "2", False), ("PyTorchJob", "2", False), ("HorovodJob", "2", True), ("MPIJob", "2", True), ("MPIJob", "1", False)):
+        command = program.worker_command(judged(kind=kind, worker_count=count), "/f")
+        assert (command[:2] == ["trainyard-launch", "run"]) == launched and command[-len(inner):] == inner
+    # Everybody can read the arguments of a process.
+    assert "train.py" not in " ".join(program.srun_command(judged(), "/f") + inner)
+
+
+def row(rank, code, ended=None, **more):
+    return dict({"rank": rank, "host": "h%d" % rank, "slot": 0, "exit_code": code, "checksum": None, "hostname": "h%d" % rank, "container_id": None,
+                 "ended": ended}, **more)
+
+
+@pytest.mark.parametrize("rows, code, stopped, expected, said", [
+    ([row(0, 0), row(1, 0)], 0, "", 0, []),
+    ([row(0, 143, 9), row(1, 3, 8)], 143, "", 3, ["worker 0 on host h0 ended with exit code 143", "worker 1 on host h1 ended with exit code 3"]),
+    ([row(0, 2, 9), row(1, 3, 8)], 2, "", 3, ["exit code 2", "exit code 3"]),
+    ([row(0, None), row(1, 0)], 137, "", 137, ["worker 0 on host h0 was killed"]),
+    ([row(0, 0), row(1, None, hostname=None)], 1, "", 1, ["worker 1 did not start on host h1"]),
+    ([row(0, 143), row(1, 143)], 143, "signal SIGTERM", 143, ["stopped before it ended: signal SIGTERM", "143", "143"]),
+    ([row(0, 0, checksum="a"), row(1, 0, checksum="b")], 0, "", 1, ["do not have the same parameters"]),
+    ([row(0, 0), row(1, 0)], 1, "", 1, ["srun ended with exit code 1, although no worker failed"]),
+])
+def test_the_verdict(program, rows, code, stopped, expected, said):
+    problems = program.problems_of(rows, code, stopped, "/f")
+    assert len(problems) == len(said) and all(words in problem for words, problem in zip(said, problems)), problems
+    assert program.exit_code(code, rows, problems, stopped) == expected
+
+
+def test_the_first_failure_is_explained(program):
+    log = "epoch 1\n" * 50 + "RuntimeError: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details)\nbye\r\n"
+    found = program.first_failed([row(0, 143, 5), row(1, 1, 4), row(2, 1, 6)], {1: log})
+    assert (found["rank"], found["host"], found["exit_code"], found["lines"][-1], len(found["lines"])) == (1, "h1", 1, "bye", 20)
+    assert found["causes"][0]["id"] == "nccl_invalid_usage" and found["causes"][0]["fix"]
+    assert program.first_failed([row(0, 0)], {}) is None
+
+
+def test_idle_gpus_are_told(program):
+    watched = {0: {"peaks": [90, 0], "devices": ["0", "1"], "looks": 5, "interface": "eth0", "rdma": False, "sent_bytes": 1, "received_bytes": 2}}
+    gpus, fabric, warnings = program.seen(["h0", "h1"], 2, watched)
+    assert (gpus["h0"]["busy"], gpus["h0"]["idle"], gpus["h1"]["busy"]) == (1, [1], None) and fabric["h0"]["sent_bytes"] == 1
+    assert warnings == ["host h0: GPU 1 (0 % at most) stayed idle, although the job requested 2. Check how its command chooses its GPUs, and CUDA_VISIBLE_DEVICES"]
+
+
+def test_folders_of_jobs(program, tmp_path):
+    base = str(tmp_path)
+    assert program.job_folder(base, "7", False) == base + "/7" and stat.S_IMODE(os.stat(base + "/7").st_mode) == 0o700
+    # Requeued.
+    assert program.job_folder(base, "7", True) == base + "/7"
+    # The number of an older job.
+    assert program.job_folder(base, "7", False) == base + "/7.2" and program.job_folder(base, "7", True) == base + "/7.2"
+    assert program.job_folder(base, "8", True) == base + "/8"
+
+
+def test_a_folder_of_somebody_else_is_refused(program, tmp_path):
+    me = pwd.getpwuid(os.getuid())
+    (tmp_path / "real").mkdir()
+    (tmp_path / me.pw_name).symlink_to(tmp_path / "real")
+    with pytest.raises(program.Refused, match="is not a folder of"):
+        program.own_folder(str(tmp_path), me)
+    (tmp_path / me.pw_name).unlink()
+    with pytest.raises(program.Refused, match="cannot be used: No such file or directory. Tell the operator"):
+        program.own_folder(str(tmp_path), me)
+    (tmp_path / me.pw_name).mkdir()
+    assert program.own_folder(str(tmp_path), me) == str(tmp_path / me.pw_name)
+
+
+PROGRAMS = {
+    "scontrol": "echo h0; echo h1",
+    # Both workers, as srun starts them.
+    "srun": """n=0; for word; do case $word in */job) break;; esac; shift; done
+export SLURM_STEP_GPUS=0; codes=0; SLURM_PROCID=0 python3 "$@" & one=$!; SLURM_PROCID=1 python3 "$@" & two=$!
+trap 'kill -TERM $one $two' TERM; wait $one; a=$?; wait $two; b=$?; wait; exit $((a > b ? a : b))""",
+    "trainyard-run": """while [ "$1" != -- ]; do shift; done; shift; export TRAINYARD_WORKER_INDEX=$SLURM_PROCID TRAINYARD_WORKER_COUNT=2
+[ "$1" != trainyard-launch ] || shift 2; exec "$@" """,
+}
+
+
+@pytest.fixture(name="whole")
+def _whole(folder, tmp_path):
+    """The programs of a cluster in the place of Slurm and podman: what a job does around its command."""
+    bin_, library = tmp_path / "bin", tmp_path / "library"
+    bin_.mkdir()
+    library.mkdir()
+    for path in folder.iterdir():
+        if path.is_file():
+            (library / path.name).write_bytes(path.read_bytes())
+    text = (library / "job.py").read_text(encoding="utf-8").replace("/usr/local/bin/trainyard-run", str(bin_ / "trainyard-run"))
+    (library / "job").write_text(text.replace("/etc/trainyard/jobs.json", str(tmp_path / "jobs.json")), encoding="utf-8")
+    for name, body in PROGRAMS.items():
+        (bin_ / name).write_text("#!/bin/bash\n%s\n" % body, encoding="utf-8")
+        (bin_ / name).chmod(0o755)
+    me = pwd.getpwuid(os.getuid()).pw_name
+    (tmp_path / "jobs" / me / ".out").mkdir(parents=True)
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": str(tmp_path / "jobs")}), encoding="utf-8")
+
+    def start(values, **environment):
+        ours = dict(os.environ, PATH="%s:%s" % (bin_, os.environ["PATH"]), SLURM_JOB_ID="7", SLURM_JOB_NODELIST="h[0-1]", **environment)
+        return subprocess.Popen([sys.executable, str(library / "job"), "run"], env=ours, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True), tmp_path / "jobs" / me / "7", _job_file.to_yaml(values)
+
+    return start
+
+
+def test_a_job_from_its_script_to_its_result(whole):
+    command = 'echo "worker $RANK of $WORLD_SIZE, $A"\nprintf \'{"metrics": {"accuracy": 0.9}, "checksum": "c"}\' > "$TRAINYARD_RANK_REPORT"'
+    process, folder, text = whole(dict(SMALL, kind="PyTorchJob", worker_count="2", command=command, environment={"A": "it's"}))
+    said, _none = process.communicate(text, timeout=60)
+    assert process.returncode == 0, said
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert (result["exit_code"], result["world_size"], result["metrics"], result["problems"]) == (0, 2, {"accuracy": 0.9}, [])
+    assert (folder / "rank.1.log").read_text(encoding="utf-8") == "worker 1 of 2, it's\n" and "worker 0 of 2, it's" in said
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in folder.iterdir() if not path.is_symlink()} == {0}
+    assert os.readlink(folder / "job.log") == "../.out/7.log"
+
+
+def test_a_job_that_fails_is_tried_again_and_explained(whole):
+    process, folder, text = whole(dict(SMALL, worker_count="2", retries="1", command="echo \"CUDA driver version is insufficient for CUDA runtime version\"; exit $((3 + TRAINYARD_WORKER_INDEX))"))
+    said, _none = process.communicate(text, timeout=60)
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert process.returncode == result["exit_code"] and result["exit_code"] in (3, 4) and result["attempts"] == 2 and "attempt 1 of 2 failed" in said
+    assert result["first_failed"]["causes"][0]["id"] == "driver_too_old" and "cause: the driver is older than" in said
+
+
+def test_a_job_that_is_stopped_says_so(whole):
+    process, folder, text = whole(dict(SMALL, worker_count="2", command="sleep 300"))
+    process.stdin.write(text)
+    process.stdin.close()
+    deadline = 100
+    while not all((folder / ("rank.%d.json" % rank)).exists() for rank in range(2)) and deadline:
+        subprocess.run(["sleep", "0.2"], check=True)
+        deadline -= 1
+    subprocess.run(["sleep", "0.5"], check=True)
+    process.terminate()
+    assert process.wait(30) == 143
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert result["problems"][0] == "the job was stopped before it ended: signal SIGTERM" and result["first_failed"] is None
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("text, environment, said", [
+    ("name: a\n", {}, "command: the file does not have this key"), ("name: [\n", {}, "line 1"),
+    ("name: a\ncommand: b\nworker_image: c\n", {"SLURM_JOB_ID": ""}, "this is not a job of Slurm"),
+])
+def test_what_cannot_run(whole, text, environment, said):
+    process, folder, _yaml = whole(SMALL)
+    process.kill()
+    process.communicate()
+    again = subprocess.run(process.args, env=dict(os.environ, **dict({"SLURM_JOB_ID": "7"}, **environment)), input=text, text=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, check=False)
+    assert again.returncode == 125 and said in again.stdout and not folder.exists()

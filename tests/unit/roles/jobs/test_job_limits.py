@@ -1,0 +1,123 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a cluster can never run, and why a job waits, in words."""
+
+from __future__ import annotations
+
+import _job_file
+import _job_limits
+import pytest
+
+from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm
+
+
+def judged(**values):
+    return _job_file.judge(dict({"name": "a", "command": "b", "worker_image": "tools:1"}, **values))
+
+
+def association(account, user="", parent="root", gpus=None, job_gpus=None, minutes=None, qos=("low", "normal")):
+    return {"account": account, "user": user, "parent": "" if user else parent, "group_tres": {} if gpus is None else {"gres/gpu": gpus},
+            "job_tres": {} if job_gpus is None else {"gres/gpu": job_gpus}, "max_minutes": minutes, "qos": list(qos)}
+
+
+def node(name, gpus=4, cpus=8, memory=16384, features=("h100",), used=0, available=True, reason=""):
+    return {"name": name, "gpus": [{"model": "h100", "total": gpus, "used": used}] if gpus else [], "cpus": cpus, "cpus_allocated": 2, "memory_mib": memory,
+            "memory_allocated_mib": 1024, "features": list(features), "available_for_jobs": available, "states": ["idle"] if available else ["down"],
+            "reason": reason}
+
+
+ASSOCIATIONS = [association("root", parent=""), association("lab", gpus=6), association("vision", parent="lab", gpus=8, minutes=600), association("language", gpus=2),
+                association("vision", "anna"), association("language", "anna", gpus=1), association("vision", "ben")]
+PARTITIONS = [{"name": "train", "default": True, "nodes": ["a", "b"], "max_minutes": 1440}]
+
+
+def test_the_tightest_limit_counts():
+    found = _job_limits.accounts_of(ASSOCIATIONS, "anna")
+    assert [(entry["account"], entry["gpus"], entry["person_gpus"], entry["max_minutes"]) for entry in found] == [("language", 2, 1, None), ("vision", 6, None, 600)]
+    assert _job_limits.accounts_of(ASSOCIATIONS, "carla") == []
+
+
+@pytest.mark.parametrize("values, said", [
+    ({}, None), ({"workspace_id": "vision", "worker_gpu": "3", "worker_count": "2"}, None),
+    ({"workspace_id": "visoin"}, "workspace_id: 'visoin' is not one of your accounts (language, vision); did you mean vision?"),
+    ({"workspace_id": "vision", "worker_gpu": "4", "worker_count": "2"},
+     "worker_gpu: the job needs 8 GPUs (2 workers with 4 each), but account vision has 6 at most; use fewer"),
+    ({"workspace_id": "language", "worker_gpu": "2"}, "each person of account language has 1 at most"),
+    ({"workspace_id": "vision", "max_minutes": "601"}, "max_minutes: 601 is longer than account vision allows; use at most 600"),
+])
+def test_accounts(values, said):
+    problems = _job_limits.account_problems(judged(**values), _job_limits.accounts_of(ASSOCIATIONS, "anna"), "anna")
+    assert len(problems) == (said is not None) and (said or "") in "".join(problems), problems
+
+
+def test_a_person_without_an_account():
+    assert _job_limits.account_problems(judged(), [], "carla") == [
+        "workspace_id: carla has no account on this cluster; ask the operator to add you to a group in slurm_accounts"]
+
+
+@pytest.mark.parametrize("values, said", [
+    ({"worker_gpu": "4", "worker_count": "2", "worker_cpu": "8", "worker_memory": "16"}, None),
+    ({"worker_gpu": "5"}, "worker_gpu: a worker needs 5 GPUs, but the largest host of this cluster has 4 GPUs (a); use less"),
+    ({"worker_cpu": "9"}, "worker_cpu: a worker needs 9 CPUs"),
+    ({"worker_memory": "10", "worker_shared_memory": "7"}, "worker_memory: a worker needs 17 GB with worker_shared_memory, but the largest host of this cluster has 16 GB"),
+    ({"worker_count": "3"}, "worker_count: each worker has a host of its own, but 2 hosts of this cluster are large enough for one (a, b)"),
+    ({"host_class": "h10"}, "host_class: 'h10' is not a class of hosts here; use one of h100; did you mean h100?"),
+    ({"max_minutes": "1441"}, "max_minutes: 1441 is longer than partition train allows; use at most 1440"),
+])
+def test_hosts(values, said):
+    # The third one is in another partition.
+    problems = _job_limits.host_problems(judged(**values), [node("a"), node("b"), node("c", gpus=9, cpus=99, features=("a100",))], PARTITIONS)
+    assert len(problems) == (said is not None) and (said or "") in "".join(problems), problems
+
+
+def test_a_cluster_without_hosts():
+    assert "has 0 CPUs; use less" in "".join(_job_limits.host_problems(judged(), [], []))
+
+
+@pytest.mark.parametrize("image, images, registries, fine", [
+    ("tools:1", ["tools:1"], [], True), ("tools", ["tools:latest"], [], True), ("tools:2", ["tools:1"], [], False), ("tools:2", [], [], True),
+    ("r.example/team/x:1", ["tools:1"], ["r.example/team"], True), ("r.example/teams/x:1", ["tools:1"], ["r.example/team"], False),
+])
+def test_images(image, images, registries, fine):
+    problems = _job_limits.image_problems(judged(worker_image=image), images, registries)
+    assert (problems == []) == fine and all("is not an image of this cluster; use one of tools:1" in problem for problem in problems)
+
+
+USAGE = """Current Association Manager state
+
+Association Records
+
+ClusterName=trainyard Account=vision UserName= Partition= Priority=0 ID=3
+    SharesRaw/Norm/Level/Factor=1/0.33/3/0.00
+    GrpJobs=N(2) GrpJobsAccrue=N(0)
+    GrpTRES=cpu=N(3),mem=N(0),energy=N(0),node=N(1),billing=N(3),fs/disk=N(0),vmem=N(0),pages=N(0),gres/gpu=4(4)
+    GrpTRESMins=cpu=N(1),mem=N(1215),gres/gpu=9(0)
+ClusterName=trainyard Account=vision UserName=anna(2001) Partition= Priority=0 ID=5
+    GrpJobs=3(2) GrpJobsAccrue=N(0)
+    GrpTRES=cpu=N(0),gres/gpu=N(2)
+"""
+
+
+def test_what_an_account_uses():
+    assert _slurm.parse_usage(USAGE) == [
+        {"cluster": "trainyard", "account": "vision", "user": "", "gpus": {"used": 4, "limit": 4}, "jobs": {"used": 2, "limit": None}},
+        {"cluster": "trainyard", "account": "vision", "user": "anna", "gpus": {"used": 2, "limit": None}, "jobs": {"used": 2, "limit": 3}}]
+    with pytest.raises(_slurm.ParseError, match="expected lines that begin with ClusterName="):
+        _slurm.parse_usage("Current Association Manager state\n")
+
+
+@pytest.mark.parametrize("reason, said", [
+    ("AssocGrpGRES", "group vision uses 4 of its 4 GPUs"), ("AssocGrpTRES", "group vision uses 4 of its 4 GPUs"),
+    ("QOSMaxGRESPerUser", "you use all that one person may use"), ("Priority", "other jobs are before it"), ("Resources", "until hosts are free"),
+    ("ReqNodeNotAvail, UnavailableNodes:b", "hosts that it needs are out of service or reserved: b (new disk)"),
+    ("launch failed requeued held", "tell the operator"), ("JobHeldUser", "you have held it"), ("None", "it starts in a moment"), ("SomethingNew", "SomethingNew"),
+    ("AssocMaxWallDurationPerJobLimit", "smaller max_minutes"),
+])
+def test_why_a_job_waits(reason, said):
+    assert said in _job_limits.why({"reason": reason, "account": "vision"}, _slurm.parse_usage(USAGE), [node("a"), node("b", available=False, reason="new disk")])
+
+
+def test_what_is_free():
+    assert _job_limits.free(node("a", used=1)) == {"cpus": 6, "memory_mib": 15360, "gpus": 3}
+    assert _job_limits.free(node("a", available=False)) == {"cpus": 0, "memory_mib": 0, "gpus": 0}

@@ -1,0 +1,256 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command trainyard, with programs in the place of Slurm's that print what Slurm prints. Scenario workbench has the real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from slurm_queue import JOBS, a_job
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import ASSOCIATION_FIELDS
+
+ROOT = Path(__file__).resolve().parents[4]
+FILES = ROOT / "roles/jobs/files"
+ME = pwd.getpwuid(os.getuid()).pw_name
+NODES = "".join("NodeName=%s State=%s CPUTot=8 CPUAlloc=0 RealMemory=16000 AllocMem=0 Gres=gpu:h100:4 GresUsed=gpu:h100:%d AvailableFeatures=h100 "
+                "ActiveFeatures=h100 Partitions=train\n" % entry for entry in (("a", "MIXED", 1), ("b", "IDLE", 0)))
+PARTITIONS = "PartitionName=train State=UP Nodes=a,b TotalNodes=2 Default=YES MaxTime=1-00:00:00 TRES=cpu=16,gres/gpu=8\n"
+def association(**values):
+    return "|".join(str(values.get(field, "")) for field in ASSOCIATION_FIELDS) + "\n"
+
+
+ASSOCIATIONS = (association(Cluster="trainyard", Account="root", QOS="normal") + association(Cluster="trainyard", Account="vision", ParentName="root", Share=1, GrpTRES="gres/gpu=4")
+                + association(Cluster="trainyard", Account="vision", User=ME, QOS="low,normal,high", DefaultQOS="normal"))
+USAGE = "ClusterName=trainyard Account=vision UserName= Partition= Priority=0 ID=3\n    GrpJobs=N(1)\n    GrpTRES=cpu=N(1),gres/gpu=4(4)\n"
+PROGRAMS = {
+    "squeue": "%(jobs)s", "sacct": "case \"$*\" in *TotalCPU*) cat %(here)s/steps;; *) mark=$(echo \"$*\" | sed 's/.*--delimiter=\\([^ ]*\\) .*/\\1/'); sed \"s/@/$mark/g\" %(here)s/ended;; esac",
+    "scontrol": "case \"$*\" in *assoc_mgr*) cat %(here)s/usage;; *partitions*) cat %(here)s/partitions;; *) cat %(here)s/nodes;; esac",
+    "sacctmgr": "cat %(here)s/associations", "sbatch": "env > %(here)s/environment; cat > %(here)s/script; echo 12", "scancel": "echo \"$@\" >> %(here)s/cancelled",
+    "srun": "printf '%%s\\n' \"$@\" > %(here)s/srun",
+}
+SAMPLE = "name: first\ncommand: python3 train.py\nworker_image: tools:1\n"
+
+
+class Run:
+    def __init__(self, folder):
+        self.here = folder
+        (folder / "bin").mkdir()
+        for name, text in (("jobs", ""), ("ended", ""), ("steps", ""), ("nodes", NODES), ("partitions", PARTITIONS), ("associations", ASSOCIATIONS),
+                           ("usage", USAGE)):
+            (folder / name).write_text(text, encoding="utf-8")
+        for name, body in PROGRAMS.items():
+            self.program(name, body % {"here": folder, "jobs": JOBS % (r"|7b1f9c42e0d85a36|", folder)})
+        library = folder / "library"
+        library.mkdir()
+        for path in [*FILES.glob("_*.py"), ROOT / "plugins/module_utils/_slurm.py"]:
+            (library / path.name).symlink_to(path)
+        self.jobs = folder / "share/.trainyard/jobs" / ME
+        (self.jobs / ".out").mkdir(parents=True)
+        (folder / "jobs.json").write_text(json.dumps({
+            "share": str(folder / "share"), "jobs": str(self.jobs.parent), "images": ["tools:1", "pytorch:2.5"], "registries": [],
+            "priorities": [{"name": "low", "priority": 0}, {"name": "normal", "priority": 1, "preempts": ["low"]}, {"name": "high", "priority": 2}]}), encoding="utf-8")
+
+    def program(self, name, body):
+        (self.here / "bin" / name).write_text("#!/bin/bash\n%s\n" % body, encoding="utf-8")
+        (self.here / "bin" / name).chmod(0o755)
+
+    def __call__(self, *words, text=None, **environment):
+        ours = dict(os.environ, PATH="%s:/usr/bin:/bin" % (self.here / "bin"), SECRET="s3cret",
+                    TRAINYARD_JOBS_CONFIG=str(self.here / "jobs.json"), TZ="UTC0", PYTHONDONTWRITEBYTECODE="1", **environment)
+        # As a person: root has no jobs.
+        program = ("import os, pwd, sys; sys.path.insert(0, %r); found = pwd.getpwuid(os.getuid()); os.getuid = lambda: found.pw_uid or 1000; "
+                   "pwd.getpwuid = lambda _uid: found; exec(compile(open(%r).read(), 'trainyard', 'exec'))" % (str(self.here / "library"),
+                                                                                                              str(FILES / "trainyard.py")))
+        command = [sys.executable, "-c", program, *words]
+        return subprocess.run(command, cwd=self.here, env=ours, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=60)
+
+    def file(self, text=SAMPLE, name="job.yml"):
+        (self.here / name).write_text(text, encoding="utf-8")
+        return name
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path):
+    return Run(tmp_path)
+
+
+def ended(number, state="COMPLETED", code="0:0", hosts="a", name="first"):
+    return "@".join([str(number), str(number), ME, "vision", "normal", "train", state, "2026-11-26T04:00:00", "2026-11-26T04:00:05", "2026-11-26T05:00:05", "3600", hosts,
+                     "cpu=4,gres/gpu=2,mem=4G,node=1", "None", name, "trainyard", code]) + "\n"
+
+
+def test_submit(run):
+    done = run("submit", run.file(), "--set", "worker_gpu=2")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout == "job 12 submitted. Follow it with: trainyard logs -f 12\n"
+    script = (run.here / "script").read_text(encoding="utf-8")
+    assert "#SBATCH --gpus-per-node=2\n" in script and "#SBATCH --output=%s/.out/%%j.log\n" % run.jobs in script and 'command: "python3 train.py"' in script
+    # Nothing of the shell of the person reaches the job.
+    assert "s3cret" not in (run.here / "environment").read_text(encoding="utf-8")
+    told = json.loads(run("submit", "-", "--json", text=SAMPLE).stdout)
+    assert told == {"id": "12", "name": "first", "log": str(run.jobs / ".out/12.log")}
+
+
+def test_dry_run_prints_the_script_and_submits_nothing(run):
+    done = run("submit", run.file(), "--dry-run")
+    assert done.returncode == 0 and done.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=first\n") and not (run.here / "script").exists()
+
+
+@pytest.mark.parametrize("text, said", [
+    ("name: a\nworker_gpus: 2\ncommand: x\nworker_image: tools:1\n", "job.yml: line 2: worker_gpus: there is no such key; did you mean worker_gpu?"),
+    (SAMPLE + "workspace_id: other\n", "job.yml: workspace_id: 'other' is not one of your accounts (vision)"),
+    (SAMPLE + "worker_gpu: 5\n", "but account vision has 4 at most"), (SAMPLE + "worker_cpu: 9\n", "the largest host of this cluster has 8 CPUs (a)"),
+    (SAMPLE.replace("tools:1", "tools:2"), "worker_image: 'tools:2' is not an image of this cluster; use one of tools:1, pytorch:2.5; did you mean tools:1?"),
+    ("name: [a\n", "job.yml: line 1: '[' has no ']' on this line"), (SAMPLE + "interactive: true\n", "the job needs your terminal"),
+])
+def test_what_is_refused(run, text, said):
+    done = run("submit", run.file(text))
+    assert done.returncode == 2 and done.stdout == "" and said in done.stderr and all(line.startswith("trainyard: ") for line in done.stderr.splitlines())
+    told = json.loads(run("submit", run.file(text), "--json").stdout)
+    assert told["exit_code"] == 2 and said in told["error"] and not (run.here / "script").exists()
+
+
+def test_files_that_cannot_be_read(run):
+    (run.here / "binary").write_bytes(b"\xff\xfe\x00")
+    for name, said in (("none", "none: No such file or directory"), ("binary", "binary: the file is no text in UTF-8"), ("bin", "bin: Is a directory")):
+        done = run("submit", name)
+        assert done.returncode == 2 and done.stderr == "trainyard: %s\n" % said
+    (run.here / "jobs.json").unlink()
+    assert "jobs.json cannot be read" in run("submit", run.file()).stderr
+
+
+def test_a_command_that_sleeps_for_ever_is_told(run):
+    done = run("submit", run.file(SAMPLE.replace("python3 train.py", "python3 train.py && sleep infinity") + "max_minutes: 30\n"))
+    assert done.returncode == 0 and "it ends after 30 minutes" in done.stderr
+
+
+def test_list(run):
+    (run.here / "ended").write_text(ended(3) + ended(4, "FAILED", "2:0") + ended(5, "RUNNING"), encoding="utf-8")
+    (run.here / "jobs").write_text(a_job(5, "a") + a_job(6, "", "PENDING"), encoding="utf-8")
+    lines = run("list", "--all").stdout.splitlines()
+    assert [line.split()[:3] for line in lines] == [["JOB", "NAME", "STATE"], ["3", "first", "done"], ["4", "first", "failed"], ["5", "job", "running"], ["6", "job", "waiting"]]
+    told = json.loads(run("list", "--json").stdout)
+    assert [job["id"] for job in told] == ["3", "4", "5", "6"] and told[1]["exit_code"] == 2
+    (run.here / "ended").write_text("", encoding="utf-8")
+    (run.here / "jobs").write_text("", encoding="utf-8")
+    assert run("list").stdout == "no jobs in the last day; `trainyard list --all` shows older ones\n"
+
+
+def test_why(run):
+    waiting = a_job(6, "", "PENDING").replace("|7b1f9c42e0d85a36|" * 0 + "PENDING|7b1f9c42e0d85a36|", "PENDING|7b1f9c42e0d85a36|AssocGrpGRES", 1)
+    (run.here / "jobs").write_text(waiting.replace("anna|7b1f9c42e0d85a36|", "anna|7b1f9c42e0d85a36|vision", 1), encoding="utf-8")
+    done = run("why", "6")
+    assert done.returncode == 0 and done.stdout.startswith("job 6: queued: group vision uses 4 of its 4 GPUs; estimated start "), done.stdout + done.stderr
+    (run.here / "jobs").write_text("", encoding="utf-8")
+    (run.here / "ended").write_text(ended(4, "FAILED", "2:0"), encoding="utf-8")
+    assert run("why", "4").stdout == "job 4: it has ended: failed, exit code 2\n"
+    assert run("why", "7").stderr == "trainyard: you have no job 7; `trainyard list --all` shows yours\n"
+    assert run("why", "x").returncode == 2
+
+
+def test_show_and_logs_of_a_job_that_failed(run):
+    (run.here / "ended").write_text(ended(4, "FAILED", "2:0"), encoding="utf-8")
+    (run.here / "steps").write_text("4|100|4|00:00:00||4000M\n4.batch|100|4|00:03:20|512.00M|\n", encoding="utf-8")
+    (run.jobs / "4").mkdir()
+    (run.jobs / "4/result.json").write_text(json.dumps({"problems": ["worker 0 on host a ended with exit code 2"], "warnings": [], "first_failed": {
+        "lines": ["boom"], "causes": [{"cause": "the driver is older", "fix": "set nvidia_driver_version"}]}}), encoding="utf-8")
+    (run.jobs / ".out/4.log").write_text("line\n", encoding="utf-8")
+    (run.jobs / "4/rank.1.log").write_text("of worker 1\n", encoding="utf-8")
+    text = run("show", "4").stdout
+    for said in ("job 4  first  failed", "exit code   2", "CPU used    50 % of 4 CPUs", "memory used 0.5 GB", "worker 0 on host a ended", "| boom",
+                 "cause: the driver is older. Set nvidia_driver_version"):
+        assert said in text, text
+    assert json.loads(run("show", "4", "--json").stdout)["result"]["problems"]
+    assert run("logs", "4").stdout == "line\n" and run("logs", "4", "--rank", "1").stdout == "of worker 1\n"
+    done = run("logs", "-f", "4")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "line\n", "trainyard: job 4: failed\n")
+    assert "rank.7.log does not exist; the job had 1 workers" in run("logs", "4", "--rank", "7").stderr
+
+
+def test_stop(run):
+    (run.here / "jobs").write_text(a_job(5, "a"), encoding="utf-8")
+    (run.here / "ended").write_text(ended(4), encoding="utf-8")
+    assert run("stop", "5").stdout == "job 5 is being stopped\n" and (run.here / "cancelled").read_text(encoding="utf-8") == "5\n"
+    assert run("stop", "4").stderr == "trainyard: job 4 has already ended (done)\n"
+
+
+def test_clone_submits_the_file_of_a_job(run):
+    (run.jobs / "4").mkdir()
+    (run.jobs / "4/spec.yml").write_text(SAMPLE, encoding="utf-8")
+    # The number was used again, with a new database.
+    (run.jobs / "4.2").mkdir()
+    (run.jobs / "4.2/spec.yml").write_text(SAMPLE.replace("first", "second"), encoding="utf-8")
+    assert run("clone", "4", "--set", "worker_gpu=1").returncode == 0
+    script = (run.here / "script").read_text(encoding="utf-8")
+    assert "--job-name=second\n" in script and "--gpus-per-node=1\n" in script
+    assert "job 5 has no job file" in run("clone", "5").stderr
+
+
+def test_attach(run):
+    (run.here / "jobs").write_text(a_job(5, "a,b"), encoding="utf-8")
+    assert run("attach", "5", "--rank", "1", "--", "id", "-u").returncode == 0
+    words = (run.here / "srun").read_text(encoding="utf-8").split("\n")[:-1]
+    assert "--nodelist=b" in words and words[-5:] == ["trainyard-run", "--enter=1", "--", "id", "-u"]
+    assert run("attach", "5", "--rank", "2").stderr == "trainyard: job 5 has no worker 2; its workers are 0 to 1\n"
+
+
+def test_quota_nodes_and_images(run):
+    assert run("quota").stdout.splitlines()[1].split() == ["vision", "4", "4", "0", "no", "limit", "no", "limit", "low,normal,high"]
+    lines = run("nodes").stdout.splitlines()
+    assert lines[1].split() == ["a", "in", "service", "8", "of", "8", "16", "of", "16", "3", "of", "4", "h100"] and lines[-1] == "a worker can have 4 GPUs now, on b"
+    assert run("images").stdout == "tools:1\npytorch:2.5\n"
+    for name in ("quota", "nodes", "images"):
+        assert json.loads(run(name, "--json").stdout)
+
+
+@pytest.mark.parametrize("name, body, code, said", [
+    ("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1", 3, "Start the controller on its host"),
+    ("squeue", "echo half", 3, "squeue printed something unexpected"),
+    ("sacct", "echo 'sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:a:6819: Connection refused' >&2; exit 1", 3, "Start the database daemon"),
+])
+def test_slurm_that_does_not_answer(run, name, body, code, said):
+    run.program(name, body)
+    done = run("list")
+    assert done.returncode == code and said in done.stderr and done.stdout == ""
+
+
+def test_sbatch_that_refuses(run):
+    run.program("sbatch", "echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)' >&2; exit 1")
+    done = run("submit", run.file())
+    assert done.returncode == 2 and "Job violates accounting/QOS policy" in done.stderr
+
+
+def test_names_of_jobs_do_not_reach_the_terminal(run):
+    (run.here / "ended").write_text(ended(3, name="\x1b[31mred"), encoding="utf-8")
+    assert "\x1b" not in run("list").stdout
+
+
+def test_help_has_an_example_for_each_subcommand(run):
+    text = run("--help").stdout
+    names = [line.split()[0] for line in text[text.index("SUBCOMMAND\n"):].splitlines()[1:] if line.startswith("    ")]
+    assert names[:3] == ["submit", "list", "show"] and len(names) >= 11
+    for name in names:
+        assert "example:\n  trainyard %s" % name in run(name, "--help").stdout
+
+
+def test_completion(run):
+    (run.here / "jobs").write_text("", encoding="utf-8")
+    run.program("squeue", "echo 12; echo 13; echo 21")
+
+    def completed(*words):
+        script = "source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _trainyard; echo ${COMPREPLY[*]}" % (
+            FILES / "completion.bash", " ".join("'%s'" % entry for entry in words), len(words) - 1)
+        return subprocess.run(["bash", "-c", script], env=dict(os.environ, PATH="%s:/usr/bin:/bin" % (run.here / "bin")), text=True, stdout=subprocess.PIPE,
+                              check=True).stdout.split()
+
+    assert completed("trainyard", "s") == ["submit", "show", "stop"] and completed("trainyard", "logs", "1") == ["12", "13"]
+    assert completed("trainyard", "logs", "--f") == ["--follow"]
+    names = [line.split()[0] for line in run("--help").stdout.partition("SUBCOMMAND\n")[2].splitlines() if line.startswith("    ")]
+    assert sorted(completed("trainyard", "")) == sorted(names)
