@@ -35,7 +35,7 @@ LOG_BYTES, LAST_LINES = 4 << 20, 20
 #: A network file system may show a file of another host after a short delay.
 FILE_SECONDS = 5
 WATCH_SECONDS = 3
-#: Time for the copy of results after a stop is not left: Slurm kills the job.
+#: Time limit of rclone, in seconds. Only good jobs are copied: after a stop Slurm leaves no time for it.
 COPY_SECONDS = 6 * 3600
 
 

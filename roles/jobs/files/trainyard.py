@@ -375,7 +375,7 @@ def list_jobs(options):
 
 def reason_words(job):
     """Return why a job waits, and when it may start."""
-    words = _job_limits.why(dict(job, account=job["account"]), usage_now(), nodes_now())
+    words = _job_limits.why(job, usage_now(), nodes_now())
     return words + ("; estimated start %s" % local(job["start_estimate"]) if job["start_estimate"] else "")
 
 
