@@ -118,10 +118,9 @@ def host_problems(job, nodes, partitions):
     if not problems:
         fit = [node for node in known if all(asked <= amount(node) for _key, asked, amount, _form in largest)]
         if len(fit) < job["worker_count"]:
+            advice = "at most %d workers" % len(fit) if fit else "smaller workers"
             problems.append("worker_count: each worker has a host of its own, but %d hosts %s are large enough for one (%s) and the job has %d workers; "
-                            "use %s" % (
-                len(fit), where, names(node["name"] for node in fit), job["worker_count"],
-                "at most %d workers" % len(fit) if fit else "smaller workers"))
+                            "use %s" % (len(fit), where, names(node["name"] for node in fit), job["worker_count"], advice))
     return problems
 
 
