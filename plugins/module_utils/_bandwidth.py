@@ -20,7 +20,7 @@ import re
 import statistics
 
 __all__ = ["BROKE_OFF", "COUNTER_FILES", "ParseError", "better", "card", "counted", "expected", "gpus", "history", "judge_runs", "judged_busbw", "may_move",
-           "must_move", "peaks", "row", "sizes", "transports", "utilization", "verdict", "watched_size", "wrong_values"]
+           "must_move", "peaks", "row", "sizes", "transports", "usage", "verdict", "watched_size", "wrong_values"]
 
 #: The note of a result until its job has ended.
 BROKE_OFF = "the job did not complete"
@@ -271,15 +271,18 @@ def transports(text):
     return sorted({"SHM/direct" if name == "direct shared memory" else name for name in _VIA.findall(text)})
 
 
-def utilization(text):
-    """Percent of each GPU, None if unknown, from C(nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits)."""
+def usage(text):
+    """Percent of each GPU, and MiB of its memory used and in all; None if unknown.
+
+    C(text) is of C(nvidia-smi --query-gpu=utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits).
+    """
     found = []
     for line in text.splitlines():
-        match = re.match(r"\s*(?:(\d{1,3})(?: %)?|\[[^\]]+\])\s*$", line)
-        if line.strip() and not match:
-            raise ParseError("not the utilization of a GPU: %r" % line)
-        if match:
-            found.append(int(match.group(1)) if match.group(1) else None)
+        matches = [re.match(r"\s*(?:(\d{1,9})(?: %| MiB)?|\[[^\]]+\])\s*$", field) for field in line.split(",")]
+        if line.strip() and (len(matches) != 3 or None in matches):
+            raise ParseError("not the utilization and memory of a GPU: %r" % line)
+        if line.strip():
+            found.append([int(match.group(1)) if match.group(1) else None for match in matches])
     return found
 
 

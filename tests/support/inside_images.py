@@ -64,7 +64,7 @@ def bandwidth():
         module.gpus("GPU 0: A\n\t Link 0: 25.781 GB/s\n", "4, 16\n"), rows, judged, module.better(run, dict(run, rows=rows[2:])),
         module.history([{"collective": "gloo", "runs": judged}], "gloo", "host:a", ["a"], [row["size_bytes"] for row in rows]),
         module.watched_size(1 << 24, "gloo", 4), module.must_move(1 << 20, 10, 4), module.counted({"statistics/tx_bytes": "7\n", "statistics/rx_bytes": "9"}),
-        module.utilization("12 %\n[N/A]\n7\n"), refused(module.utilization, "many"),
+        module.usage("12 %, 3 MiB, 9 MiB\n[N/A], 1, 2\n7, [N/A], 2\n"), refused(module.usage, "many"),
     ]
 
 

@@ -66,7 +66,9 @@ def test_two_hosts_train_together(cluster, launcher):
 @pytest.fixture(name="one_idle_gpu", scope="module")
 def fixture_one_idle_gpu(cluster):
     """Install a fake nvidia-smi with two GPUs in all containers, because the hosts have none. The first GPU works, the second stays idle."""
-    replay = "#!/bin/sh\ntest \"$*\" = \"--query-gpu=utilization.gpu --format=csv,noheader,nounits\" || exit 9\necho 97\necho 0\n"
+    query = "--query-gpu=utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits"
+    replay = "#!/bin/sh\ntest \"$*\" = \"%s\" || exit 9\n" % query
+    replay += "echo 97, 900, 24576\necho 0, 1, 24576\n"
     for host in cluster.hosts:
         subprocess.run(["docker", "exec", "-i", host, "docker", "exec", "-i", cluster.container, "sh", "-c",
                         "cat > /usr/local/bin/nvidia-smi && chmod 755 /usr/local/bin/nvidia-smi"], input=replay, text=True, check=True)

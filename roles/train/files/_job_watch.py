@@ -24,9 +24,9 @@ except ImportError:
     # In a container, and beside the runner, it is in the same folder.
     import _bandwidth
 
-__all__ = ["IN_USE", "UTILIZATION", "cards_of", "counters", "interface_card", "output", "rdma_cards", "read", "seen_gpus", "watch"]
+__all__ = ["IN_USE", "USAGE", "cards_of", "counters", "interface_card", "output", "rdma_cards", "read", "seen_gpus", "watch"]
 
-UTILIZATION = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
+USAGE = ("nvidia-smi", "--query-gpu=utilization.gpu,memory.used,memory.total", "--format=csv,noheader,nounits")
 #: Percent from which a GPU counts as used. A desktop stays below.
 IN_USE = 5
 #: Seconds between two samples: short at first, for short jobs; then longer, because nvidia-smi takes some hundred milliseconds of CPU with eight GPUs.
@@ -117,7 +117,7 @@ class _Gpus(threading.Thread):
 
     def __init__(self):
         super(_Gpus, self).__init__(daemon=True)
-        self.peaks, self.looks, self.error = [], 0, ""
+        self.peaks, self.now, self.looks, self.error = [], [], 0, ""
 
     def run(self):
         while True:
@@ -126,7 +126,7 @@ class _Gpus(threading.Thread):
 
     def look(self):
         try:
-            found = _bandwidth.utilization(output(*UTILIZATION))
+            found = _bandwidth.usage(output(*USAGE))
         except _bandwidth.ParseError as error:
             self.error = str(error)
             return
@@ -134,7 +134,8 @@ class _Gpus(threading.Thread):
             self.error = "nvidia-smi has shown no GPU"
             return
         former = self.peaks if len(self.peaks) == len(found) else [None] * len(found)
-        self.peaks = [max((value for value in pair if value is not None), default=None) for pair in zip(former, found)]
+        self.now = found
+        self.peaks = [max((value for value in pair if value is not None), default=None) for pair in zip(former, [gpu[0] for gpu in found])]
         self.looks, self.error = self.looks + 1, ""
 
 
@@ -156,7 +157,7 @@ def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
             # The counters restart at 0 after a reload of the driver.
             grown = [None, None]
         sink.write(json.dumps({"interface": ",".join(card["name"] for card in cards), "rdma": any(card["rdma"] for card in cards), "sent_bytes": grown[0],
-                               "received_bytes": grown[1], "peaks": gpus.peaks, "looks": gpus.looks, "error": gpus.error}) + "\n")
+                               "received_bytes": grown[1], "peaks": gpus.peaks, "now": gpus.now, "looks": gpus.looks, "error": gpus.error}) + "\n")
         sink.flush()
         if ended:
             return

@@ -26,7 +26,7 @@ import time
 
 import _bandwidth
 import _blame
-from _job_watch import UTILIZATION, cards_of, counters, output
+from _job_watch import USAGE, cards_of, counters, output
 
 try:
     import torch
@@ -87,7 +87,7 @@ class Look(threading.Thread):
     def run(self):
         time.sleep(1)
         try:
-            self.gpus = _bandwidth.utilization(output(*UTILIZATION))
+            self.gpus = [gpu[0] for gpu in _bandwidth.usage(output(*USAGE))]
         except _bandwidth.ParseError as error:
             print("nvidia-smi: %s" % error, flush=True)
 

@@ -222,11 +222,16 @@ def test_counters(texts, counted):
     assert set(texts) <= set(_bandwidth.COUNTER_FILES)
 
 
-def test_utilization():
-    assert _bandwidth.utilization("99\n 0 %\n[N/A]\n[Not Supported]\n\n100\n") == [99, 0, None, None, 100]
-    assert _bandwidth.utilization("") == []
-    with pytest.raises(_bandwidth.ParseError, match="No devices were found"):
-        _bandwidth.utilization("No devices were found\n")
+def test_usage():
+    text = "99, 900, 24576\n 0 %, 1 MiB, 24576 MiB\n[N/A], [N/A], 24576\n[Not Supported], 0, 0\n\n100, 5, [N/A]\n"
+    assert _bandwidth.usage(text) == [[99, 900, 24576], [0, 1, 24576], [None, None, 24576], [None, 0, 0], [100, 5, None]]
+    assert _bandwidth.usage("") == []
+
+
+@pytest.mark.parametrize("text", ["No devices were found\n", "99, 900\n", "99, 900, 24576, 1\n", "99, many, 24576\n", "99\n"])
+def test_text_without_usage(text):
+    with pytest.raises(_bandwidth.ParseError, match="not the utilization and memory of a GPU"):
+        _bandwidth.usage(text)
 
 
 @pytest.mark.parametrize("text, peaks", [

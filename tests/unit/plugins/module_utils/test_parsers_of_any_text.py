@@ -276,7 +276,7 @@ OF_LINES = dict({"%s.%s" % (parser.__module__.rpartition(".")[2], parser.__name_
     "signatures": (_signatures.explain, fixture("all_reduce_perf/fail-sophia-nccl-system-error-1rank.txt")),
     "all_reduce_perf": (_all_reduce.answer, fixture("all_reduce_perf/efa-2xt4-tagged-nccl-info.txt")),
     "transports (watched)": (_all_reduce.transports, "a:1:2 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/1\n"),
-    "bandwidth": (lambda text: (_bandwidth.gpus(text, text), _bandwidth.utilization(text), _bandwidth.peaks(text)),
+    "bandwidth": (lambda text: (_bandwidth.gpus(text, text), _bandwidth.usage(text), _bandwidth.peaks(text)),
                   "GPU 0: A (UUID: GPU-1)\n\t Link 0: 25 GB/s\n4, 16\n"),
     "pem": (lambda text: _pem.certificates(text, False), "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"),
     "pem, body": (lambda text: _pem.certificates("-----BEGIN CERTIFICATE-----" + text, False), "MIIB\n"),

@@ -102,7 +102,7 @@ def test_counters_that_begin_anew_are_no_traffic(tmp_path, monkeypatch):
 
 
 def test_the_highest_use_of_each_gpu_counts(monkeypatch):
-    told = iter(["0\n12\n", "97\n[N/A]\n", "no devices were found\n", "", "3\n5\n"])
+    told = iter(["0, 1, 90\n12, 2, 90\n", "97, 3, 90\n[N/A], [N/A], 90\n", "no devices were found\n", "", "3, 4, 90\n5, 5, 90\n"])
     monkeypatch.setattr(_job_watch, "output", lambda *command: next(told))
     gpus, seen = _job_watch._Gpus(), []
     for _look in range(5):
@@ -110,7 +110,7 @@ def test_the_highest_use_of_each_gpu_counts(monkeypatch):
         seen.append((gpus.peaks, gpus.looks, gpus.error))
     assert seen[:2] == [([0, 12], 1, ""), ([97, 12], 2, "")]
     assert seen[2][:2] == seen[3][:2] == ([97, 12], 2) and "no devices were found" in seen[2][2] and seen[3][2] == "nvidia-smi has shown no GPU"
-    assert seen[4] == ([97, 12], 3, "")
+    assert seen[4] == ([97, 12], 3, "") and gpus.now == [[3, 4, 90], [5, 5, 90]]
 
 
 def test_a_call_of_nvidia_smi_that_hangs_delays_no_end(tmp_path):

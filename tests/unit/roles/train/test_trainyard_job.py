@@ -389,7 +389,7 @@ def test_nccl_s_transport_is_read_from_its_log(tmp_path, monkeypatch):
 
 SMI = """#!/bin/sh
 test "$2" = --format=csv,noheader,nounits || exit 9
-echo 97; echo 0
+echo 97, 900, 24576; echo 0, 1, 24576
 """
 
 

@@ -327,10 +327,10 @@ def test_watching_where_nothing_counts(worker):
     assert (seen["first"], seen["sent_bytes"], seen["received_bytes"]) == (False, None, None)
 
 
-@pytest.mark.parametrize("told, gpus", [("98\n97\n", [98, 97]), ("Failed to initialize NVML\n", []), ("", [])])
+@pytest.mark.parametrize("told, gpus", [("98, 900, 24576\n97, [N/A], 24576\n", [98, 97]), ("Failed to initialize NVML\n", []), ("", [])])
 def test_looking_at_gpus(agent, worker, monkeypatch, capsys, told, gpus):
     monkeypatch.setattr(agent.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(agent, "output", lambda *command: told if "--query-gpu=utilization.gpu" in command else None)
+    monkeypatch.setattr(agent, "output", lambda *command: told if command == _job_watch.USAGE else None)
     worker.backend, worker.cards = "nccl", [{"name": "mlx5_0"}]
     seen = worker.watch(1 << 30)
     assert seen["iterations"] >= 25 and seen["gpus"] == gpus
