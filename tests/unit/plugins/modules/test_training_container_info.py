@@ -201,6 +201,11 @@ def test_check_that_runs_beside_the_rest(run, tmp_path):
 def test_result_of_a_different_check_is_not_used(run, tmp_path, later, started):
     log = tmp_path / "log"
     begun = run(answers(CONTAINER, log), begin_check=CHECK)["begun"]
+    # The check runs beside the rest, and the next line replaces the docker that it calls.
+    deadline = time.monotonic() + 30
+    while not log.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     run(answers(CONTAINER, log, f"cat {TABLE}", **({"started": started} if started else {})))
     assert run_module("horovod_build_info", {**BUILD, **later, "begun": begun}, PATH=f"{tmp_path}/bin:/nowhere")["available"]
     assert len(log.read_text(encoding="utf-8").splitlines()) == 2
