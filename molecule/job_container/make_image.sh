@@ -20,10 +20,16 @@ mkdir -p usr/lib
 cp -r "$library" usr/lib/
 rm -rf usr/lib/python3*/__pycache__ usr/lib/python3*/test usr/lib/python3*/dist-packages
 cp "$python" usr/bin/python3
+# For trainyard-launch, with the path of its first line.
+cp -L "$(command -v env)" usr/bin/
+cp -L /usr/sbin/sshd usr/sbin/
+cp -L /usr/bin/ssh usr/bin/
+# glibc loads it when a thread ends.
+cp -L --parents /usr/lib/*/libgcc_s.so.1 .
 for tool in sh cat date df env id ls mkdir rm setsid sleep stat touch; do
     cp -L "$(command -v $tool)" "bin/$tool"
 done
-find bin usr/bin usr/lib -type f \( -perm -100 -o -name '*.so' \) -exec ldd {} + 2> /dev/null |
+find bin usr/bin usr/sbin usr/lib -type f \( -perm -100 -o -name '*.so' \) -exec ldd {} + 2> /dev/null |
     sed -n 's/^\t.*=> \(\/[^ ]*\) (0x.*/\1/p; s/^\t\(\/[^ ]*\) (0x.*/\1/p' | sort -u > ../libraries
 while read -r path; do
     mkdir -p ".$(dirname "$path")"

@@ -18,7 +18,7 @@ COMPLETION = "/etc/bash_completion.d/trainyard"
 START = "#!/bin/sh\nexec /usr/bin/python3 -E -s %s/trainyard \"$@\"\n" % LIBRARY
 #: Modules of the command on login hosts, and of the programs in the jobs on training hosts.
 OF_LOGIN = ("_batch.py", "_job_file.py", "_job_limits.py", "_job_text.py", "_slurm.py", "trainyard")
-OF_TRAINING = ("_bandwidth.py", "_error_signatures.py", "_job_file.py", "_job_text.py", "_job_watch.py", "job", "rank")
+OF_TRAINING = ("_bandwidth.py", "_error_signatures.py", "_job_file.py", "_job_text.py", "_job_watch.py", "door", "job", "rank", "services")
 
 
 def folder_of_jobs(share):
@@ -28,7 +28,7 @@ def folder_of_jobs(share):
 def config(wanted):
     """Return what the programs know of the site."""
     return {"share": wanted["share"], "jobs": folder_of_jobs(wanted["share"]), "images": sorted(set(wanted["images"])), "registries": wanted["registries"],
-            "default_image": wanted["default_image"], "mail": wanted["mail"],
+            "default_image": wanted["default_image"], "mail": wanted["mail"], "login": wanted["login"], "rclone": wanted["rclone"],
             "priorities": [{key: entry[key] for key in ("name", "priority", "preempts") if key in entry} for entry in wanted["priorities"] or PRIORITIES]}
 
 

@@ -8,7 +8,7 @@
     srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- trainyard-launch run ./train.sh
 
 Each worker of the step calls it. torchrun runs on each of them. horovodrun and mpirun run on worker 0, and the others run an sshd of the job until it ends: as
-the user, with keys that were made for the step. With run, the command of worker 0 finds these sshds and calls a launcher itself. trainyard-run has prepared
+the user, with keys that were made for the step. With run, worker 0 has an sshd, too, and its command calls a launcher itself. trainyard-run has prepared
 hosts, ports and keys. Arguments of the user win over those of this program.
 This runs in training images, so it is Python 3.6 with only the standard library.
 """
@@ -250,8 +250,12 @@ def lead(job, launcher, arguments, environment):
     """Worker 0 of several: start the launcher when all others are ready, and end them after it."""
     workers = Workers(job)
     workers.wait()
+    # What a person calls may also connect to its own host: they see all hosts in the host file.
+    own = start_sshd(job) if launcher == "run" else None
     code = run(command_of(launcher, job, arguments), dict(environment, **{READY: job["step"]}), workers.watch)
     workers.end(code)
+    if own:
+        own.kill()
     if workers.lost is not None:
         print("trainyard-launch: worker %d on %s has gone" % (workers.lost, job["entries"][workers.lost]["address"]), file=sys.stderr)
         return code or 1

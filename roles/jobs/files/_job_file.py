@@ -67,6 +67,12 @@ def read_job_file(text, changes=(), priorities=(), default_image=""):
     return judge(changed(values, changes), priorities, default_image)
 
 
+def read_spec(text):
+    """Return the values and the job of a file that has been accepted, as a job keeps it. The priorities of the site are not known there."""
+    values = _job_text.read_job_text(text, KEYS)
+    return values, judge({key: value for key, value in values.items() if key not in ("priority", "preemptible")})
+
+
 def changed(values, changes):
     """Return the values with the changes of C(--set)."""
     values = dict(values)
@@ -283,8 +289,8 @@ def _together(job, lines, priorities, default_image):
         problem("priority" if "priority" in lines else "preemptible", fault)
     if job["kind"] == "MindSporeJob":
         problem("kind", "'MindSporeJob' needs NPUs, which this release does not support; use another kind")
-    if any(job["services"].values()):
-        problem("services", "this release does not start them; remove the key")
+    if job["interactive"] and any(job["services"].values()):
+        problem("services", "an interactive job has none; remove the key, or interactive")
     if job["interactive"] and job["worker_count"] != 1:
         problem("interactive", "an interactive job has one worker, but worker_count is %d" % job["worker_count"])
     if job["interactive"] and job["retries"]:

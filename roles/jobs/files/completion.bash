@@ -2,12 +2,14 @@
 _trainyard() {
     local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]}
     if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "submit list show logs stop clone attach why quota nodes images" -- "$word"))
+        COMPREPLY=($(compgen -W "submit list show logs stop clone attach tensorboard why quota nodes images" -- "$word"))
     elif [ "$command" = submit ] && [ "${word#-}" = "$word" ]; then
         compopt -o default
         COMPREPLY=()
+    elif [ "$command" = tensorboard ] && [ "${word#-}" = "$word" ]; then
+        COMPREPLY=($(compgen -d -- "$word"))
     elif [ "${word#-}" != "$word" ]; then
-        COMPREPLY=($(compgen -W "--json --help --set --dry-run --follow --rank --all" -- "$word"))
+        COMPREPLY=($(compgen -W "--json --help --set --dry-run --follow --rank --all --stdio" -- "$word"))
     else
         case $command in
             show|logs|stop|clone|attach|why) COMPREPLY=($(compgen -W "$(squeue --me --noheader --format=%i 2> /dev/null)" -- "$word"));;

@@ -28,6 +28,8 @@ import _job_watch
 CONFIG = "/etc/trainyard/jobs.json"
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRAINYARD_RUN = "/usr/local/bin/trainyard-run"
+#: Path of services.py in containers.
+SERVICES = "/usr/local/lib/trainyard/services"
 #: Exit codes, as of timeout(1), of a shell, and of trainyard-run.
 STOPPED, TIMED_OUT, NOT_STARTED, USAGE = 143, 124, 125, 2
 #: Bytes of a log in which causes are looked for, at its end, and lines of it in result.json.
@@ -35,6 +37,8 @@ LOG_BYTES, LAST_LINES = 4 << 20, 20
 #: A network file system may show a file of another host after a short delay.
 FILE_SECONDS = 5
 WATCH_SECONDS = 3
+#: How long the use of GPUs is kept.
+MINUTES = 60
 #: Time limit of rclone, in seconds. Only good jobs are copied: after a stop Slurm leaves no time for it.
 COPY_SECONDS = 6 * 3600
 
@@ -66,15 +70,24 @@ def shell_value(text):
 
 def worker_command(job, folder):
     """Return what runs in the container of a worker. The command is in a file, because everybody on a host can read the arguments of a process."""
-    start = 'set -a; . "$1"; set +a; if command -v bash > /dev/null; then exec bash "$2"; fi; exec sh "$2"'
-    inner = ["/bin/sh", "-c", start, "sh", folder + "/environment", folder + "/command.sh"]
-    # One worker needs no connections between hosts.
-    return ["trainyard-launch", "run"] + inner if job["kind"] in ("HorovodJob", "MPIJob") and job["worker_count"] > 1 else inner
+    # In the background and with an output of its own: Slurm waits until no process has the output of the worker.
+    beside = ('test "$TRAINYARD_WORKER_INDEX" != 0 || (python3 %s run < /dev/null > "$TRAINYARD_JOB_DIR/services.log" 2>&1 &); ' % SERVICES
+              if started_services(job) else "")
+    # One worker needs no connections between hosts. Sessions on the other workers have the variables of the launcher.
+    launcher = "trainyard-launch run " if job["kind"] in ("HorovodJob", "MPIJob") and job["worker_count"] > 1 else ""
+    start = 'set -a; . "$1"; set +a; %sshell=$(command -v bash || command -v sh); exec %s"$shell" "$2"' % (beside, launcher)
+    return ["/bin/sh", "-c", start, "sh", folder + "/environment", folder + "/command.sh"]
+
+
+def started_services(job):
+    """Return what runs beside the job, with its setting. ssh needs no process of its own."""
+    return {name: setting for name, setting in job["services"].items() if setting and name != "ssh"}
 
 
 def run_options(job, home):
     """Return the options of trainyard-run."""
     found = ["--shm-size=%dm" % job["worker_shared_memory"]] if job["worker_shared_memory"] else []
+    found += ["--mount=%s/services:%s:ro" % (HERE, SERVICES)] if started_services(job) else []
     # A file of each job in place of the one in the home of the person, which all of their jobs share.
     return found + (["--host-file=" + os.path.join(home, "ib_config")] if job["environment_aliases"] == "dlws" else [])
 
@@ -161,6 +174,18 @@ def seen(hosts, requested, watched):
     return gpus, fabric, warnings
 
 
+def with_sample(minutes, minute, gpus):
+    """Return the use of the GPUs by minute, with one more sample: the sums of the percents, how many there are, and the most MiB of memory."""
+    if not gpus:
+        return minutes
+    former = minutes[-1] if minutes and minutes[-1]["minute"] == minute and len(minutes[-1]["gpus"]) == len(gpus) else None
+    before = former["gpus"] if former else [[0, 0, None]] * len(gpus)
+    merged = [[sums[0] + (gpu[0] or 0), sums[1] + (gpu[0] is not None), max((value for value in (sums[2], gpu[1]) if value is not None), default=None)]
+              for sums, gpu in zip(before, gpus)]
+    kept = minutes[:-1] if former else minutes
+    return (kept + [{"minute": minute, "gpus": merged}])[-MINUTES:]
+
+
 def summary(result):
     """Return the result as lines for the log, with the problems last."""
     lines = ["job %s: %d workers in %.1f s, exit code %d" % (result["job_id"], len(result["ranks"]), result["seconds"]["total"], result["exit_code"])]
@@ -243,20 +268,13 @@ def job_folder(base, number, again):
     raise Refused("%s has 1000 folders of jobs with the number %s; remove old ones" % (base, number))
 
 
-def read_job(text):
-    """Return the values and the job of the script's input."""
-    values = _job_text.read_job_text(text, _job_file.KEYS)
-    kept = {key: value for key, value in values.items() if key not in ("priority", "preemptible")}
-    return values, _job_file.judge(kept)
-
-
 class Job:
     def __init__(self, text, environment, config):
         self.number = environment.get("SLURM_JOB_ID") or ""
         if not self.number.isdigit():
             raise Refused("this is not a job of Slurm: SLURM_JOB_ID is not set. Submit the script with sbatch, or the job file with trainyard submit")
         self.person = pwd.getpwuid(os.getuid())
-        self.values, self.job = read_job(text)
+        self.values, self.job = _job_file.read_spec(text)
         base = own_folder(config["jobs"], self.person)
         self.folder = job_folder(base, self.number, int(environment.get("SLURM_RESTART_COUNT") or 0) > 0)
         self.hosts = hosts_of(environment)
@@ -270,8 +288,11 @@ class Job:
         with contextlib.suppress(FileExistsError):
             os.symlink(os.path.relpath(self.log, self.folder), self.folder + "/job.log")
         for name in os.listdir(self.folder):
-            if re.match(r"(rank\.\d+\.(json|log|report)|watch\.\d+\.json|result\.json|nccl\..*)(\.new)?$", name):
+            if re.match(r"(rank\.\d+\.(json|log|report)|watch\.\d+\.json|result\.json|services\.(json|log)|service\..*\.log|nccl\..*)(\.new)?$", name):
                 os.unlink(os.path.join(self.folder, name))
+        services = {name: {"state": "starting", "setting": setting} for name, setting in started_services(self.job).items()}
+        if services:
+            write_private(self.folder + "/services.json", json.dumps(services) + "\n")
 
     def stop(self, number, _frame):
         self.stopped = "signal %s" % signal.Signals(number).name
@@ -357,11 +378,15 @@ def copy(target, folder):
 
 
 def watch_worker(path, with_gpus, devices, ending):
-    """Keep what the watcher says in a file, in one step each time, until the pipe is closed."""
+    """Keep what the watcher says in a file, in one step each time, until the pipe is closed. With it the use of the GPUs in the last hour."""
     class Sink:
+        minutes = []
+
         def write(self, text):
             with contextlib.suppress(OSError, ValueError):
-                write_private(path, json.dumps(dict(json.loads(text), devices=devices)) + "\n")
+                found = json.loads(text)
+                self.minutes = with_sample(self.minutes, int(time.time() // 60), found.get("now") or [])
+                write_private(path, json.dumps(dict(found, devices=devices, minutes=self.minutes)) + "\n")
 
         def flush(self):
             return
@@ -372,7 +397,7 @@ def watch_worker(path, with_gpus, devices, ending):
 def task(folder):
     """One worker of the job."""
     values = dict(os.environ)
-    job = read_job(read(folder + "/spec.yml"))[1]
+    job = _job_file.read_spec(read(folder + "/spec.yml"))[1]
     rank = values.get("SLURM_PROCID") or "0"
     devices = (values.get("SLURM_STEP_GPUS") or values.get("SLURM_JOB_GPUS") or "").split(",")
     ending, end = os.pipe()

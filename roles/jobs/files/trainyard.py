@@ -9,6 +9,7 @@ It keeps no state of its own: Slurm knows the jobs, and the folder of a job has 
 
 import argparse
 import concurrent.futures
+import contextlib
 import datetime
 import json
 import os
@@ -18,6 +19,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 
@@ -35,6 +37,14 @@ TIMEOUT = 60
 RECENT, ALL = datetime.timedelta(days=1), datetime.timedelta(days=365)
 #: Seconds between two looks at a log.
 LOOK = 0.5
+#: On training hosts: what lets ssh into a job.
+DOOR = "/usr/local/lib/trainyard/jobs/door"
+#: Where the operator's public keys of people are on this host.
+PEOPLE = "/etc/trainyard/people"
+#: Ports on the person's own computer, for the addresses that `show` prints.
+PORTS = {"jupyter": 8888, "tensorboard": 6006}
+#: Seconds for which `tensorboard` waits for its job.
+READY_SECONDS = 120
 GIB = 1024
 ACTIVE = ("pending", "configuring", "running", "completing", "suspended", "requeued", "requeue_hold", "special_exit", "stopped", "signaling", "stage_out",
           "resizing", "requeue_fed", "preempted")
@@ -174,13 +184,44 @@ class Site:
             return os.path.join(folder or os.path.join(self.folder, number), "rank.%d.log" % rank)
         return os.path.join(self.folder, ".out", number + ".log")
 
-    def result_of(self, number):
-        folder = self.folder_of(number)
+    def read_json(self, number, name):
+        """Return a file of the job's folder, or None."""
         try:
-            with open(os.path.join(folder or "", "result.json"), encoding="utf-8") as stream:
+            with open(os.path.join(self.folder_of(number) or "", name), encoding="utf-8") as stream:
                 return json.load(stream)
         except (OSError, ValueError):
             return None
+
+    def result_of(self, number):
+        return self.read_json(number, "result.json")
+
+    def job_of(self, number):
+        """Return the job as its file describes it, or None."""
+        try:
+            return _job_file.read_spec(self.values_of(number))[1]
+        except (Refused, _job_text.TextError, _job_file.JobFileError):
+            return None
+
+    def write_keys(self):
+        """Keep the person's public keys where ssh into their jobs finds them. Returns the folder with them."""
+        folder, keys = os.path.join(self.folder, ".ssh"), []
+        for path in (os.path.join(PEOPLE, self.person + ".keys"), os.path.join(self.home, ".ssh/authorized_keys"), os.path.join(self.home, ".ssh/authorized_keys2")):
+            with contextlib.suppress(OSError):
+                with open(path, encoding="utf-8", errors="replace") as stream:
+                    keys.append(stream.read().rstrip("\n") + "\n")
+        if not any(line.strip() and not line.startswith("#") for text in keys for line in text.splitlines()):
+            raise Refused("you have no public key on this host; put one into %s/.ssh/authorized_keys" % self.home)
+        os.makedirs(folder, 0o700, exist_ok=True)
+        write_private(os.path.join(folder, "authorized_keys"), "".join(keys))
+        # One for all jobs of a person, so that ssh knows it after the first connection.
+        key = os.path.join(folder, "host_key")
+        if not os.path.exists(key):
+            with tempfile.TemporaryDirectory(dir=folder) as new:
+                subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "jobs of " + self.person, "-f", os.path.join(new, "key")], check=True,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                with contextlib.suppress(FileExistsError):
+                    os.link(os.path.join(new, "key"), key)
+        return folder
 
     def values_of(self, number):
         folder = self.folder_of(number)
@@ -190,6 +231,18 @@ class Site:
         except OSError:
             raise Refused("job %s has no job file in %s. `trainyard list --all` shows your jobs; one that has not started has no file yet, and one of plain "
                           "sbatch has none" % (number, folder or self.folder))
+
+
+def write_private(path, text):
+    """Write a file that only the person reads, in one step, if its content differs."""
+    with contextlib.suppress(OSError):
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            if stream.read() == text:
+                return
+    new = "%s.%d" % (path, os.getpid())
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+    os.rename(new, path)
 
 
 def number_of(text):
@@ -296,7 +349,8 @@ def submit(options):
     return submit_text(options, site, read_file(options.file), options.file)
 
 
-def submit_text(options, site, text, origin):
+def submit_text(options, site, text, origin, then=None):
+    """Submit a job file, and print its number. C(then) is called with the number instead."""
     if not options.dry_run:
         site.check_folder()
     try:
@@ -319,6 +373,8 @@ def submit_text(options, site, text, origin):
         sys.stdout.write(script)
         return GOOD
     number = ask(["sbatch", "--parsable"], script, minimal(os.environ)).strip().partition(";")[0]
+    if then:
+        return then(site, number)
     if options.json:
         print(json.dumps({"id": number, "name": job["name"], "log": site.log_of(number)}, indent=2, sort_keys=True))
     else:
@@ -333,7 +389,17 @@ def site_problems(site, job):
         partitions = pool.submit(parsed, _slurm.PARTITIONS, _slurm.parse_partitions)
         accounts, hosts = pool.submit(accounts_now, site.person), pool.submit(nodes_now)
     return (_job_limits.account_problems(job, accounts.result(), site.person) + _job_limits.host_problems(job, hosts.result(), partitions.result())
-            + _job_limits.image_problems(job, site.catalogue(), site.config.get("registries") or []))
+            + _job_limits.image_problems(job, site.catalogue(), site.config.get("registries") or []) + folder_problems(job, site.home)
+            + (["copy_results: this cluster has no rclone (jobs_rclone); remove the key"] if job["copy_results"] and not site.config.get("rclone") else []))
+
+
+def folder_problems(job, home):
+    folder = job["services"]["tensorboard"]
+    path = home + folder[1:] if folder.startswith("~") else folder
+    # The job may be the one that makes it.
+    if folder and os.path.lexists(path) and not (os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK)):
+        return ["services: tensorboard: '%s' is not a folder that you can read" % folder]
+    return []
 
 
 def warnings_of(job):
@@ -383,8 +449,10 @@ def show(options):
     site, number = Site(), number_of(options.id)
     job = find(number)
     result = site.result_of(number) if job["state"] not in WAITING else None
+    running = job["state"] == "running"
     told = dict(job, folder=site.folder_of(number), log=site.log_of(number), result=result, why=reason_words(job) if job["state"] in WAITING else "",
-                efficiency=efficiency(number) if job["started"] else None)
+                efficiency=efficiency(number) if job["started"] else None, endpoints=endpoints(site, number) if running else [],
+                usage=usage(site, number, job["hosts"]) if running else [])
 
     def lines(found):
         print("job %s  %s  %s%s" % (number, printable(found["name"]), word(found["state"]), ": " + found["why"] if found["why"] else ""))
@@ -397,6 +465,9 @@ def show(options):
             pairs.append((key, value))
         for name, value in pairs:
             print("%-12s%s" % (name, printable(value)))
+        show_usage(found["usage"])
+        for endpoint in found["endpoints"]:
+            print("%-12s%s" % (endpoint["service"], printable(endpoint_words(endpoint))))
         if result:
             for line in result["problems"] + ["warning: " + warning for warning in result["warnings"]]:
                 print(printable(line))
@@ -407,6 +478,62 @@ def show(options):
                 print("cause: %s. %s" % (cause["cause"], sentence(cause["fix"])))
 
     return out(options, told, lines)
+
+
+def ssh_words(site, number):
+    """Return the words of ssh on the person's own computer, and the name of the job for it."""
+    login = site.config.get("login") or "LOGIN"
+    return ["ssh", "-o", "ProxyCommand=ssh %s@%s trainyard attach --stdio %s" % (site.person, login, number), "-o", "HostKeyAlias=jobs-of-" + site.person], \
+        "%s@job-%s" % (site.person, number)
+
+
+def endpoints(site, number):
+    """Return the services of a running job: how they are, and how the person's own computer reaches them."""
+    job = site.job_of(number)
+    if not job:
+        return []
+    words, name = ssh_words(site, number)
+    found = [{"service": "ssh", "state": "ready", "why": "", "command": shlex.join(words + [name]), "url": None}] if job["services"]["ssh"] else []
+    for service, told in sorted((site.read_json(number, "services.json") or {}).items()):
+        port, ready = PORTS[service], told["state"] == "ready"
+        command = shlex.join(words + ["-N", "-L", "%d:%s" % (port, told["socket"]), name]) if ready else None
+        url = "http://localhost:%d/%s" % (port, "?token=" + told["token"] if told["token"] else "") if ready else None
+        found.append({"service": service, "state": told["state"], "why": told.get("why") or "", "command": command, "url": url})
+    return found
+
+
+def endpoint_words(endpoint):
+    if endpoint["state"] != "ready":
+        return endpoint["state"] + (": " + endpoint["why"] if endpoint["why"] else "")
+    return endpoint["command"] + ("   then open " + endpoint["url"] if endpoint["url"] else "")
+
+
+def usage(site, number, hosts):
+    """Return the use of each GPU of a running job: now, and in the last hour."""
+    found = []
+    for rank, host in enumerate(hosts):
+        told = site.read_json(number, "watch.%d.json" % rank) or {}
+        now, minutes = told.get("now") or [], told.get("minutes") or []
+        devices = [int(device) for device in told.get("devices") or [] if device.isdigit()]
+        # Where Slurm limits the devices of a job, nvidia-smi shows only its own.
+        chosen = devices if devices and max(devices) < len(now) and len(devices) < len(now) else range(len(now))
+        for gpu in chosen:
+            samples = [minute["gpus"][gpu] for minute in minutes if gpu < len(minute["gpus"])]
+            count = sum(sample[1] for sample in samples)
+            found.append({"host": host, "worker": rank, "gpu": gpu, "percent": now[gpu][0], "memory_mib": now[gpu][1], "memory_total_mib": now[gpu][2],
+                          "hour_percent": round(sum(sample[0] for sample in samples) / count) if count else None,
+                          "hour_memory_mib": max((sample[2] for sample in samples if sample[2] is not None), default=None)})
+    return found
+
+
+def show_usage(found):
+    def told(value, unit):
+        return "?" if value is None else "%d %s" % (value, unit)
+
+    if found:
+        table(("HOST", "GPU", "NOW", "MEMORY", "LAST HOUR", "MEMORY AT MOST"),
+              [(gpu["host"], gpu["gpu"], told(gpu["percent"], "%"), "%s of %s" % (told(gpu["memory_mib"], "MiB"), told(gpu["memory_total_mib"], "MiB")),
+                told(gpu["hour_percent"], "%"), told(gpu["hour_memory_mib"], "MiB")) for gpu in found])
 
 
 def efficiency(number):
@@ -509,7 +636,8 @@ def clone(options):
 
 
 def attach(options):
-    number = number_of(options.id)
+    # As in ssh's ProxyCommand, where %h is the name of the job.
+    number = number_of(options.id[4:] if options.stdio and options.id.startswith("job-") else options.id)
     job = find(number)
     if job["state"] != "running":
         raise Refused("job %s is %s; only a running job can be entered" % (number, word(job["state"])))
@@ -517,11 +645,48 @@ def attach(options):
         raise Refused("job %s has no worker %d; its workers are 0 to %d" % (number, options.rank, len(job["hosts"]) - 1))
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     command = ["srun", "--jobid=" + number, "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=" + job["hosts"][options.rank], "--quiet"]
+    if options.stdio:
+        # Otherwise slurmstepd keeps what follows the last line end.
+        command += ["--unbuffered", DOOR, "serve", Site().write_keys(), str(options.rank)]
+        os.execvpe(command[0], command, minimal(os.environ))
     command += ["--pty"] if terminal else ["--unbuffered"]
     command += ["trainyard-run", "--enter=%d" % options.rank, "--"] + (options.command or ["sh", "-c", "exec $(command -v bash || echo sh)"])
     sys.stdout.flush()
     os.execvpe(command[0], command, minimal(os.environ))
     return NO_ANSWER
+
+
+def tensorboard(options):
+    """A job whose only service is TensorBoard."""
+    site = Site()
+    folder = options.folder if options.folder.startswith("~") else os.path.abspath(options.folder)
+    if not os.path.isdir(os.path.expanduser(folder)):
+        raise Refused("%s is not a folder" % options.folder)
+    values = {"name": "tensorboard", "worker_memory": "2", "max_minutes": "240", "services": [{"tensorboard": folder}],
+              "command": "exec python3 /usr/local/lib/trainyard/services wait"}
+    return submit_text(options, site, _job_file.to_yaml(values), "tensorboard", lambda site, number: tell_address(options, site, number))
+
+
+def tell_address(options, site, number):
+    """Wait until the service of a new job answers, and say how to open it."""
+    deadline, job, found = time.monotonic() + READY_SECONDS, None, []
+    while time.monotonic() < deadline:
+        job = find(number)
+        found = endpoints(site, number) if job["state"] == "running" else []
+        if job["state"] not in ACTIVE or any(endpoint["state"] != "starting" for endpoint in found):
+            break
+        time.sleep(1)
+    told = {"id": number, "state": job["state"], "endpoints": found}
+
+    def lines(_told):
+        print("job %s %s" % (number, word(job["state"])))
+        for endpoint in found:
+            print("%-12s%s" % (endpoint["service"], printable(endpoint_words(endpoint))))
+        if job["state"] in WAITING:
+            print("it waits: %s. `trainyard show %s` has the address when it runs" % (reason_words(job), number))
+
+    out(options, told, lines)
+    return FAILED if job["state"] not in ACTIVE or any(endpoint["state"] == "failed" for endpoint in found) else GOOD
 
 
 def why(options):
@@ -596,18 +761,22 @@ SUBCOMMANDS = {
     "stop": (stop, "stop a job", "trainyard stop 12", ID),
     "clone": (clone, "submit a job once more", "trainyard clone 12 --set max_minutes=60", ID + CHANGES),
     "attach": (attach, "enter the container of a running job", "trainyard attach 12 --rank 1 -- nvidia-smi", ID + [
-        ("--rank", {"metavar": "N", "type": int, "default": 0, "help": "worker N (default: 0)"})]),
+        ("--rank", {"metavar": "N", "type": int, "default": 0, "help": "worker N (default: 0)"}),
+        ("--stdio", {"action": "store_true", "help": "speak the protocol of ssh, for ProxyCommand; `trainyard show` has the whole command"})]),
+    "tensorboard": (tensorboard, "start TensorBoard on a folder, as a job", "trainyard tensorboard ~/logs", [
+        ("folder", {"metavar": "DIR", "help": "folder with the logs of TensorBoard, on the share"})] + CHANGES),
     "why": (why, "say why a job waits", "trainyard why 12", ID),
-    "quota": (quota, "list your accounts, what they may use, and what they use now", "trainyard quota", []),
+    "quota": (quota, "list your accounts, their limits, and what they use", "trainyard quota", []),
     "nodes": (nodes, "list the hosts, and what is free on them now", "trainyard nodes", []),
     "images": (images, "list the images of this cluster", "trainyard images", []),
 }
 
 
 def parser():
-    whole = argparse.ArgumentParser(prog="trainyard", description="Jobs from files, on top of Slurm.", epilog=EPILOG,
-                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    subparsers = whole.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+    whole = argparse.ArgumentParser(prog="trainyard", usage="trainyard SUBCOMMAND [ARGUMENT...]", description="Jobs from files, on top of Slurm.",
+                                    epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    # A name that is at least as long as the longest subcommand and its indent, which argparse forgets when it computes the columns.
+    subparsers = whole.add_subparsers(dest="subcommand", metavar="SUBCOMMAND [ARGUMENT...]", prog="trainyard", required=True)
     for name, (function, text, example, arguments) in SUBCOMMANDS.items():
         sub = subparsers.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog="example:\n  " + example,
                                     formatter_class=argparse.RawDescriptionHelpFormatter)

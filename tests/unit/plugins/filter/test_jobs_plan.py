@@ -14,7 +14,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _jobs_plan
 
 NAMES = set(_jobs_plan.OF_LOGIN + _jobs_plan.OF_TRAINING) | {"completion"}
 WANTED = {"login_hosts": ["a"], "training_hosts": ["a", "b"], "keeper": "c", "share": "/data1/share/", "priorities": [], "images": ["t:1", "t:1"],
-          "default_image": "", "registries": [], "mail": False, "programs": {name: "text of %s\n" % name for name in NAMES},
+          "default_image": "", "registries": [], "mail": False, "login": "front", "rclone": True, "programs": {name: "text of %s\n" % name for name in NAMES},
           "accounts": [{"name": "vision", "members": ["anna", "gone"]}, {"name": "empty"}],
           "users": [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2002}]}
 

@@ -12,7 +12,7 @@ import _batch
 import _job_file
 import _job_text
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 PLACE = {"output": "/data1/share/.trainyard/jobs/anna/.out/%j.log", "workdir": "/home/anna"}
@@ -75,6 +75,7 @@ def test_the_command_stays_data(command, tmp_path):
     assert said.stderr == "" and _job_text.read_job_text(said.stdout, _job_file.KEYS)["command"] == command
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["command", "workdir", "copy_results", "workspace_id", "host_class", "worker_image", "name", "priority"]),
                        st.text(max_size=30), max_size=4))
 def test_no_value_becomes_an_option(values):

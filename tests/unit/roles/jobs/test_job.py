@@ -11,6 +11,7 @@ import pwd
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import _job_file
@@ -62,13 +63,48 @@ def test_the_environment_of_a_worker_keeps_every_value(program, tmp_path):
 
 
 def test_who_runs_the_command(program):
-    inner = program.worker_command(judged(), "/f")
-    assert inner[0] == "/bin/sh" and inner[-2:] == ["/f/environment", "/f/command.sh"]
     for kind, count, launched in (("Job", "2", False), ("PyTorchJob", "2", False), ("HorovodJob", "2", True), ("MPIJob", "2", True), ("MPIJob", "1", False)):
         command = program.worker_command(judged(kind=kind, worker_count=count), "/f")
-        assert (command[:2] == ["trainyard-launch", "run"]) == launched and command[-len(inner):] == inner
+        assert command[0] == "/bin/sh" and command[-2:] == ["/f/environment", "/f/command.sh"]
+        assert ("exec trainyard-launch run " in command[2]) == launched and "services" not in command[2]
     # Everybody can read the arguments of a process.
-    assert "train.py" not in " ".join(program.srun_command(judged(), "/f") + inner)
+    assert "train.py" not in " ".join(program.srun_command(judged(), "/f") + program.worker_command(judged(), "/f"))
+
+
+def test_the_command_of_a_worker_runs(program, tmp_path):
+    """With the variables of the file, in the place of the launcher, and with a service beside it on worker 0."""
+    (tmp_path / "environment").write_text("A='b c'\n", encoding="utf-8")
+    (tmp_path / "command.sh").write_text("echo $A; exit 3\n", encoding="utf-8")
+    for name, text in (("trainyard-launch", "#!/bin/sh\necho launched $1 $A; shift; exec \"$@\"\n"), ("python3", "#!/bin/sh\necho \"$@\"\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+
+    def run(index, **values):
+        ours = {"PATH": "%s:%s" % (tmp_path, os.environ["PATH"]), "TRAINYARD_WORKER_INDEX": index, "TRAINYARD_JOB_DIR": str(tmp_path)}
+        done = subprocess.run(program.worker_command(judged(**values), str(tmp_path)), env=ours, stdout=subprocess.PIPE, text=True, check=False)
+        return done.returncode, done.stdout
+
+    assert run("0") == (3, "b c\n") and run("0", kind="MPIJob", worker_count="2") == (3, "launched run b c\nb c\n")
+    assert run("1", services={"jupyter": "true"}) == (3, "b c\n") and not (tmp_path / "services.log").exists()
+    assert run("0", services={"jupyter": "true"}) == (3, "b c\n")
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "services.log").exists() or not (tmp_path / "services.log").read_text(encoding="utf-8"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (tmp_path / "services.log").read_text(encoding="utf-8") == "/usr/local/lib/trainyard/services run\n"
+    assert "--mount=%s/services:/usr/local/lib/trainyard/services:ro" % program.HERE in program.run_options(judged(services={"tensorboard": "/l"}), "/home/anna")
+
+
+def test_the_use_of_gpus_by_minute(program):
+    minutes = program.with_sample([], 7, [[50, 900, 9], [None, None, None]])
+    minutes = program.with_sample(minutes, 7, [[70, 800, 9], [10, 1, 9]])
+    assert minutes == [{"minute": 7, "gpus": [[120, 2, 900], [10, 1, 1]]}] and program.with_sample(minutes, 8, []) == minutes
+    # A GPU that the host has lost begins anew, and only an hour is kept.
+    minutes = program.with_sample(minutes, 7, [[1, 2, 3]])
+    assert [len(minute["gpus"]) for minute in minutes] == [2, 1]
+    for minute in range(100, 200):
+        minutes = program.with_sample(minutes, minute, [[1, 2, 3]])
+    assert len(minutes) == 60 and minutes[0]["minute"] == 140
 
 
 def row(rank, code, ended=None, **more):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import _job_file
 import _job_text
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 PRIORITIES = [{"name": "high", "priority": 1000, "preempts": ["low"]}, {"name": "low", "priority": 0}, {"name": "normal", "priority": 100, "preempts": ["low"]}]
@@ -73,7 +73,7 @@ def test_all_keys_in_yaml():
     ("interactive: true\nworker_count: 2", "line 4: interactive: an interactive job has one worker, but worker_count is 2"),
     ("interactive: true\nretries: 1", "line 5: retries: an interactive job is not run again"),
     ("kind: MindSporeJob", "line 4: kind: 'MindSporeJob' needs NPUs, which this release does not support"),
-    ("services: {ssh: true, tensorboard: ~/logs}", "line 4: services: this release does not start them"),
+    ("interactive: true\nservices: {ssh: true}", "line 5: services: an interactive job has none; remove the key, or interactive"),
     ("preemptible: true\npriority: high", "line 5: priority: jobs of priority high are never preempted; use low, or remove preemptible"),
 ])
 def test_what_is_refused(line, said):
@@ -135,6 +135,7 @@ def test_numbers_are_spread_over_the_priorities_of_the_site(priorities, expected
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r"), max_size=40)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(_job_file.KEYS), TEXTS | st.lists(TEXTS, max_size=3) | st.dictionaries(
     st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True), TEXTS, max_size=3), min_size=1, max_size=5))
 def test_a_job_is_written_as_it_is_read(values):
@@ -145,6 +146,7 @@ def test_a_job_is_written_as_it_is_read(values):
     assert {str(key): value for key, value in read_again.items()} == values
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(_job_file.KEYS + ("x",)), TEXTS | st.lists(TEXTS, max_size=3) | st.dictionaries(TEXTS, TEXTS, max_size=3), max_size=6))
 def test_every_value_is_judged_and_every_message_is_one_line(values):
     try:

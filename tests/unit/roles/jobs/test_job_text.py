@@ -8,7 +8,7 @@ from __future__ import annotations
 import _job_text
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 KEYS = ("name", "kind", "worker_count", "command", "priority", "workspace_id", "interactive", "environment", "services")
@@ -39,6 +39,7 @@ def theirs(text):
         return "refused: %s" % error
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(LINES), min_size=1, max_size=7))
 def test_what_is_accepted_means_the_same_to_other_readers(lines):
     text = "\n".join(lines) + "\n"

@@ -55,7 +55,7 @@ class Run:
         self.jobs = folder / "share/.trainyard/jobs" / ME
         (self.jobs / ".out").mkdir(parents=True)
         (folder / "jobs.json").write_text(json.dumps({
-            "share": str(folder / "share"), "jobs": str(self.jobs.parent), "images": ["tools:1", "pytorch:2.5"], "registries": [],
+            "login": "login.site", "share": str(folder / "share"), "jobs": str(self.jobs.parent), "images": ["tools:1", "pytorch:2.5"], "registries": [],
             "priorities": [{"name": "low", "priority": 0}, {"name": "normal", "priority": 1, "preempts": ["low"]}, {"name": "high", "priority": 2}]}), encoding="utf-8")
 
     def program(self, name, body):
@@ -66,9 +66,10 @@ class Run:
         ours = dict(os.environ, PATH="%s:/usr/bin:/bin" % (self.here / "bin"), SECRET="s3cret",
                     TRAINYARD_JOBS_CONFIG=str(self.here / "jobs.json"), TZ="UTC0", PYTHONDONTWRITEBYTECODE="1", **environment)
         # As a person: root has no jobs.
-        program = ("import os, pwd, sys; sys.path.insert(0, %r); found = pwd.getpwuid(os.getuid()); os.getuid = lambda: found.pw_uid or 1000; "
-                   "pwd.getpwuid = lambda _uid: found; exec(compile(open(%r).read(), 'trainyard', 'exec'))" % (str(self.here / "library"),
-                                                                                                              str(FILES / "trainyard.py")))
+        # As a person with a home of their own: root has no jobs.
+        program = ("import os, pwd, sys; sys.path.insert(0, %r); found = list(pwd.getpwuid(os.getuid())); found[5] = %r; found = pwd.struct_passwd(found); "
+                   "os.getuid = lambda: found.pw_uid or 1000; pwd.getpwuid = lambda _uid: found; exec(compile(open(%r).read(), 'trainyard', 'exec'))" % (
+                       str(self.here / "library"), str(self.here / "home"), str(FILES / "trainyard.py")))
         command = [sys.executable, "-c", program, *words]
         return subprocess.run(command, cwd=self.here, env=ours, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=60)
 
@@ -201,6 +202,79 @@ def test_attach(run):
     assert run("attach", "5", "--rank", "2").stderr == "trainyard: job 5 has no worker 2; its workers are 0 to 1\n"
 
 
+def a_running_job(run, **files):
+    """Job 5 on hosts a and b, with services, as it has written its files."""
+    (run.here / "jobs").write_text(a_job(5, "a,b"), encoding="utf-8")
+    (run.jobs / "5").mkdir()
+    files = dict({"spec.yml": SAMPLE + "priority: high\nservices: {ssh: true, jupyter: true, tensorboard: /logs}\n"}, **files)
+    for name, content in files.items():
+        (run.jobs / "5" / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+
+
+def test_endpoints(run):
+    a_running_job(run, **{"services.json": {
+        "jupyter": {"state": "ready", "why": "", "token": "abc", "host": "a", "socket": "/run/trainyard/jobs/5/task.0.0/jupyter.sock"},
+        "tensorboard": {"state": "failed", "why": "the image has no TensorBoard", "token": "", "host": "a", "socket": "/x"}}})
+    told = {endpoint["service"]: endpoint for endpoint in json.loads(run("show", "5", "--json").stdout)["endpoints"]}
+    through = "ssh -o 'ProxyCommand=ssh %s@login.site trainyard attach --stdio 5' -o HostKeyAlias=jobs-of-%s" % (ME, ME)
+    assert told["ssh"]["command"] == through + " %s@job-5" % ME
+    assert told["jupyter"]["command"] == through + " -N -L 8888:/run/trainyard/jobs/5/task.0.0/jupyter.sock %s@job-5" % ME
+    assert told["jupyter"]["url"] == "http://localhost:8888/?token=abc"
+    assert (told["tensorboard"]["command"], told["tensorboard"]["url"], told["tensorboard"]["why"]) == (None, None, "the image has no TensorBoard")
+    text = run("show", "5").stdout
+    assert "tensorboard failed: the image has no TensorBoard\n" in text and "then open http://localhost:8888/?token=abc\n" in text
+    # They are of a running job.
+    (run.here / "jobs").write_text("", encoding="utf-8")
+    (run.here / "ended").write_text(ended(5), encoding="utf-8")
+    assert json.loads(run("show", "5", "--json").stdout)["endpoints"] == []
+
+
+def test_what_the_gpus_do(run):
+    minutes = [{"minute": 1, "gpus": [[150, 2, 900], [0, 0, None]]}, {"minute": 2, "gpus": [[30, 1, 800], [0, 0, None]]}]
+    a_running_job(run, **{"watch.0.json": {"now": [[97, 900, 24576], [None, None, 24576]], "minutes": minutes, "devices": ["0", "1"]},
+                          # Slurm gave GPU 3 of a host where nvidia-smi shows all four.
+                          "watch.1.json": {"now": [[1, 2, 3]] * 3 + [[50, 5, 9]], "minutes": [], "devices": ["3"]}})
+    told = json.loads(run("show", "5", "--json").stdout)["usage"]
+    assert [(gpu["host"], gpu["gpu"], gpu["percent"], gpu["memory_mib"], gpu["hour_percent"], gpu["hour_memory_mib"]) for gpu in told] == [
+        ("a", 0, 97, 900, 60, 900), ("a", 1, None, None, None, None), ("b", 3, 50, 5, None, None)]
+    assert "a     0    97 %  900 MiB of 24576 MiB  60 %       900 MiB\n" in run("show", "5").stdout
+
+
+def test_attach_for_ssh(run):
+    (run.here / "jobs").write_text(a_job(5, "a,b"), encoding="utf-8")
+    home = run.here / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh/authorized_keys").write_text("# none\n", encoding="utf-8")
+    done = run("attach", "--stdio", "5")
+    assert done.returncode == 2 and "you have no public key on this host; put one into %s/.ssh/authorized_keys" % home in done.stderr
+    (home / ".ssh/authorized_keys").write_text("ssh-ed25519 AAAA mine", encoding="utf-8")
+    for name in ("5", "job-5"):
+        assert run("attach", "--stdio", name, "--rank", "1").returncode == 0
+        words = (run.here / "srun").read_text(encoding="utf-8").split("\n")[:-1]
+        assert words[-4:] == ["/usr/local/lib/trainyard/jobs/door", "serve", str(run.jobs / ".ssh"), "1"] and "--nodelist=b" in words and "--pty" not in words and "--unbuffered" in words
+    assert (run.jobs / ".ssh/authorized_keys").read_text(encoding="utf-8") == "ssh-ed25519 AAAA mine\n"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (run.jobs / ".ssh").iterdir()}
+    assert modes == {"authorized_keys": 0o600, "host_key": 0o600} and (run.jobs / ".ssh").stat().st_mode & 0o777 == 0o700
+    key = (run.jobs / ".ssh/host_key").read_bytes()
+    assert run("attach", "--stdio", "5").returncode == 0 and (run.jobs / ".ssh/host_key").read_bytes() == key
+
+
+def test_tensorboard(run):
+    logs = run.here / "logs"
+    assert run("tensorboard", "logs").stderr == "trainyard: logs is not a folder\n"
+    logs.mkdir()
+    (run.here / "ended").write_text(ended(12, "FAILED", "1:0", name="tensorboard"), encoding="utf-8")
+    done = run("tensorboard", "logs", "--set", "worker_image=tools:1")
+    assert (done.returncode, done.stdout) == (1, "job 12 failed\n"), done.stderr
+    script = (run.here / "script").read_text(encoding="utf-8")
+    assert "services:\n  - {tensorboard: %s}\n" % logs in script and "--gpus" not in script and "#SBATCH --time=240\n" in script
+    # Root may read every folder, so this one is a file. Scenario workbench has that of another person.
+    path = run.here / run.file()
+    done = run("submit", "-", text=SAMPLE + "services: {tensorboard: %s}\n" % path)
+    assert done.returncode == 2 and "services: tensorboard: '%s' is not a folder that you can read" % path in done.stderr
+    assert run("submit", "-", text=SAMPLE + "services: {tensorboard: ~/later}\n").returncode == 0
+
+
 def test_quota_nodes_and_images(run):
     assert run("quota").stdout.splitlines()[1].split() == ["vision", "4", "4", "0", "no", "limit", "no", "limit", "low,normal,high"]
     lines = run("nodes").stdout.splitlines()
@@ -234,7 +308,7 @@ def test_names_of_jobs_do_not_reach_the_terminal(run):
 
 def test_help_has_an_example_for_each_subcommand(run):
     text = run("--help").stdout
-    names = [line.split()[0] for line in text[text.index("SUBCOMMAND\n"):].splitlines()[1:] if line.startswith("    ")]
+    names = [line.split()[0] for line in text[text.index("  SUBCOMMAND [ARGUMENT...]\n"):].splitlines()[1:] if line.startswith("    ")]
     assert names[:3] == ["submit", "list", "show"] and len(names) >= 11
     for name in names:
         assert "example:\n  trainyard %s" % name in run(name, "--help").stdout
@@ -252,5 +326,5 @@ def test_completion(run):
 
     assert completed("trainyard", "s") == ["submit", "show", "stop"] and completed("trainyard", "logs", "1") == ["12", "13"]
     assert completed("trainyard", "logs", "--f") == ["--follow"]
-    names = [line.split()[0] for line in run("--help").stdout.partition("SUBCOMMAND\n")[2].splitlines() if line.startswith("    ")]
+    names = [line.split()[0] for line in run("--help").stdout.partition("  SUBCOMMAND [ARGUMENT...]\n")[2].splitlines() if line.startswith("    ")]
     assert sorted(completed("trainyard", "")) == sorted(names)
