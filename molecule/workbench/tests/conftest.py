@@ -6,12 +6,16 @@ import json
 import os
 import shlex
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import jsonschema
 import pytest
 import testinfra
 from left_to_acceptance import pytest_collection_modifyitems
 
+ROOT = Path(__file__).resolve().parents[3]
+SCHEMA = json.loads((ROOT / "plugins/plugin_utils/trainyard.schema.json").read_text(encoding="utf-8"))
 __all__ = ["pytest_collection_modifyitems"]
 
 
@@ -41,6 +45,7 @@ class Cluster:
         while True:
             job = json.loads(self.trainyard(person, "show", number, "--json").out)
             if job["state"] in (states or ("completed", "failed", "cancelled", "timeout")):
+                jsonschema.validate(job, dict(SCHEMA, **{"$ref": "#/$defs/show"}))
                 return job
             assert time.monotonic() < deadline, job
             time.sleep(1)

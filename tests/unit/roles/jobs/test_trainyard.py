@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 from slurm_queue import JOBS, a_job
 
@@ -19,6 +20,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import ASSOCI
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = ROOT / "roles/jobs/files"
+SCHEMA = json.loads((ROOT / "plugins/plugin_utils/trainyard.schema.json").read_text(encoding="utf-8"))
 ME = pwd.getpwuid(os.getuid()).pw_name
 NODES = "".join("NodeName=%s State=%s CPUTot=8 CPUAlloc=0 RealMemory=16000 AllocMem=0 Gres=gpu:h100:4 GresUsed=gpu:h100:%d AvailableFeatures=h100 "
                 "ActiveFeatures=h100 Partitions=train\n" % entry for entry in (("a", "MIXED", 1), ("b", "IDLE", 0)))
@@ -71,7 +73,11 @@ class Run:
                    "os.getuid = lambda: found.pw_uid or 1000; pwd.getpwuid = lambda _uid: found; exec(compile(open(%r).read(), 'trainyard', 'exec'))" % (
                        str(self.here / "library"), str(self.here / "home"), str(FILES / "trainyard.py")))
         command = [sys.executable, "-c", program, *words]
-        return subprocess.run(command, cwd=self.here, env=ours, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=60)
+        done = subprocess.run(command, cwd=self.here, env=ours, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=60)
+        if "--json" in words and "--dry-run" not in words:
+            # Other programs read it.
+            jsonschema.validate(json.loads(done.stdout), dict(SCHEMA, **{"$ref": "#/$defs/" + (words[0] if done.returncode < 2 else "error")}))
+        return done
 
     def file(self, text=SAMPLE, name="job.yml"):
         (self.here / name).write_text(text, encoding="utf-8")
