@@ -14,8 +14,9 @@ COMMAND = "/usr/local/bin/trainyard"
 LIBRARY = "/usr/local/lib/trainyard/jobs"
 CONFIG = "/etc/trainyard/jobs.json"
 COMPLETION = "/etc/bash_completion.d/trainyard"
-#: The folder of a program is where Python looks for modules first. What the person has set for a Python of their own does not count.
-START = "#!/bin/sh\nexec /usr/bin/python3 -E -s %s/trainyard \"$@\"\n" % LIBRARY
+#: The folder of a program is where Python looks for modules first. What the person has set for a Python of their own does not count. People cannot write into
+#: that folder, so their home keeps the compiled modules, without which each call would compile them.
+START = '#!/bin/sh\nexec /usr/bin/python3 -E -s -X pycache_prefix="${HOME:-/nonexistent}/.cache/trainyard" %s/trainyard "$@"\n' % LIBRARY
 #: Modules of the command on login hosts, and of the programs in the jobs on training hosts.
 OF_LOGIN = ("_batch.py", "_job_file.py", "_job_limits.py", "_job_text.py", "_slurm.py", "trainyard")
 OF_TRAINING = ("_bandwidth.py", "_error_signatures.py", "_job_file.py", "_job_text.py", "_job_watch.py", "door", "job", "rank", "services")

@@ -57,7 +57,8 @@ def _laptop(cluster):
 def _job(cluster, laptop):
     """A running job of alice with all services, as `trainyard show --json` tells it."""
     cluster.as_person("alice", "rm -rf logs")
-    number = cluster.submit("alice", "name: served\nworker_image: site/tools:1\nworker_gpu: 1\nservices: {ssh: true, jupyter: true, tensorboard: ~/logs}\n" + PACKAGES + TRAINS)
+    services = "services: {ssh: true, jupyter: true, tensorboard: ~/logs}\n"
+    number = cluster.submit("alice", "name: served\nworker_image: site/tools:1\nworker_gpu: 1\n" + services + PACKAGES + TRAINS)
     told = {}
 
     def ready():
@@ -84,7 +85,7 @@ def test_ssh_reaches_the_container(cluster, job):
     assert (done.code, done.out.split("\n")[0]) == (5, "in job %s as alice" % job["id"]), done.text
     cluster.as_person("alice", "head -c 3000000 /dev/urandom > sent")
     command = job["ways"]["ssh"]["command"]
-    assert cluster.as_person("alice", "%s cat < sent | sha256sum; sha256sum < sent" % command).out.split()[::2] == cluster.as_person("alice", "sha256sum sent sent").out.split()[::2]
+    cluster.as_person("alice", "%s cat < sent | cmp - sent" % command)
     cluster.as_person("alice", "echo 'put sent received' | sftp -b - %s && cmp sent received" % command[len("ssh "):])
     # A connection that is cut off ends its sshd, and the next one works.
     cluster.as_person("alice", "timeout --signal=KILL 5 %s cat; true" % command, check=False)
@@ -95,7 +96,8 @@ def test_ssh_reaches_the_container(cluster, job):
 
 def test_only_the_key_of_the_person_opens_it(cluster, job):
     cluster.as_person("alice", "ssh-keygen -q -t ed25519 -N '' -f other")
-    command = job["ways"]["ssh"]["command"].replace("ssh -o", "ssh -i other -o IdentitiesOnly=yes -o", 1).replace("ProxyCommand=ssh ", "ProxyCommand=ssh -i .ssh/id_ed25519 ")
+    command = job["ways"]["ssh"]["command"].replace("ssh -o", "ssh -i other -o IdentitiesOnly=yes -o", 1)
+    command = command.replace("ProxyCommand=ssh ", "ProxyCommand=ssh -i .ssh/id_ed25519 ")
     done = cluster.as_person("alice", command + " true || echo refused", check=False)
     assert done.out == "refused\n" and "Permission denied (publickey)" in done.text
     done = cluster.as_person("bob", "trainyard attach --stdio %s < /dev/null" % job["id"], check=False)
@@ -109,7 +111,8 @@ def _tunnel(cluster, job):
         command = job["ways"][name]["command"]
         port, _colon, rest = command.partition("-L ")[2].partition(":")
         command = command.replace("-L %s:%s" % (port, rest), "-L /home/alice/%s.sock:%s" % (name, rest))
-        cluster.as_person("alice", "setsid %s < /dev/null > /dev/null 2>&1 & for second in $(seq 60); do test -S %s.sock && break; sleep 1; done" % (command, name))
+        wait = "for second in $(seq 60); do test -S %s.sock && break; sleep 1; done" % name
+        cluster.as_person("alice", "setsid %s < /dev/null > /dev/null 2>&1 & %s" % (command, wait))
     yield
     cluster.on(cluster.head, "pkill -u alice -x ssh; rm -f /home/alice/*.sock", check=False)
 
@@ -151,8 +154,9 @@ def test_nothing_of_it_is_open_to_others(cluster, job):
         assert cluster.on(host, "test -S " + path).code == 0
         done = cluster.on(host, "su bob -c %s" % shlex.quote(shlex.join(["python3", "-c", REQUEST, path, "GET", "/"])), check=False)
         assert done.code != 0 and "PermissionError" in done.text
-    seen = cluster.on(host, "su bob -c 'ps -ef; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2> /dev/null | tr \"\\0\" \" \"; find / -xdev -user alice -type f -readable "
-                            "-size -64k -not -path \"/proc/*\" -exec cat {} + 2> /dev/null' | tr -cd '[:print:]\n'", check=False).text
+    look = ("ps -ef; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline; "
+            "find / -xdev -user alice -type f -readable -size -64k -not -path '/proc/*' -exec cat {} +")
+    seen = cluster.on(host, "su bob -c %s 2> /dev/null | tr -cd '[:print:]\\n'" % shlex.quote(look), check=False).text
     assert token and token not in seen
     assert token not in cluster.trainyard("alice", "logs", job["id"]).text
 
@@ -171,7 +175,8 @@ def test_what_the_gpus_do(cluster, job):
 def test_all_of_it_ends_with_the_job(cluster, job, tunnel):
     cluster.trainyard("alice", "stop", job["id"])
     assert cluster.ends("alice", job["id"])["endpoints"] == []
-    cluster.wait("the end", lambda: cluster.on(job["hosts"][0], "pgrep -u alice -f 'services|jupyter|tensorboard|sshd'; ls /run/trainyard/jobs | grep -x %s" % job["id"], check=False).code)
+    left = "pgrep -u alice -f 'services|jupyter|tensorboard|sshd'; ls /run/trainyard/jobs | grep -x " + job["id"]
+    cluster.wait("the end", lambda: not cluster.on(job["hosts"][0], left, check=False).out)
 
 
 def test_an_image_without_them_does_not_fail_the_job(cluster):
@@ -183,21 +188,24 @@ def test_an_image_without_them_does_not_fail_the_job(cluster):
 
 def test_tensorboard_alone(cluster):
     assert cluster.trainyard("bob", "tensorboard", "/home/alice/logs", check=False).code == 2
-    done = cluster.trainyard("alice", "tensorboard", "/home/alice/logs", "--set", "worker_image=site/tools:1", "--set", "environment.PYTHONPATH=/data1/share/packages",
+    image = ("--set", "worker_image=site/tools:1")
+    done = cluster.trainyard("alice", "tensorboard", "/home/alice/logs", *image, "--set", "environment.PYTHONPATH=/data1/share/packages",
                              "--set", "environment.LD_LIBRARY_PATH=/data1/share/packages/lib", "--json")
     told = json.loads(done.out)
-    assert [(endpoint["service"], endpoint["state"]) for endpoint in told["endpoints"]] == [("tensorboard", "ready")] and told["endpoints"][0]["url"] == "http://localhost:6006/"
+    assert [(endpoint["service"], endpoint["state"], endpoint["url"]) for endpoint in told["endpoints"]] == [
+        ("tensorboard", "ready", "http://localhost:6006/")]
     cluster.trainyard("alice", "stop", told["id"])
     cluster.ends("alice", told["id"])
     # Without it in the image the job says so and fails.
-    done = cluster.trainyard("alice", "tensorboard", "/home/alice/logs", "--set", "worker_image=site/tools:1", check=False)
+    done = cluster.trainyard("alice", "tensorboard", "/home/alice/logs", *image, check=False)
     assert done.code == 1 and "the image has no TensorBoard" in done.text + cluster.trainyard("alice", "logs", done.out.split()[1]).text
 
 
 def test_the_launchers_of_guides_find_the_other_workers(cluster):
     """kind MPIJob: the command runs on worker 0, and ssh with the host file reaches the others. The names are those of Apulis."""
     number = cluster.submit("alice", "name: mpi\nkind: MPIJob\nworker_count: 2\nworker_image: site/tools:1\nenvironment_aliases: dlws\ncommand: |\n"
-                                     "  while read -r host slots; do ssh -p $DLWS_SD_worker0_SSH_PORT $host 'echo $TRAINYARD_WORKER_INDEX of $DLWS_NUM_WORKER as '$(id -un) < /dev/null; done < ~/ib_config\n"
+                                     "  while read -r host slots; do ssh -p $DLWS_SD_worker0_SSH_PORT $host "
+                                     "'echo $TRAINYARD_WORKER_INDEX of $DLWS_NUM_WORKER as '$(id -un) < /dev/null; done < ~/ib_config\n"
                                      "  echo rank $RANK on $DLWS_ROLE_IDX\n")
     job = cluster.ends("alice", number)
     assert job["state"] == "completed", cluster.trainyard("alice", "logs", number).text
@@ -217,7 +225,7 @@ def test_results_are_copied_to_the_persons_own_storage(cluster):
     job = cluster.ends("alice", cluster.submit("alice", text))
     # A status of its own: the training itself was good.
     assert (job["state"], job["exit_code"], job["result"]["copied"]["ok"]) == ("completed", 0, False) and "rclone copy" in job["result"]["copied"]["said"]
-    cluster.wait("free hosts", lambda: cluster.on(cluster.head, "squeue --noheader").out == "" and cluster.on(cluster.head, "sinfo --noheader --format %T").out.split() == ["idle"])
+    cluster.wait("free hosts", lambda: cluster.on(cluster.head, "squeue --noheader; sinfo --noheader --format %T").out.split() == ["idle"])
 
 
 def test_the_end_is_mailed(cluster):
@@ -233,7 +241,8 @@ def test_seconds_above_sbatch(cluster):
         text = "set -e; for number in 1 2 3 4 5 6 7; do begin=$(date +%%s%%N); %s > /dev/null; echo $(( $(date +%%s%%N) - begin )); done" % command
         return sorted(int(line) / 1e9 for line in cluster.as_person("alice", text).out.split())[0]
 
-    cluster.as_person("alice", "printf 'name: quick\\nworker_image: site/tools:1\\ncommand: \"true\"\\n' > quick.yml; trainyard submit quick.yml --dry-run > quick.sh")
+    file = "name: quick\\nworker_image: site/tools:1\\ncommand: \"true\"\\n"
+    cluster.as_person("alice", "printf '%s' > quick.yml; trainyard submit quick.yml --dry-run > quick.sh" % file)
     ours, theirs = seconds("trainyard submit quick.yml"), seconds("sbatch quick.sh")
     cluster.as_person("alice", "scancel --me")
     print("trainyard submit %.2f s, sbatch %.2f s" % (ours, theirs))

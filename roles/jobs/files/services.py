@@ -34,7 +34,8 @@ JUPYTER = (("jupyterlab", "lab"), ("notebook", "notebook"), ("jupyter_server", "
 
 def socket_on_host(name, environment):
     """Return the path under which the host has the socket of a service."""
-    return "%s/%s/task.%s.%s/%s.sock" % (ON_HOST, environment["TRAINYARD_JOB_ID"], environment["TRAINYARD_STEP_ID"], environment["TRAINYARD_WORKER_INDEX"], name)
+    task = "task.%s.%s" % (environment["TRAINYARD_STEP_ID"], environment["TRAINYARD_WORKER_INDEX"])
+    return "%s/%s/%s/%s.sock" % (ON_HOST, environment["TRAINYARD_JOB_ID"], task, name)
 
 
 def jupyter_config(path, token, folder):

@@ -205,7 +205,8 @@ class Site:
     def write_keys(self):
         """Keep the person's public keys where ssh into their jobs finds them. Returns the folder with them."""
         folder, keys = os.path.join(self.folder, ".ssh"), []
-        for path in (os.path.join(PEOPLE, self.person + ".keys"), os.path.join(self.home, ".ssh/authorized_keys"), os.path.join(self.home, ".ssh/authorized_keys2")):
+        own = [os.path.join(self.home, ".ssh", name) for name in ("authorized_keys", "authorized_keys2")]
+        for path in [os.path.join(PEOPLE, self.person + ".keys")] + own:
             with contextlib.suppress(OSError):
                 with open(path, encoding="utf-8", errors="replace") as stream:
                     keys.append(stream.read().rstrip("\n") + "\n")

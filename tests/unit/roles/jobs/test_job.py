@@ -92,7 +92,8 @@ def test_the_command_of_a_worker_runs(program, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert (tmp_path / "services.log").read_text(encoding="utf-8") == "/usr/local/lib/trainyard/services run\n"
-    assert "--mount=%s/services:/usr/local/lib/trainyard/services:ro" % program.HERE in program.run_options(judged(services={"tensorboard": "/l"}), "/home/anna")
+    options = program.run_options(judged(services={"tensorboard": "/l"}), "/home/anna")
+    assert "--mount=%s/services:/usr/local/lib/trainyard/services:ro" % program.HERE in options
 
 
 def test_the_use_of_gpus_by_minute(program):

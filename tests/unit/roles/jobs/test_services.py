@@ -100,7 +100,8 @@ def test_services_that_cannot_run(job):
     (job.parent / "packages/jupyterlab.py").write_text(SERVER % {"fails": True}, encoding="utf-8")
     assert services.run(str(job)) == 1
     told = json.loads((job / "services.json").read_text(encoding="utf-8"))
-    assert told["tensorboard"]["state"] == "failed" and told["tensorboard"]["why"] == "the image has no TensorBoard; use an image with it, or install it in yours"
+    said = "the image has no TensorBoard; use an image with it, or install it in yours"
+    assert (told["tensorboard"]["state"], told["tensorboard"]["why"]) == ("failed", said)
     assert told["jupyter"]["why"] == "it ended with exit code 1: there is no disk space. Log: %s/service.jupyter.log" % job
     assert (job / "services.json").stat().st_mode & 0o777 == 0o600
     assert services.wait(str(job)) == 1

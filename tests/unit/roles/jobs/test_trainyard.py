@@ -257,7 +257,8 @@ def test_attach_for_ssh(run):
     for name in ("5", "job-5"):
         assert run("attach", "--stdio", name, "--rank", "1").returncode == 0
         words = (run.here / "srun").read_text(encoding="utf-8").split("\n")[:-1]
-        assert words[-4:] == ["/usr/local/lib/trainyard/jobs/door", "serve", str(run.jobs / ".ssh"), "1"] and "--nodelist=b" in words and "--pty" not in words and "--unbuffered" in words
+        assert words[-4:] == ["/usr/local/lib/trainyard/jobs/door", "serve", str(run.jobs / ".ssh"), "1"]
+        assert "--nodelist=b" in words and "--pty" not in words and "--unbuffered" in words
     assert (run.jobs / ".ssh/authorized_keys").read_text(encoding="utf-8") == "ssh-ed25519 AAAA mine\n"
     modes = {path.name: path.stat().st_mode & 0o777 for path in (run.jobs / ".ssh").iterdir()}
     assert modes == {"authorized_keys": 0o600, "host_key": 0o600} and (run.jobs / ".ssh").stat().st_mode & 0o777 == 0o700
