@@ -39,7 +39,7 @@ def test_each_host_has_its_part_and_nothing_else(host, has_command, has_programs
 def test_programs_can_be_run_and_modules_are_read():
     found = files(plan("a"))
     assert {path for path, entry in found.items() if entry["mode"] == "0755"} == {
-        "/usr/local/bin/trainyard", *("/usr/local/lib/trainyard/jobs/" + name for name in ("trainyard", "job", "rank"))}
+        "/usr/local/bin/trainyard", *("/usr/local/lib/trainyard/jobs/" + name for name in ("trainyard", "door", "job", "rank", "services"))}
     settings = json.loads(found["/etc/trainyard/jobs.json"]["content"])
     assert (settings["jobs"], settings["images"]) == ("/data1/share/.trainyard/jobs", ["t:1"])
     assert [entry["name"] for entry in settings["priorities"]] == ["low", "normal", "high"]
