@@ -160,6 +160,10 @@ class Site:
     def catalogue(self):
         return self.config.get("images") or []
 
+    def is_shared(self, folder):
+        """Return whether all hosts have a folder."""
+        return any(folder == path or folder.startswith(path.rstrip("/") + "/") for path in (self.home, self.config["share"]))
+
     def place(self, job):
         """Return where a job starts and writes. Without workdir it starts in the current folder, if the hosts of the job have it, too."""
         workdir = job["workdir"]
@@ -167,8 +171,7 @@ class Site:
             workdir = self.home + workdir[1:]
         if not workdir:
             current = os.getcwd()
-            shared = [path for path in (self.home, self.config["share"]) if current == path or current.startswith(path.rstrip("/") + "/")]
-            workdir = current if shared else self.home
+            workdir = current if self.is_shared(current) else self.home
         return {"output": os.path.join(self.folder, ".out", "%j.log"), "workdir": workdir, "mail": self.config.get("mail", False)}
 
     def folder_of(self, number):
@@ -204,6 +207,7 @@ class Site:
 
     def write_keys(self):
         """Keep the person's public keys where ssh into their jobs finds them. Returns the folder with them."""
+        self.check_folder()
         folder, keys = os.path.join(self.folder, ".ssh"), []
         own = [os.path.join(self.home, ".ssh", name) for name in ("authorized_keys", "authorized_keys2")]
         for path in [os.path.join(PEOPLE, self.person + ".keys")] + own:
@@ -218,8 +222,11 @@ class Site:
         key = os.path.join(folder, "host_key")
         if not os.path.exists(key):
             with tempfile.TemporaryDirectory(dir=folder) as new:
-                subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "jobs of " + self.person, "-f", os.path.join(new, "key")], check=True,
-                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "jobs of " + self.person, "-f", os.path.join(new, "key")]
+                try:
+                    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                except (OSError, subprocess.CalledProcessError) as error:
+                    raise Refused("a host key cannot be made: %s" % error)
                 with contextlib.suppress(FileExistsError):
                     os.link(os.path.join(new, "key"), key)
         return folder
@@ -660,9 +667,11 @@ def attach(options):
 def tensorboard(options):
     """A job whose only service is TensorBoard."""
     site = Site()
-    folder = options.folder if options.folder.startswith("~") else os.path.abspath(options.folder)
-    if not os.path.isdir(os.path.expanduser(folder)):
+    folder = os.path.abspath(os.path.expanduser(options.folder))
+    if not os.path.isdir(folder):
         raise Refused("%s is not a folder" % options.folder)
+    if not site.is_shared(folder):
+        raise Refused("%s is on this host only; use a folder below %s or %s, which the hosts of the job have, too" % (folder, site.home, site.config["share"]))
     values = {"name": "tensorboard", "worker_memory": "2", "max_minutes": "240", "services": [{"tensorboard": folder}],
               "command": "exec python3 /usr/local/lib/trainyard/services wait"}
     return submit_text(options, site, _job_file.to_yaml(values), "tensorboard", lambda site, number: tell_address(options, site, number))

@@ -267,11 +267,12 @@ def test_attach_for_ssh(run):
 
 
 def test_tensorboard(run):
-    logs = run.here / "logs"
-    assert run("tensorboard", "logs").stderr == "trainyard: logs is not a folder\n"
-    logs.mkdir()
+    logs = run.here / "home/logs"
+    assert run("tensorboard", "home/logs").stderr == "trainyard: home/logs is not a folder\n"
+    logs.mkdir(parents=True)
+    assert "%s is on this host only; use a folder below %s/home or %s/share" % (run.here, run.here, run.here) in run("tensorboard", ".").stderr
     (run.here / "ended").write_text(ended(12, "FAILED", "1:0", name="tensorboard"), encoding="utf-8")
-    done = run("tensorboard", "logs", "--set", "worker_image=tools:1")
+    done = run("tensorboard", "home/logs", "--set", "worker_image=tools:1")
     assert (done.returncode, done.stdout) == (1, "job 12 failed\n"), done.stderr
     script = (run.here / "script").read_text(encoding="utf-8")
     assert "services:\n  - {tensorboard: %s}\n" % logs in script and "--gpus" not in script and "#SBATCH --time=240\n" in script
