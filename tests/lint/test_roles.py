@@ -24,7 +24,7 @@ IN_SCENARIO_VM = {"nfs_client", "nfs_server"}
 # Those that share a scenario, whose tests name their role.
 IN_ANOTHER = dict.fromkeys(["nvidia_driver", "cuda_toolkit", "nccl", "nccl_tests", "container_toolkit"], "gpu_stack")
 IN_ANOTHER.update(dict.fromkeys(["slurm", "slurm_controller", "slurm_node", "slurm_accounts"], "scheduler"))
-IN_ANOTHER["jobs"] = "workbench"
+IN_ANOTHER.update(dict.fromkeys(["jobs", "jupyterhub"], "workbench"))
 # Of an expression in a role.
 MOST_FILTERS = 5
 CONDITIONS = ("when", "that", "until", "failed_when", "changed_when")

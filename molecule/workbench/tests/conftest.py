@@ -13,10 +13,11 @@ import jsonschema
 import pytest
 import testinfra
 from left_to_acceptance import pytest_collection_modifyitems
+from role_again import role
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = json.loads((ROOT / "plugins/plugin_utils/trainyard.schema.json").read_text(encoding="utf-8"))
-__all__ = ["pytest_collection_modifyitems"]
+__all__ = ["pytest_collection_modifyitems", "role"]
 
 
 class Cluster:

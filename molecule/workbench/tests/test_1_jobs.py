@@ -27,7 +27,7 @@ def test_the_parameter_file_of_the_guide(cluster):
     done = cluster.trainyard("alice", "submit", "-", text=SAMPLE, check=False)
     assert done.code == 2
     assert "workspace_id: 'your-workspace-id' is not one of your accounts (vision)" in done.text
-    assert "worker_image: 'master0:5000/eflops/pytorch:v1' is not an image of this cluster; use one of site/tools:1" in done.text
+    assert "worker_image: 'master0:5000/eflops/pytorch:v1' is not an image of this cluster; use one of site/notebook:1, site/tools:1" in done.text
     number = cluster.submit("alice", SAMPLE, *FITS)
     job = cluster.ends("alice", number)
     assert (job["state"], job["exit_code"], job["account"]) == ("completed", 0, "vision")

@@ -17,6 +17,7 @@ import pwd
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,8 @@ import _job_text
 import _slurm
 
 CONFIG = os.environ.get("TRAINYARD_JOBS_CONFIG") or "/etc/trainyard/jobs.json"
+#: Of role jupyterhub. The kernel tells its service who asks.
+LOGIN_SOCKET = "/run/trainyard-hub/login.sock"
 GOOD, FAILED, REFUSED, NO_ANSWER = 0, 1, 2, 3
 #: Seconds in which one of Slurm's commands has to answer.
 TIMEOUT = 60
@@ -754,6 +757,22 @@ def images(options):
     return out(options, found, lambda names: [print(name) for name in names] if names else print("this cluster has no catalogue of images"))
 
 
+def login(options):
+    """Print a link for the browser. It is not an argument of a program, and no log has it."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(10)
+            connection.connect(LOGIN_SOCKET)
+            answer = json.loads(b"".join(iter(lambda: connection.recv(4096), b"")).decode())
+    except FileNotFoundError:
+        raise Refused("this host has no hub for the browser; use the first login host, or ask the operator for jupyterhub_enabled")
+    except (OSError, ValueError) as error:
+        raise NoAnswer("the hub gives no link (%s); tell the operator to look at service trainyard-hub-links" % error)
+    if "error" in answer:
+        raise Refused(answer["error"])
+    return out(options, answer, lambda found: print("%s\nOpen it within %d seconds. It is valid once, for you alone." % (found["url"], found["seconds"])))
+
+
 # --- the command line -------------------------------------------------------------------------------------------------------
 
 FILE = [("file", {"metavar": "FILE", "help": "job file, key=value lines or YAML; - is standard input"})]
@@ -779,6 +798,7 @@ SUBCOMMANDS = {
     "quota": (quota, "list your accounts, their limits, and what they use", "trainyard quota", []),
     "nodes": (nodes, "list the hosts, and what is free on them now", "trainyard nodes", []),
     "images": (images, "list the images of this cluster", "trainyard images", []),
+    "login": (login, "print a login link for the browser", "trainyard login", []),
 }
 
 

@@ -336,3 +336,9 @@ def test_completion(run):
     assert completed("trainyard", "logs", "--f") == ["--follow"]
     names = [line.split()[0] for line in run("--help").stdout.partition("  SUBCOMMAND [ARGUMENT...]\n")[2].splitlines() if line.startswith("    ")]
     assert sorted(completed("trainyard", "")) == sorted(names)
+
+
+def test_login_needs_a_hub(run):
+    """Scenario workbench has one."""
+    done = run("login", "--json")
+    assert done.returncode == 2 and "this host has no hub for the browser" in json.loads(done.stdout)["error"]

@@ -1,0 +1,283 @@
+"""Instances in the browser, over the hub's API: login by link, a kernel and a terminal in the container of a job, and what others cannot open."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from browser_session import Session, WebSocket
+from conftest import Cluster
+
+ROLE = "jupyterhub"
+HOST = Cluster.head
+IMAGE = "site/notebook:1"
+SMALL = {"worker_image": IMAGE, "worker_memory": 1}
+LOOK = """
+import errno, glob, os
+print(os.getuid(), os.getgid(), os.path.exists("/usr/bin/who-am-i"), sorted(glob.glob("/dev/nvidia[0-9]*")))
+for path in ("/data1/share/.trainyard/jobs/bob", "/etc/trainyard"):
+    try:
+        print(path, os.listdir(path))
+    except OSError as error:
+        print(path, errno.errorcode[error.errno])
+print([name for name in os.environ if "HUB" in name or "TOKEN" in name])
+"""
+
+
+class Hub:
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.ca = cluster.on(cluster.head, "cat /etc/trainyard/tls/ca.pem").out
+        self.url = json.loads(cluster.on(cluster.head, "cat /etc/trainyard/hub/hub.json").out)["url"]
+
+    def link(self, person):
+        return json.loads(self.cluster.trainyard(person, "login", "--json").out)["url"]
+
+    def nobody(self):
+        return Session(self.url, self.ca)
+
+    def browser(self, person):
+        """A browser in which a person has logged in."""
+        session = self.nobody()
+        answer = session.log_in(self.link(person))
+        assert (answer.code, answer.url) == (200, self.url + "/hub/home"), answer.text
+        return session
+
+    def program(self, person):
+        """One with a token that the person has made in the browser."""
+        session = self.browser(person)
+        session.token = session.make_token(person)
+        return session
+
+    def gpus_in_use(self):
+        nodes = json.loads(self.cluster.trainyard("alice", "nodes", "--json").out)
+        return sum(node["gpus"] - node["free"]["gpus"] for node in nodes)
+
+
+@pytest.fixture(scope="session")
+def hub(cluster):
+    return Hub(cluster)
+
+
+@pytest.fixture(scope="session")
+def alice(hub):
+    return hub.program("alice")
+
+
+@pytest.fixture(scope="session")
+def instance(hub, alice):
+    """An instance of alice with one GPU."""
+    answer = alice.start("alice", "first", display_name="First_1", user_options=dict(SMALL, worker_gpu=1, cmd="touch /data1/share/harm"))
+    assert answer.code in (201, 202), answer.text
+    return alice.is_ready("alice", "first")
+
+
+def test_a_link_is_valid_once(hub):
+    link = hub.link("alice")
+    assert link.startswith(hub.url + "/hub/login#")
+    assert hub.nobody().log_in(link).code == 200
+    again = hub.nobody().log_in(link)
+    assert again.code == 403 and "was used before" in again.text
+    assert hub.nobody().log_in(link[:-1] + "AB"[link[-1] == "A"]).code == 403
+    assert hub.nobody().post_token("").code == 403
+    # Not in an address, an argument or a log.
+    token = link.partition("#")[2]
+    assert token not in hub.cluster.on(hub.cluster.head, "journalctl --no-pager --output=cat; ps -ef; cat /var/log/*.log 2> /dev/null || true").out
+
+
+def test_an_old_link_is_refused(hub):
+    link = hub.link("alice")
+    hub.cluster.on(hub.cluster.head, "sed -i 's/\"until\": [0-9.]*/\"until\": 1/' /var/lib/trainyard/hub/links/*")
+    answer = hub.nobody().log_in(link)
+    assert answer.code == 403 and "was valid for 60 seconds" in answer.text
+
+
+def test_only_people_get_a_link(hub):
+    for account in ("ops", "nobody"):
+        done = hub.cluster.on(hub.cluster.head, "su %s -s /bin/sh -c 'trainyard login'" % account, check=False)
+        assert done.code == 2 and "is not one of the people of this cluster" in done.text
+    # The hub can become people, and nobody else, and run one program.
+    as_hub = "su trainyard-hub -s /bin/sh -c %s"
+    assert hub.cluster.on(hub.cluster.head, as_hub % "'echo {} | sudo -n -u alice /usr/local/lib/trainyard/hub/instance'").out.startswith('{"error"')
+    for command in ("sudo -n -u root /usr/local/lib/trainyard/hub/instance", "sudo -n -u slurm /usr/local/lib/trainyard/hub/instance", "sudo -n -u alice id",
+                    "sudo -n -u alice /usr/local/lib/trainyard/hub/instance more", "sudo -n id"):
+        assert hub.cluster.on(hub.cluster.head, as_hub % ("'%s'" % command), check=False).code == 1, command
+    look = "su bob -c 'cat /etc/trainyard/hub/hub.json /etc/trainyard/hub/proxy.env; ls /var/lib/trainyard/hub'"
+    assert hub.cluster.on(hub.cluster.head, look, check=False).out == ""
+
+
+def test_a_cell_runs_in_the_container(hub, alice, instance):
+    assert instance["url"] == "/user/alice/first/"
+    job = [job for job in json.loads(hub.cluster.trainyard("alice", "list", "--json").out) if job["state"] == "running"][-1]
+    assert (job["name"], job["account"], job["gpus"]) == ("First_1", "vision", 1)
+    assert hub.gpus_in_use() == 1
+    told = alice.run_cell(instance["url"], LOOK).splitlines()
+    # site/notebook:1 has this program, and no folder /etc/trainyard. Its kernel has nothing of the hub.
+    assert told == ["2101 2101 True ['/dev/nvidia0']", "/data1/share/.trainyard/jobs/bob EACCES", "/etc/trainyard ENOENT", "[]"]
+    assert hub.cluster.on(hub.cluster.head, "test -e /data1/share/harm", check=False).code == 1
+
+
+def test_a_kernel_is_interrupted_and_ended(hub, alice, instance):
+    kernel = json.loads(alice.ask(instance["url"] + "api/kernels", "POST", {"name": "python3"}).text)["id"]
+    with WebSocket(alice, "%sapi/kernels/%s/channels" % (instance["url"], kernel)) as channel:
+        assert channel.execute("import os; print(os.path.basename(os.getcwd()))") == "alice\n"
+        number = channel.ask("import time\nprint('begun')\ntime.sleep(3600)")
+        channel.printed(number, "begun")
+        assert alice.ask("%sapi/kernels/%s/interrupt" % (instance["url"], kernel), "POST", {}).code == 204
+        assert "KeyboardInterrupt" in channel.rest(number)
+    assert alice.ask("%sapi/kernels/%s" % (instance["url"], kernel), "DELETE").code == 204
+    hub.cluster.wait("the end of the kernel", lambda: all(
+        hub.cluster.on(host, "pgrep -f '[i]pykernel_launcher.*%s'" % kernel, check=False).code == 1 for host in hub.cluster.hosts))
+
+
+def test_a_terminal_is_in_the_container(hub, alice, instance):
+    terminal = json.loads(alice.ask(instance["url"] + "api/terminals", "POST", {}).text)["name"]
+    with WebSocket(alice, "%sterminals/websocket/%s" % (instance["url"], terminal)) as channel:
+        time.sleep(3)
+        channel.send(json.dumps(["stdin", "who-am-i -u; echo fini''shed\r"]))
+        text = ""
+        while "finished" not in text:
+            kind, *rest = json.loads(channel.receive())
+            text += rest[0] if kind == "stdout" else ""
+    # A program of the image, whose set-user-ID bit is of no use. On a busy machine the prompt comes after the command.
+    assert re.search(r"^(\$ )?2101\r?$", text, re.MULTILINE), text
+
+
+def test_others_cannot_open_it(hub, instance):
+    """bob with a token, with cookies, without both, and on the host itself."""
+    url = instance["url"]
+    paths = [url + path for path in ("lab", "api/status", "api/kernels", "api/contents", "api/terminals", "tree", "files/.bashrc")]
+    for person in (hub.program("bob"), hub.browser("bob")):
+        told = {path: person.ask(path).code for path in paths + ["/hub/api/users/alice", "/hub/api/users/alice/servers/first"]}
+        assert set(told.values()) <= {403, 404, 405}, told
+        assert person.stop("alice", "first").code in (403, 404) and person.start("alice", "other", **SMALL).code in (403, 404)
+    # Without a login, and with a wrong token.
+    for token in ("", "0" * 32):
+        nobody = hub.nobody()
+        nobody.token = token
+        for path in paths:
+            answer = nobody.ask(path)
+            assert answer.code in (403, 404) or answer.url.startswith(hub.url + "/hub/login?"), path
+        assert nobody.ask("/hub/api/users/alice").code == 403
+    # On the host of the instance, where all people share addresses and ports.
+    job = [job for job in json.loads(hub.cluster.trainyard("alice", "list", "--json").out) if job["state"] == "running"][-1]
+    host = job["hosts"][0]
+    look = """
+import glob, http.client, os, socket, subprocess, urllib.error, urllib.request
+for line in subprocess.run(["ss", "-Hltn"], stdout=subprocess.PIPE, check=True).stdout.decode().splitlines():
+    address = line.split()[3].replace("0.0.0.0", "127.0.0.1").replace("*", "127.0.0.1").replace("[::]", "[::1]")
+    for path in ("%(url)slab", "%(url)sapi/contents", "%(url)sapi/kernels", "/"):
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open("http://" + address + path, timeout=5) as answer:
+                if "/hub/" not in answer.url:
+                    print("OPEN", address, path, answer.status)
+        except (OSError, ValueError, http.client.HTTPException):
+            pass
+for line in open("/proc/net/unix"):
+    path = line.split()[-1]
+    if path.startswith("/") and ("trainyard" in path or "kernel" in path):
+        try:
+            socket.socket(socket.AF_UNIX).connect(path)
+            print("OPEN", path)
+        except OSError:
+            pass
+for path in glob.glob("/proc/[0-9]*/cmdline") + glob.glob("/proc/[0-9]*/environ"):
+    try:
+        text = open(path, "rb").read().decode("utf-8", "replace")
+    except OSError:
+        continue
+    if "JUPYTERHUB_API_TOKEN" in text:
+        print("TOKEN", path)
+print("looked")
+""" % {"url": url}
+    hub.cluster.on(host, "cat > /tmp/look.py << 'END'\n%s\nEND" % look)
+    told = [line for line in hub.cluster.on(host, "su bob -c 'python3 /tmp/look.py'").out.splitlines() if "trainyard-hub/login.sock" not in line]
+    assert told == ["looked"]
+    # Nothing is left of the file with the token.
+    assert hub.cluster.on(host, "ls /data1/share/.trainyard/jobs/alice/.instances").out == ""
+
+
+def test_a_restart_of_the_hub_cuts_nobody_off(hub, alice, instance):
+    kernel = json.loads(alice.ask(instance["url"] + "api/kernels", "POST", {"name": "python3"}).text)["id"]
+    with WebSocket(alice, "%sapi/kernels/%s/channels" % (instance["url"], kernel)) as channel:
+        channel.execute("kept = 41")
+        hub.cluster.on(hub.cluster.head, "systemctl stop trainyard-hub")
+        try:
+            assert channel.execute("print(kept + 1)") == "42\n"
+        finally:
+            hub.cluster.on(hub.cluster.head, "systemctl start trainyard-hub")
+        hub.cluster.wait("the hub", lambda: alice.ask("/hub/health").code == 200)
+        assert channel.execute("print(kept + 2)") == "43\n"
+    assert alice.server("alice", "first")["ready"]
+    assert alice.run_cell(instance["url"], "print(6 * 7)") == "42\n"
+
+
+@pytest.mark.parametrize("values, complaint", [
+    ({"worker_gpu": "1\n#SBATCH --account=language"}, "worker_gpu: '1?#SBATCH --account=language' is not possible"),
+    ({"worker_cpu": "$(touch /data1/share/harm)"}, "worker_cpu: "), ({"worker_memory": "1;id"}, "worker_memory: "),
+    ({"worker_shared_memory": "1\n"}, "worker_shared_memory: "), ({"worker_image": "$(id)"}, "worker_image: "),
+    ({"worker_image": "site/notebook:1\n#SBATCH --uid=0"}, "worker_image: "), ({"worker_image": "unknown:1"}, "is not an image of this cluster"),
+    ({"workspace_id": "vision\n#SBATCH --account=other"}, "workspace_id: "), ({"workspace_id": "language"}, "'language' is not one of your accounts"),
+    ({"host_class": "`id`"}, "host_class: "), ({"max_minutes": "1 --uid=0"}, "max_minutes: "), ({"priority": "high --uid=0"}, "priority: "),
+    ({"worker_gpu": 3}, "account vision has 2 at most"), ({"worker_gpu": [1]}, "worker_gpu: a list is not one value"),
+    ({"worker_cpu": {"a": 1}}, "worker_cpu: "),
+    ({"display_name": "a\n#SBATCH --account=other"}, "name: "), ({"display_name": "a$(id)"}, "name: "), ({"display_name": "n" * 28}, "name: "),
+], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
+def test_hostile_values_are_refused(hub, alice, values, complaint):
+    before = hub.cluster.on(hub.cluster.head, "squeue --noheader --format=%i").out
+    body = {"user_options": dict(SMALL, **{key: value for key, value in values.items() if key != "display_name"}), "display_name": "Bad_1"}
+    body.update({key: value for key, value in values.items() if key == "display_name"})
+    answer = alice.start("alice", "hostile", **body)
+    # On a busy machine the hub answers before Slurm has.
+    events = [] if answer.code == 400 else alice.progress("alice", "hostile")
+    told = next((event["message"] for event in events if event.get("failed")), answer.text)
+    assert complaint in (json.loads(told)["message"] if told.startswith("{") else told)
+    assert hub.cluster.on(hub.cluster.head, "squeue --noheader --format=%i").out == before
+    assert hub.cluster.on(hub.cluster.head, "test -e /data1/share/harm", check=False).code == 1
+
+
+def test_the_page_offers_what_the_quota_allows(hub):
+    page = hub.browser("alice").ask("/hub/spawn/alice/page").text
+    assert re.search(r'name="worker_gpu" min="0" max="2"', page) and "your account has 2 GPUs, so 2 at most" in page
+    assert "<option>h100</option>" in page and "<option>site/notebook:1</option>" in page
+
+
+def test_an_instance_waits_and_is_given_up(hub, alice, instance):
+    """The account has two GPUs, and one is in use."""
+    assert alice.start("alice", "second", display_name="Second", user_options=dict(SMALL, worker_gpu=2)).code == 202
+    number = next(found.group(1) for found in (
+        re.search(r"Job (\d+) is queued: group vision uses 1 of its 2 GPUs", event["message"]) for event in alice.progress("alice", "second")) if found)
+    assert alice.stop("alice", "second").code in (202, 204)
+    assert hub.cluster.ends("alice", number)["state"] == "cancelled"
+    # The job has not read its file, and nobody else will.
+    hub.cluster.wait("no file", lambda: hub.cluster.on(hub.cluster.head, "ls /data1/share/.trainyard/jobs/alice/.instances").out == "")
+
+
+def test_a_stop_frees_the_gpu(hub, alice, instance):
+    assert alice.stop("alice", "first").code in (202, 204)
+    hub.cluster.wait("the end", lambda: hub.gpus_in_use() == 0)
+    hub.cluster.wait("the hub", lambda: alice.server("alice", "first") is None)
+    assert alice.ask(instance["url"] + "api/status").code in (403, 404, 424, 503)
+    for host in hub.cluster.hosts:
+        assert hub.cluster.on(host, "pgrep -u alice -f 'notebook|ipykernel|podman'", check=False).out == ""
+
+
+def test_a_removed_person_is_logged_out(hub, role):
+    browser, program = hub.browser("bob"), hub.program("bob")
+    assert browser.ask("/hub/home").url == hub.url + "/hub/home" and program.ask("/hub/api/users/bob").code == 200
+    try:
+        run = role("people", slurm_accounts=[{"name": "vision", "gpus": 2, "members": ["alice"]}])
+        assert run.code == 0 and run.changed == 2, run.text
+        hub.cluster.wait("the hub", lambda: hub.nobody().ask("/hub/health").code == 200)
+        assert program.ask("/hub/api/users/bob").code == 403
+        assert browser.ask("/hub/home").url.startswith(hub.url + "/hub/login?")
+        done = hub.cluster.trainyard("bob", "login", check=False)
+        assert done.code == 2 and "is not one of the people" in done.text
+        command = "su trainyard-hub -s /bin/sh -c 'sudo -n -u %s /usr/local/lib/trainyard/hub/instance < /dev/null'"
+        assert hub.cluster.on(hub.cluster.head, command % "bob", check=False).code == 1 and hub.cluster.on(hub.cluster.head, command % "alice").code == 0
+    finally:
+        assert role("people").code == 0
+    hub.cluster.wait("the hub", lambda: hub.nobody().ask("/hub/health").code == 200)
+    assert hub.browser("bob").ask("/hub/home").code == 200

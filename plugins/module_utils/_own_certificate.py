@@ -1,0 +1,76 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A certificate authority of the cluster, and a certificate that it signs: what openssl is asked, and whether a certificate is still good."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import re
+
+__all__ = ["ParseError", "authority_config", "certificate_config", "not_after", "reasons", "subjects"]
+
+#: openssl would read quotes, commas and line breaks of a name as its own.
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+class ParseError(ValueError):
+    """The output of openssl has another form. The message names the line."""
+
+
+def bad_names(names, addresses):
+    """Return the names and addresses that a certificate cannot have."""
+    found = [name for name in names if not NAME.fullmatch(name)]
+    for address in addresses:
+        try:
+            ipaddress.ip_address(address)
+        except ValueError:
+            found.append(address)
+    return found
+
+
+def alternatives(names, addresses):
+    return ",".join(["DNS:" + name for name in names] + ["IP:" + address for address in addresses])
+
+
+def authority_config():
+    """Return the configuration of openssl for the authority. It signs no other authority."""
+    return ("[req]\ndistinguished_name=name\nx509_extensions=authority\nprompt=no\n[name]\nCN=trainyard cluster authority\n[authority]\n"
+            "basicConstraints=critical,CA:TRUE,pathlen:0\nkeyUsage=critical,keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\n")
+
+
+def certificate_config(names, addresses):
+    """Return the configuration of openssl for the certificate."""
+    first = (list(names) + list(addresses))[0]
+    return ("[req]\ndistinguished_name=name\nprompt=no\n[name]\nCN=%s\n[certificate]\nbasicConstraints=critical,CA:FALSE\n"
+            "keyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth\nsubjectAltName=%s\n" % (first[:64], alternatives(names, addresses)))
+
+
+def not_after(text):
+    """Return when a certificate ends, from the output of C(openssl x509 -enddate)."""
+    match = re.search(r"^notAfter=(\w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}) GMT$", text, re.MULTILINE)
+    if not match:
+        raise ParseError("openssl printed no notAfter: '%s'" % text.strip()[:80])
+    return datetime.datetime.strptime(match.group(1), "%b %d %H:%M:%S %Y")
+
+
+def subjects(text):
+    """Return the names and addresses of a certificate, from the output of C(openssl x509 -ext subjectAltName)."""
+    names = re.findall(r"DNS:([^,\s]+)", text)
+    addresses = [str(ipaddress.ip_address(address)) for address in re.findall(r"IP Address:([0-9A-Fa-f.:]+)", text)]
+    return set(names), set(addresses)
+
+
+def reasons(text, names, addresses, now, days):
+    """Return why a certificate has to be made again. C(text) is the output of openssl for both questions; None if there is no certificate."""
+    if text is None:
+        return ["there is none"]
+    found = []
+    end = not_after(text)
+    if end - now < datetime.timedelta(days=days):
+        found.append("it ends on %s" % end.strftime("%Y-%m-%d"))
+    if subjects(text) != (set(names), {str(ipaddress.ip_address(address)) for address in addresses}):
+        found.append("it has other names")
+    return found

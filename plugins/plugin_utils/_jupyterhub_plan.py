@@ -1,0 +1,264 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Plan of role jupyterhub: what the host of the hub and the training hosts get, and what the hub may do there. Pure functions."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from urllib.parse import urlsplit
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._jobs_plan import people
+
+USER = "trainyard-hub"
+HUB, NOTEBOOK = "/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook"
+ENVIRONMENT = "environment"
+FOLDER, NOTEBOOK_FOLDER, TLS = "/etc/trainyard/hub", "/etc/trainyard/notebook", "/etc/trainyard/tls"
+STATE = "/var/lib/trainyard/hub"
+SUDOERS = "/etc/sudoers.d/trainyard-hub"
+TOKEN = FOLDER + "/proxy.env"
+UNITS = "/etc/systemd/system"
+HUB_SERVICE, PROXY_SERVICE, LINKS_SERVICE = "trainyard-hub", "trainyard-hub-proxy", "trainyard-hub-links"
+#: The proxy first: the hub waits for it, and it is the one that is not restarted without need.
+SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE)
+OF_HUB = ("_instance.py", "instance", "jupyterhub_config.py", "links", "trainyard_hub.py")
+OF_NOTEBOOK = ("jupyter_server_config.py", "server")
+PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK = ("openssl", "python3-venv", "sudo"), ("python3-venv",)
+PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+KERNEL = {"argv": [NOTEBOOK + "/server", "kernel", "{connection_file}"], "display_name": "Python (container)", "language": "python"}
+
+
+def with_port(address, port):
+    host = "[%s]" % address if ":" in address else address
+    return host if port == 443 else "%s:%d" % (host, port)
+
+
+def url_of(wanted, address):
+    """Return the URL of the hub without a slash at its end: the one of the site, or the address of its host."""
+    return wanted["url"].rstrip("/") or "https://" + with_port(address, wanted["port"])
+
+
+def names_of_certificate(wanted, address):
+    """Return the names and addresses for which the hub's own certificate is valid."""
+    names = [urlsplit(url_of(wanted, address)).hostname or "", wanted["hub_host"], address]
+    return sorted({name for name in names if name})
+
+
+def is_address(text):
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def has_own_certificate(wanted):
+    return not wanted["tls_certificate"]
+
+
+def certificate_paths(wanted):
+    """Return certificate, key and authority. The authority is empty if hosts trust it anyway."""
+    if has_own_certificate(wanted):
+        return TLS + "/hub.pem", TLS + "/hub.key", TLS + "/ca.pem"
+    return wanted["tls_certificate"], wanted["tls_key"], wanted["tls_ca"]
+
+
+def addresses(members):
+    return {member["name"]: member["address"] for member in members if member.get("address")}
+
+
+def persons(wanted):
+    return sorted(user["name"] for user in people(wanted["accounts"], wanted["users"]))
+
+
+# --- texts of files ---------------------------------------------------------------------------------------------------------
+
+
+def sudoers(names):
+    """Return what the hub may do: one program without arguments, as people of the cluster. root and accounts of the system are not among them."""
+    lines = ["# Managed by trainyard.gpu, role jupyterhub.",
+             # The hub asks for the state of each instance, which would fill the log of the host. It logs what it starts and stops.
+             "Defaults:%s !syslog, !pam_session, !requiretty, env_reset" % USER]
+    if names:
+        lines += ["Runas_Alias TRAINYARD_PEOPLE = " + ", ".join(names), '%s ALL=(TRAINYARD_PEOPLE) NOPASSWD: %s/instance ""' % (USER, HUB)]
+    return "\n".join(lines) + "\n"
+
+
+def unit_of_proxy(wanted):
+    certificate, key, _ca = certificate_paths(wanted)
+    environment = "%s/%s" % (HUB, ENVIRONMENT)
+    target = "http://127.0.0.1:%d" % wanted["hub_port"]
+    command = [environment + "/bin/node", environment + "/proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy",
+               "--port=%d" % wanted["port"], "--ssl-key=${CREDENTIALS_DIRECTORY}/key", "--ssl-cert=${CREDENTIALS_DIRECTORY}/certificate",
+               "--api-ip=127.0.0.1", "--api-port=%d" % wanted["proxy_api_port"],
+               "--default-target=" + target, "--error-target=%s/hub/error" % target, "--log-level=warn"]
+    command += ["--ip=" + wanted["listen_address"]] if wanted["listen_address"] else []
+    return "\n".join([
+        "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Proxy of JupyterHub", "After=network-online.target",
+        "Wants=network-online.target", "", "[Service]", "User=" + USER, "Group=" + USER, "EnvironmentFile=" + TOKEN,
+        "LoadCredential=key:" + key, "LoadCredential=certificate:" + certificate,
+        "ExecStart=" + " ".join(command), "AmbientCapabilities=CAP_NET_BIND_SERVICE", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE", "NoNewPrivileges=true",
+        "ProtectSystem=strict", "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true",
+        # So it ends when it is stopped.
+        "SuccessExitStatus=2", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
+
+
+def unit_of_hub():
+    # sudo needs privileges, and what it runs as a person needs the share and the home: there is no more protection than the account.
+    return "\n".join([
+        "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=JupyterHub", "After=network-online.target %s.service" % PROXY_SERVICE,
+        "Wants=network-online.target %s.service" % PROXY_SERVICE, "", "[Service]", "User=" + USER, "Group=" + USER, "EnvironmentFile=" + TOKEN,
+        "Environment=PATH=%s/%s/bin:/usr/bin:/bin LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1" % (HUB, ENVIRONMENT), "WorkingDirectory=" + STATE, "UMask=0077",
+        "ExecStart=%s/%s/bin/jupyterhub --config=%s/jupyterhub_config.py" % (HUB, ENVIRONMENT, HUB),
+        # Helpers of people run in its group of processes, and their jobs do not.
+        "KillMode=mixed", "TimeoutStopSec=20", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
+
+
+def unit_of_links():
+    return "\n".join([
+        "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Login links of JupyterHub", "", "[Service]", "User=" + USER, "Group=" + USER,
+        "RuntimeDirectory=trainyard-hub", "RuntimeDirectoryMode=0755", "ExecStart=/usr/bin/python3 -E -s -B %s/links" % HUB, "NoNewPrivileges=true",
+        "ProtectSystem=strict", "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true", "PrivateNetwork=true", "ReadWritePaths=%s/links" % STATE,
+        "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
+
+
+def settings(wanted, address):
+    """Return what the programs on the host of the hub know."""
+    return {"url": url_of(wanted, address), "hub_port": wanted["hub_port"], "proxy_api_port": wanted["proxy_api_port"],
+            "state": STATE, "links": STATE + "/links", "link_seconds": wanted["link_seconds"], "queue_seconds": wanted["queue_seconds"],
+            "instances_per_person": wanted["instances_per_person"],
+            "people": persons(wanted), "addresses": {name: each for name, each in addresses(wanted["members"]).items() if name in wanted["training_hosts"]}}
+
+
+def _json(value):
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def _folder(path, mode="0755", **owner):
+    return dict({"path": path, "state": "directory", "mode": mode}, **owner)
+
+
+def _file(path, content, mode="0644", **owner):
+    return dict({"path": path, "content": content, "mode": mode}, **owner)
+
+
+def hub_files(wanted, address):
+    mine = {"owner": "root", "group": USER}
+    own = {"owner": USER, "group": USER}
+    found = [_folder("/etc/trainyard"), _folder(FOLDER), _folder("/usr/local/lib/trainyard"), _folder(HUB), _folder("/var/lib/trainyard"),
+             _folder(STATE, "0700", **own), _folder(STATE + "/links", "0700", **own)]
+    found += [_file("%s/%s" % (HUB, name), wanted["programs"][name], "0644" if name.endswith(".py") else "0755") for name in OF_HUB]
+    found += [_file(FOLDER + "/hub.json", _json(settings(wanted, address)), "0640", **mine),
+              _file("%s/%s.service" % (UNITS, PROXY_SERVICE), unit_of_proxy(wanted)), _file("%s/%s.service" % (UNITS, HUB_SERVICE), unit_of_hub()),
+              _file("%s/%s.service" % (UNITS, LINKS_SERVICE), unit_of_links()),
+              _file(SUDOERS, sudoers(persons(wanted)), "0440", validate="/usr/sbin/visudo --check --file=%s")]
+    return found
+
+
+def hub_secrets(wanted):
+    """Return the files whose content is not shown. The proxy's token is made once, and stays."""
+    return [_file(FOLDER + "/authenticator.json", _json({"kind": wanted["authenticator"], "options": wanted["authenticator_options"]}), "0640",
+                  owner="root", group=USER),
+            _file(TOKEN, "CONFIGPROXY_AUTH_TOKEN=%s\n" % wanted["proxy_token"], "0600", owner="root", group="root", replace=False)]
+
+
+def notebook_files(wanted):
+    ca = certificate_paths(wanted)[2]
+    kernels = NOTEBOOK + "/share/jupyter/kernels"
+    found = [_folder("/etc/trainyard"), _folder(NOTEBOOK_FOLDER), _folder("/usr/local/lib/trainyard")]
+    found += [_folder(path) for path in (NOTEBOOK, NOTEBOOK + "/share", NOTEBOOK + "/share/jupyter", kernels, kernels + "/python3")]
+    found += [_file("%s/%s" % (NOTEBOOK, name), wanted["programs"][name], "0644" if name.endswith(".py") else "0755") for name in OF_NOTEBOOK]
+    found.append(_file(kernels + "/python3/kernel.json", _json(KERNEL)))
+    if has_own_certificate(wanted):
+        # The content is known once the hub's host has made it.
+        ca = NOTEBOOK_FOLDER + "/ca.pem"
+    found.append(_file(NOTEBOOK_FOLDER + "/server.json", _json({
+        "addresses": addresses(wanted["members"]), "environment": "%s/%s" % (NOTEBOOK, ENVIRONMENT), "ca": ca})))
+    return found
+
+
+def locked(lock, folder):
+    """Return the lock file of npm with the archives of a folder, or as it is without one."""
+    if not folder:
+        return lock
+    data = json.loads(lock)
+    for path, entry in data["packages"].items():
+        if path:
+            name = path.rpartition("node_modules/")[2].lstrip("@").replace("/", "-")
+            entry["resolved"] = "file:%s/%s-%s.tgz" % (folder, name, entry["version"])
+    return _json(data)
+
+
+def environment(wanted, folder, requirements, with_proxy):
+    """Return the options of module program_environment."""
+    packages = folder + "/packages" if wanted["packages_dir"] else ""
+    return {"path": "%s/%s" % (folder, ENVIRONMENT), "requirements": wanted["requirements"][requirements], "packages": packages,
+            "npm_package": wanted["npm_package"] if with_proxy else "", "npm_lock": locked(wanted["npm_lock"], packages) if with_proxy else "",
+            "npm_registry": wanted["npm_registry"]}
+
+
+def problems(wanted, address):
+    """Return what is wrong with the input, one sentence each."""
+    found = []
+    if not wanted["containers"]:
+        found.append("jupyterhub_enabled: instances run in containers, but job_container_enabled is false; set it to true, or jupyterhub_enabled to false")
+    if not address:
+        found.append("jupyterhub_enabled: host '%s' has no address in cluster_network; correct cluster_network, or name another login host" %
+                     wanted["hub_host"])
+    if bool(wanted["tls_certificate"]) != bool(wanted["tls_key"]):
+        found.append("jupyterhub_tls_certificate and jupyterhub_tls_key: only one of them is set; set both, or none for a certificate of the role")
+    url = urlsplit(wanted["url"])
+    if wanted["url"] and (url.scheme != "https" or not url.hostname or url.path not in ("", "/") or url.query or url.fragment or "@" in url.netloc):
+        found.append("jupyterhub_url: '%s' is not https:// with a name; write it as in https://hub.example.org" % wanted["url"])
+    ports = [wanted["port"], wanted["hub_port"], wanted["proxy_api_port"]]
+    if len(set(ports)) != len(ports):
+        found.append("jupyterhub_port, jupyterhub_hub_port and jupyterhub_proxy_api_port: two of them are the same; use three ports")
+    odd = [name for name in persons(wanted) if not PERSON.fullmatch(name)]
+    if odd:
+        found.append("shared_storage_users: '%s' cannot be in sudoers; use lower case letters, digits, '_', '.' and '-'" % odd[0])
+    return found
+
+
+def owned(names, folder):
+    return ["%s/%s" % (folder, name) for name in names]
+
+
+OWN_OF_HUB = tuple([SUDOERS] + ["%s/%s.service" % (UNITS, name) for name in SERVICES] + owned(OF_HUB, HUB)
+                   + owned(("hub.json", "authenticator.json", "proxy.env"), FOLDER))
+OWN_OF_NOTEBOOK = tuple(owned(OF_NOTEBOOK + ("share/jupyter/kernels/python3/kernel.json", "share/jupyter/kernels/python3", "share/jupyter/kernels",
+                                             "share/jupyter", "share"), NOTEBOOK) + owned(("server.json", "ca.pem"), NOTEBOOK_FOLDER))
+
+
+def jupyterhub_plan(wanted, host):
+    """See the filter."""
+    address = addresses(wanted["members"]).get(wanted["hub_host"], "")
+    is_hub = wanted["enabled"] and host == wanted["hub_host"]
+    is_notebook = wanted["enabled"] and host in wanted["training_hosts"]
+    names = names_of_certificate(wanted, address)
+    return {
+        "parts": ["hub"] * is_hub + ["notebook"] * is_notebook, "needs_ca": is_notebook and has_own_certificate(wanted),
+        "problems": problems(wanted, address) if wanted["enabled"] else [],
+        "packages": list(PACKAGES_OF_HUB if is_hub else PACKAGES_OF_NOTEBOOK if is_notebook else ()),
+        "certificate": {"folder": TLS, "names": [name for name in names if not is_address(name)], "addresses": [name for name in names if is_address(name)]}
+        if is_hub and has_own_certificate(wanted) else {},
+        "hub_environment": environment(wanted, HUB, "hub", True) if is_hub else {},
+        "notebook_environment": environment(wanted, NOTEBOOK, "server", False) if is_notebook else {},
+        "files": (hub_files(wanted, address) if is_hub else []) + (notebook_files(wanted) if is_notebook else []),
+        "secrets": hub_secrets(wanted) if is_hub else [],
+        "services": list(SERVICES) if is_hub else [],
+        "url": url_of(wanted, address),
+    }
+
+
+def restarts(changed_paths, environment_changed, certificate_changed):
+    """Return the services to restart after a change. The list of people needs no new links service, and no change of the hub cuts a connection."""
+    units = {name: "%s/%s.service" % (UNITS, name) in changed_paths for name in SERVICES}
+    programs = {path for path in changed_paths if path.startswith(HUB + "/")}
+    return [name for name in SERVICES if units[name] or {
+        PROXY_SERVICE: environment_changed or certificate_changed,
+        HUB_SERVICE: environment_changed or bool(programs - {HUB + "/instance", HUB + "/links"})
+        or bool({FOLDER + "/hub.json", FOLDER + "/authenticator.json"} & set(changed_paths)),
+        LINKS_SERVICE: bool(programs & {HUB + "/links", HUB + "/_instance.py"})}[name]]

@@ -1,0 +1,196 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an instance of the hub is: the values that a person may choose, the page on which they choose, and login links. Data in, data out.
+
+The values have the keys of job files. Only the judge of job files (_job_file.py, _job_limits.py) decides whether they are valid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import re
+import secrets
+
+#: Keys of job files that a person chooses. Whatever else a form or the API sends is dropped.
+KEYS = ("worker_image", "worker_cpu", "worker_gpu", "worker_memory", "worker_shared_memory", "host_class", "max_minutes", "workspace_id", "priority")
+#: The server without a name.
+DEFAULT_NAME = "main"
+#: No GPU unless requested.
+DEFAULTS = {"worker_cpu": "1", "worker_gpu": "0", "worker_memory": "4"}
+#: What the hub tells a server. The rest of the hub's environment stays on its host.
+OF_SERVER = re.compile(r"JUPYTERHUB_[A-Z_]+|JPY_API_TOKEN")
+LINK_BYTES = 32
+PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+
+
+class RequestError(ValueError):
+    """A request that cannot be answered. The message is for the person."""
+
+
+# --- values ----------------------------------------------------------------------------------------------------------------
+
+
+def name_of(server_name, display_name):
+    """Return the name of an instance, as its job has it. The judge refuses one that is not valid."""
+    return display_name or server_name or DEFAULT_NAME
+
+
+def chosen(options):
+    """Return the values that a person has chosen, as texts. Keys that are not theirs, such as cmd, and empty values are dropped."""
+    found = {}
+    for key in KEYS:
+        value = options.get(key) if isinstance(options, dict) else None
+        if isinstance(value, bool) or value is None or value == "":
+            continue
+        if isinstance(value, float) and value == int(value):
+            value = int(value)
+        # The judge says what is wrong with a list or a dict.
+        found[key] = str(value) if isinstance(value, (int, float)) else value
+    return found
+
+
+def of_form(form):
+    """Return the values of a form, whose fields come as lists of texts."""
+    found = {}
+    for key, texts in form.items():
+        text = texts[-1] if isinstance(texts, list) and texts else ""
+        text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        # Not strip(): a line break at the end is no mistake of a form.
+        found[key] = text.strip(" ") if isinstance(text, str) else text
+    return chosen(found)
+
+
+def job_values(name, values):
+    """Return the values of the job file of an instance."""
+    found = dict(DEFAULTS, **chosen(values))
+    found.update(name=name, kind="Job", worker_count="1", command="trainyard-instance")
+    return found
+
+
+def server_environment(environment):
+    """Return what a server needs of the environment that the hub has made for it."""
+    return {name: value for name, value in environment.items() if OF_SERVER.fullmatch(name) and isinstance(value, str)}
+
+
+# --- requests to the helper -------------------------------------------------------------------------------------------------
+
+
+def request_of(text):
+    """Return a request of the hub, checked. It comes as JSON on the standard input of the helper."""
+    try:
+        request = json.loads(text)
+    except ValueError:
+        raise RequestError("the request is not JSON")
+    if not isinstance(request, dict) or request.get("action") not in ("choices", "start", "status", "stop"):
+        raise RequestError("the request has none of the actions choices, start, status and stop")
+    if request["action"] in ("status", "stop") and not re.fullmatch(r"[1-9][0-9]{0,17}", str(request.get("job"))):
+        raise RequestError("the request has no job")
+    if request["action"] == "stop" and not re.fullmatch(r"[0-9a-f]{32}\.json", str(request.get("file"))):
+        raise RequestError("the request has no file")
+    if request["action"] == "start":
+        environment = request.get("environment")
+        if not isinstance(request.get("name"), str) or not isinstance(request.get("values"), dict) or not isinstance(environment, dict):
+            raise RequestError("the request has no name, no values or no environment")
+        if server_environment(environment) != environment:
+            raise RequestError("the environment of the request has variables that are not the hub's")
+    return request
+
+
+def script(options, program, path):
+    """Return the sbatch script of an instance. C(options) are those of sbatch, quoted."""
+    return "\n".join(["#!/bin/bash"] + ["#SBATCH " + option for option in options] + ["exec %s run %s" % (program, path), ""])
+
+
+# --- what a person may choose -----------------------------------------------------------------------------------------------
+
+
+def largest(nodes, key):
+    return max((node[key] for node in nodes), default=0)
+
+
+def choices_of(accounts, nodes, images, default_image):
+    """Return what a person may choose: C(images), C(classes), C(accounts) and the largest amounts, each with the reason of its limit.
+
+    :param accounts: from P(_job_limits.accounts_of).
+    :param nodes: C(cpus), C(memory_gb), C(gpus) and C(classes) of each host.
+    """
+    # More than all accounts allow is refused. With one of them chosen, less may be refused.
+    limits = [min((value for value in (entry["gpus"], entry["person_gpus"], entry["job_gpus"]) if value is not None), default=None) for entry in accounts]
+    quota = None if not limits or None in limits else max(limits)
+    of_host = largest(nodes, "gpus")
+    gpus = of_host if quota is None else min(of_host, quota)
+    minutes = [entry["max_minutes"] for entry in accounts]
+    if not accounts:
+        reason = "you have no account on this cluster"
+    elif quota is not None and quota < of_host:
+        reason = "%s, so %d at most" % ("your account has %d GPUs" % quota if len(accounts) == 1 else "your accounts have %d GPUs" % quota, quota)
+    else:
+        reason = "no host has more than %d" % of_host
+    return {"images": sorted(images), "image": default_image if default_image in images else "",
+            "classes": sorted({name for node in nodes for name in node["classes"]}),
+            "accounts": [entry["account"] for entry in accounts], "gpus": {"most": gpus, "why": reason},
+            "cpus": {"most": largest(nodes, "cpus"), "why": "no host has more than %d" % largest(nodes, "cpus")},
+            "memory": {"most": largest(nodes, "memory_gb"), "why": "no host has more than %d GB" % largest(nodes, "memory_gb")},
+            "minutes": None if not minutes or None in minutes else max(minutes)}
+
+
+def _select(key, label, values, value, empty=None):
+    rows = ['<option value="">%s</option>' % html.escape(empty)] if empty is not None else []
+    rows += ['<option%s>%s</option>' % (" selected" if entry == value else "", html.escape(entry)) for entry in values]
+    return '<div class="mb-3"><label class="form-label" for="%s">%s</label><select class="form-select" id="%s" name="%s">%s</select></div>' % (
+        key, label, key, key, "".join(rows))
+
+
+def _number(key, label, value, most, why, least=1, step="1"):
+    note = '<div class="form-text">%s</div>' % html.escape(why) if why else ""
+    limit = ' max="%s"' % most if most is not None else ""
+    return ('<div class="mb-3"><label class="form-label" for="%s">%s</label><input class="form-control" type="number" id="%s" name="%s" min="%s"%s step="%s" '
+            'value="%s">%s</div>' % (key, label, key, key, least, limit, step, html.escape(value), note))
+
+
+def page(choices, former):
+    """Return the part of the start page with the choices. C(former) are the values of the last start. The server judges them again."""
+    value = dict(DEFAULTS, worker_image=choices["image"])
+    value.update((key, text if isinstance(text, str) else "") for key, text in chosen(former).items())
+    parts = [_select("worker_image", "Image", choices["images"], value["worker_image"]) if choices["images"] else
+             '<div class="mb-3"><label class="form-label" for="worker_image">Image</label><input class="form-control" id="worker_image" name="worker_image" '
+             'value="%s"></div>' % html.escape(value["worker_image"]),
+             _number("worker_gpu", "GPUs", value["worker_gpu"], choices["gpus"]["most"], choices["gpus"]["why"], least=0),
+             _number("worker_cpu", "CPUs", value["worker_cpu"], choices["cpus"]["most"], choices["cpus"]["why"]),
+             _number("worker_memory", "Memory in GB", value["worker_memory"], choices["memory"]["most"], choices["memory"]["why"], least="0.5", step="0.5"),
+             _number("max_minutes", "Minutes until it ends", value.get("max_minutes", ""), choices["minutes"],
+                     "your account allows %d at most" % choices["minutes"] if choices["minutes"] else "empty: the limit of the queue")]
+    if choices["classes"]:
+        parts.append(_select("host_class", "Class of hosts", choices["classes"], value.get("host_class", ""), empty="any"))
+    if len(choices["accounts"]) > 1:
+        parts.append(_select("workspace_id", "Account", choices["accounts"], value.get("workspace_id", ""), empty="the default one"))
+    return "\n".join(parts)
+
+
+# --- login links ------------------------------------------------------------------------------------------------------------
+
+
+def new_token():
+    return secrets.token_urlsafe(LINK_BYTES)
+
+
+def file_of(token):
+    """Return the name of the file of a link. Who reads the folder learns no token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def link_problem(found, now):
+    """Return why the file of a link, as a dict, admits nobody; an empty text if it does. A link is removed before it is judged, so it is valid once."""
+    if not isinstance(found, dict) or not isinstance(found.get("person"), str) or not isinstance(found.get("until"), (int, float)):
+        return "the link is not valid"
+    return "" if now <= found["until"] else "the link was valid for %d seconds" % found.get("seconds", 0)
+
+
+def asked_by(found, people):
+    """Return the person who asks for a link. C(found) is the entry of the account that the kernel names."""
+    if found is None or found not in people or not PERSON.fullmatch(found):
+        raise RequestError("%s is not one of the people of this cluster; ask the operator to add you to a group in slurm_accounts" % (found or "this account"))
+    return found

@@ -1,0 +1,111 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Starts, watches and stops the jobs of instances. The hub runs it by sudo as the person, and it is all that the hub may run.
+
+It has no arguments: the request is JSON on its standard input, with the token of the server in it, and the answer is JSON on its standard output. It judges and
+submits by the modules of the command trainyard.
+"""
+
+import contextlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import shlex
+import sys
+import uuid
+
+import _instance
+
+JOBS = "/usr/local/lib/trainyard/jobs"
+#: On training hosts.
+PROGRAM = "/usr/local/lib/trainyard/notebook/server"
+MAX_BYTES = 1 << 20
+
+
+def command():
+    """Return the command trainyard as a module. It has no .py at its end."""
+    sys.path.insert(0, JOBS)
+    sys.dont_write_bytecode = True
+    loader = importlib.machinery.SourceFileLoader("trainyard", JOBS + "/trainyard")
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("trainyard", loader))
+    loader.exec_module(module)
+    return module
+
+
+def choices(trainyard, site, _request):
+    nodes = [{"cpus": node["cpus"], "memory_gb": node["memory_mib"] // trainyard.GIB, "gpus": trainyard._job_limits.gpus_of(node), "classes": node["features"]}
+             for node in trainyard.nodes_now()]
+    return _instance.choices_of(trainyard.accounts_now(site.person), nodes, site.catalogue(), site.config.get("default_image") or "")
+
+
+def start(trainyard, site, request):
+    site.check_folder()
+    values = _instance.job_values(request["name"], request["values"])
+    try:
+        job = trainyard._job_file.judge(values, site.config.get("priorities") or [], site.config.get("default_image") or "")
+    except trainyard._job_file.JobFileError as error:
+        raise trainyard.Refused("; ".join(error.problems))
+    problems = trainyard.site_problems(site, job)
+    if problems:
+        raise trainyard.Refused("; ".join(problems))
+    path = write_secret(os.path.join(site.folder, ".instances"), {
+        "name": job["name"], "image": job["worker_image"], "shared_memory": job["worker_shared_memory"], "environment": request["environment"]})
+    place = {"output": os.path.join(site.folder, ".out", "%j.log"), "workdir": site.home}
+    options = [trainyard._batch.quoted(option) for option in trainyard._batch.options(job, place)]
+    try:
+        text = trainyard.ask(["sbatch", "--parsable"], _instance.script(options, PROGRAM, shlex.quote(path)), trainyard.minimal(os.environ))
+    except (trainyard.Refused, trainyard.NoAnswer):
+        os.unlink(path)
+        raise
+    return {"job": text.strip().partition(";")[0], "file": os.path.basename(path)}
+
+
+def write_secret(folder, content):
+    """Write what the job reads and removes. It has a new name each time, which no host has looked for before."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    path = os.path.join(folder, uuid.uuid4().hex + ".json")
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
+        json.dump(content, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return path
+
+
+def status(trainyard, _site, request):
+    for job in trainyard.active_jobs():
+        if str(job["id"]) == str(request["job"]):
+            found = trainyard.of_active(job)
+            waits = found["state"] in trainyard.WAITING
+            return {"state": found["state"], "waits": waits, "hosts": found["hosts"], "why": trainyard.reason_words(found) if waits else ""}
+    return {"state": "ended", "waits": False, "hosts": [], "why": ""}
+
+
+def stop(trainyard, site, request):
+    if status(trainyard, site, request)["state"] != "ended":
+        trainyard.ask(["scancel", str(request["job"])])
+    # A job that has not started has not read it.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(site.folder, ".instances", request["file"]))
+    return {"stopped": True}
+
+
+def main():
+    trainyard = command()
+    try:
+        request = _instance.request_of(sys.stdin.read(MAX_BYTES))
+        if os.getuid() == 0:
+            raise trainyard.Refused("root has no instances")
+        found = {"choices": choices, "start": start, "status": status, "stop": stop}[request["action"]](trainyard, trainyard.Site(), request)
+    except (trainyard.Refused, _instance.RequestError) as error:
+        found = {"error": str(error), "no_answer": False}
+    except trainyard.NoAnswer as error:
+        found = {"error": str(error), "no_answer": True}
+    json.dump(found, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

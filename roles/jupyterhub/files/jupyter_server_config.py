@@ -1,0 +1,18 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Configuration of JupyterLab in an instance. Kernels and terminals run in the container of the instance."""
+
+# Jupyter gives it to this file.
+c = globals()["get_config"]()
+
+SERVER = "/usr/local/lib/trainyard/notebook/server"
+
+# Sockets in a folder of the person: on ports of 127.0.0.1 everybody on the host could read the output of a kernel.
+c.ConnectionFileMixin.transport = "ipc"
+c.KernelSpecManager.allowed_kernelspecs = {"python3"}
+c.KernelSpecManager.ensure_native_kernel = False
+c.ServerApp.terminado_settings = {"shell_command": [SERVER, "shell"]}
+c.ServerApp.port_retries = 0
+# Extensions of the host's environment are the operator's.
+c.LabApp.extension_manager = "readonly"

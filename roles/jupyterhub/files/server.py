@@ -1,0 +1,246 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs an instance of the hub on its host, in the job of its person. It has no privilege.
+
+    server run FILE      the batch script of the job: the container, and beside it JupyterLab
+    server kernel FILE   a kernel of JupyterLab, in the container; FILE is its connection file
+    server shell         a terminal of JupyterLab, in the container
+
+JupyterLab runs in an environment of the host, because images may have an old Python. What people type runs in the container of the image that they have chosen.
+"""
+
+import contextlib
+import json
+import os
+import pwd
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+CONFIG = "/etc/trainyard/notebook/server.json"
+HERE = "/usr/local/lib/trainyard/notebook"
+RUN = "/usr/local/bin/trainyard-run"
+#: Made by the prolog, for the person of the job only.
+JOBS = "/run/trainyard/jobs"
+#: Seconds in which a container starts, and in which the hub takes the port.
+CONTAINER_SECONDS, HUB_SECONDS = 300, 60
+#: Seconds between two looks at kernels and the container.
+LOOK = 5
+HOLD = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
+#: Its process ID is needed to interrupt and to end it: signals do not reach a container through podman exec.
+KERNEL = "cd \"$1\" 2> /dev/null; echo $$ > \"$2\"; exec ${TRAINYARD_KERNEL_PYTHON:-python3} -m ipykernel_launcher -f \"$3\""
+SHELL = "cd \"$1\" 2> /dev/null; exec $(command -v bash || echo sh)"
+
+
+class Refused(Exception):
+    """The instance cannot run. The message is for the person."""
+
+
+# --- pure functions ---
+
+def server_environment(secret, person, runtime, url, config):
+    """Return the environment of JupyterLab. Nothing of the job's reaches it, and nothing of it reaches the container."""
+    found = {name: value for name, value in secret.items() if re.match(r"(JUPYTERHUB_[A-Z_]+|JPY_API_TOKEN)$", name)}
+    found.update(PATH="%s/bin:/usr/local/bin:/usr/bin:/bin" % config["environment"], HOME=person["home"], USER=person["name"], LOGNAME=person["name"],
+                 LANG="C.UTF-8", SHELL="/bin/bash", JUPYTER_RUNTIME_DIR=runtime, JUPYTER_PATH=HERE + "/share/jupyter", JUPYTERHUB_SERVICE_URL=url,
+                 # Packages of the person for this Python would be loaded before those of the environment.
+                 PYTHONNOUSERSITE="1")
+    if config["ca"]:
+        found["SSL_CERT_FILE"] = config["ca"]
+    return found
+
+
+def job_variables(environment):
+    """Return what trainyard-run needs to find the job."""
+    return {name: environment[name] for name in environment if name.startswith("SLURM") or name in ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM")}
+
+
+def container_command(secret, runtime):
+    shared = ["--shm-size=%dm" % secret["shared_memory"]] if secret.get("shared_memory") else []
+    return [RUN, "--alone", "--mount=" + runtime] + shared + [secret["image"], "--", "/bin/sh", "-c", HOLD]
+
+
+def address_of(config, node):
+    if node not in config["addresses"]:
+        raise Refused("host %s has no address in %s; tell the operator to run playbook workbench" % (node, CONFIG))
+    return config["addresses"][node]
+
+
+def left_kernels(names):
+    """Return the process files of kernels whose connection file JupyterLab has removed. C(names) are those of the runtime folder."""
+    return [name for name in names if name.endswith(".pid") and name[:-len(".pid")] + ".json" not in names]
+
+
+# --- functions with side effects ---
+
+def say(text):
+    sys.stdout.write("trainyard: %s\n" % text)
+    sys.stdout.flush()
+
+
+def read_json(path):
+    with open(path, encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+def read_secret(path):
+    """Read the file of the job and remove it. It has the token of the server."""
+    state = os.lstat(path)
+    if state.st_uid != os.getuid() or state.st_mode & 0o077:
+        raise Refused("%s is not a private file of this person" % path)
+    secret = read_json(path)
+    os.unlink(path)
+    return secret
+
+
+def runtime_folder(environment):
+    job = environment.get("SLURM_JOB_ID") or ""
+    if not job.isdigit():
+        raise Refused("this is not a job of Slurm: SLURM_JOB_ID is not set. Start the instance in the hub")
+    return os.path.join(JOBS, job, "hub")
+
+
+def inside(command, **more):
+    return subprocess.run([RUN, "--enter=0", "--"] + command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **more)
+
+
+def start_container(secret, runtime):
+    child = subprocess.Popen(container_command(secret, runtime), stdin=subprocess.DEVNULL)
+    deadline = time.monotonic() + CONTAINER_SECONDS
+    while inside(["/bin/sh", "-c", ":"]).returncode:
+        if child.poll() is not None:
+            raise Refused("the container has ended with exit code %d; the reason is above" % child.returncode)
+        if time.monotonic() > deadline:
+            child.terminate()
+            raise Refused("the container did not start within %d s" % CONTAINER_SECONDS)
+        time.sleep(0.3)
+    return child
+
+
+def free_port(address):
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((address, 0))
+        return probe.getsockname()[1]
+
+
+def tell_hub(secret, port, config):
+    """Tell the hub the port of the server."""
+    request = urllib.request.Request(secret["JUPYTERHUB_API_URL"] + "/trainyard/instance", json.dumps({"port": port}).encode(), method="POST", headers={
+        "Authorization": "token " + secret["JUPYTERHUB_API_TOKEN"], "Content-Type": "application/json"})
+    context = ssl.create_default_context(cafile=config["ca"] or None)
+    # A proxy for other networks has no way to the hub.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    deadline = time.monotonic() + HUB_SECONDS
+    while True:
+        reason = None
+        try:
+            with opener.open(request, timeout=10):
+                return
+        except urllib.error.HTTPError as error:
+            # It does not know the token: the start was given up.
+            if error.code < 500:
+                raise Refused("the hub does not expect this server (HTTP status %d)" % error.code)
+            reason = error
+        except OSError as error:
+            reason = error
+        if time.monotonic() > deadline:
+            raise Refused("the hub at %s does not answer: %s. Tell the operator" % (secret["JUPYTERHUB_API_URL"], reason))
+        time.sleep(2)
+
+
+def end_left_kernels(runtime):
+    for name in left_kernels(os.listdir(runtime)):
+        path = os.path.join(runtime, name)
+        with open(path, encoding="utf-8") as stream:
+            number = stream.read().strip()
+        os.unlink(path)
+        if number.isdigit() and int(number) > 1:
+            inside(["/bin/sh", "-c", "kill -9 " + number])
+
+
+def run(path):
+    config, secret = read_json(CONFIG), read_secret(path)
+    entry = pwd.getpwuid(os.getuid())
+    runtime = runtime_folder(os.environ)
+    os.makedirs(runtime, mode=0o700, exist_ok=True)
+    address = address_of(config, os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+    container = start_container(secret, runtime)
+    server = None
+
+    def end(_number, _frame):
+        for child in (server, container):
+            if child and child.poll() is None:
+                child.terminate()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    try:
+        port = free_port(address)
+        tell_hub(secret["environment"], port, config)
+        url = "http://%s:%d%s" % ("[%s]" % address if ":" in address else address, port, secret["environment"].get("JUPYTERHUB_SERVICE_PREFIX") or "/")
+        environment = dict(job_variables(os.environ), **server_environment(
+            secret["environment"], {"home": entry.pw_dir, "name": entry.pw_name}, runtime, url, config))
+        os.chdir(entry.pw_dir)
+        server = subprocess.Popen([config["environment"] + "/bin/jupyterhub-singleuser", "--config=" + HERE + "/jupyter_server_config.py",
+                                   "--ServerApp.root_dir=" + entry.pw_dir], env=environment, stdin=subprocess.DEVNULL)
+        while server.poll() is None and container.poll() is None:
+            time.sleep(LOOK)
+            end_left_kernels(runtime)
+        if server.poll() is None:
+            say("the container has ended with exit code %d" % container.returncode)
+        return server.poll() or 0
+    finally:
+        end(0, None)
+        for child in (server, container):
+            if child:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(20)
+
+
+def kernel(connection):
+    """Stand for a kernel that runs in the container: pass an interrupt on to it, and end it."""
+    process = connection[:-len(".json")] + ".pid"
+    # In a session of its own, as JupyterLab sends signals to the whole group of this process.
+    child = subprocess.Popen([RUN, "--enter=0", "--", "/bin/sh", "-c", KERNEL, "sh", os.getcwd(), process, connection], stdin=subprocess.DEVNULL,
+                             env=job_variables(os.environ), start_new_session=True)
+
+    def send(name):
+        with contextlib.suppress(OSError, ValueError):
+            with open(process, encoding="utf-8") as stream:
+                inside(["/bin/sh", "-c", "kill -%s %d" % (name, int(stream.read()))])
+
+    signal.signal(signal.SIGINT, lambda _number, _frame: send("INT"))
+    signal.signal(signal.SIGTERM, lambda _number, _frame: send("KILL"))
+    code = child.wait()
+    with contextlib.suppress(OSError):
+        os.unlink(process)
+    return code
+
+
+def shell():
+    command = [RUN, "--enter=0", "--", "/bin/sh", "-c", SHELL, "sh", os.getcwd()]
+    os.execve(command[0], command, job_variables(os.environ))
+
+
+def main(argv):
+    try:
+        if len(argv) == 2 and argv[0] in ("run", "kernel"):
+            return {"run": run, "kernel": kernel}[argv[0]](argv[1])
+        if argv == ["shell"]:
+            return shell()
+    except Refused as problem:
+        say(str(problem))
+        return 1
+    sys.stderr.write("usage: server run FILE | kernel FILE | shell\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,195 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The parts of the hub that are not JupyterHub's: instances as jobs of Slurm, and login by link."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+
+import _instance
+from jupyterhub.apihandlers import APIHandler
+from jupyterhub.auth import Authenticator
+from jupyterhub.spawner import Spawner
+from jupyterhub.utils import maybe_future
+from tornado import web
+from traitlets import Dict, Unicode
+
+HELPER = "/usr/local/lib/trainyard/hub/instance"
+#: Seconds in which the helper has to answer. Slurm's own commands have 60.
+PATIENCE = 150
+LOGIN_PAGE = """
+<form id="link" action="{{ authenticator_login_url }}" method="post" role="form">
+  <p>Log in on the cluster, and type <code>trainyard login</code>. It prints a link that logs you in here.</p>
+  {% if login_error %}<p class="login_error">{{ login_error }}</p>{% endif %}
+  <input type="hidden" name="_xsrf" value="{{ xsrf }}"/>
+  <label for="token">The part of the link after #</label>
+  <input id="token" class="form-control" type="password" name="token" autocomplete="off"/>
+  <div class="feedback-container"><input class="btn btn-jupyter" type="submit" value="Log in"/></div>
+</form>
+<script>
+  if (location.hash.length > 20) {
+    document.getElementById("token").value = location.hash.slice(1);
+    history.replaceState(null, "", location.pathname + location.search);
+    document.getElementById("link").submit();
+  }
+</script>
+"""
+
+
+class OfPeople:
+    """Of each authenticator: who is no longer one of the people is logged out, and tokens of theirs admit nobody."""
+
+    async def refresh_user(self, user, handler=None, **more):
+        if user.name not in self.allowed_users:
+            return False
+        return await maybe_future(super().refresh_user(user, handler, **more))
+
+
+class LinkAuthenticator(Authenticator):
+    """Admits who has a link of `trainyard login`. Each link is valid once."""
+
+    links = Unicode(config=True, help="Folder of the links.")
+    custom_html = Unicode(LOGIN_PAGE)
+
+    async def authenticate(self, handler, data):
+        token = data.get("token") or ""
+        path = os.path.join(self.links, _instance.file_of(token.strip()))
+        # Who renames it first has it.
+        mine = "%s.%d.used" % (path, time.monotonic_ns())
+        try:
+            os.rename(path, mine)
+            with open(mine, encoding="utf-8") as stream:
+                found = json.load(stream)
+            os.unlink(mine)
+        except (OSError, ValueError):
+            found = None
+        problem = _instance.link_problem(found, time.time())
+        if problem:
+            raise web.HTTPError(403, "%s, or was used before. Type trainyard login on the cluster for a new one" % problem.capitalize())
+        return found["person"]
+
+
+class InstanceSpawner(Spawner):
+    """An instance is a job of Slurm, which a helper submits as the person."""
+
+    addresses = Dict(config=True, help="Addresses of the training hosts.")
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.job, self.file, self.port_of_server, self.message = "", "", 0, "The job is being submitted"
+
+    # What the hub keeps over a restart.
+
+    def get_state(self):
+        return dict(super().get_state(), **({"job": self.job, "file": self.file} if self.job else {}))
+
+    def load_state(self, state):
+        super().load_state(state)
+        self.job, self.file = state.get("job", ""), state.get("file", "")
+
+    def clear_state(self):
+        super().clear_state()
+        self.job, self.file, self.port_of_server = "", "", 0
+
+    async def ask(self, request):
+        """Ask the helper as the person. Nothing of a request is in its arguments, which everybody can read."""
+        child = await asyncio.create_subprocess_exec(
+            "/usr/bin/sudo", "--non-interactive", "--user=" + self.user.name, "--", HELPER, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE, env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}, cwd="/")
+        try:
+            out, errors = await asyncio.wait_for(child.communicate(json.dumps(request).encode()), PATIENCE)
+        except asyncio.TimeoutError:
+            return {"error": "Slurm does not answer", "no_answer": True}
+        try:
+            return json.loads(out)
+        except ValueError:
+            self.log.error("%s: %s", HELPER, errors.decode("utf-8", "replace")[-2000:])
+            return {"error": "the hub cannot act for %s; tell the operator to run playbook workbench" % self.user.name, "no_answer": False}
+
+    async def options_form(self, _spawner=None):
+        choices = await self.ask({"action": "choices"})
+        if "error" in choices:
+            raise web.HTTPError(503, choices["error"])
+        return _instance.page(choices, self.user_options)
+
+    async def get_options_form(self):
+        return await self.options_form()
+
+    def options_from_form(self, formdata):
+        return _instance.of_form(formdata)
+
+    async def start(self):
+        name = _instance.name_of(self.name, self.orm_spawner.display_name)
+        answer = await self.ask({"action": "start", "name": name, "values": _instance.chosen(self.user_options),
+                                 "environment": _instance.server_environment(self.get_env())})
+        if "error" in answer:
+            error = web.HTTPError(503 if answer["no_answer"] else 400, answer["error"])
+            error.jupyterhub_message = answer["error"]
+            raise error
+        self.job, self.file = answer["job"], answer["file"]
+        self.log.info("%s is job %s", self._log_name, self.job)
+        while True:
+            status = await self.ask({"action": "status", "job": self.job})
+            state = status.get("state")
+            if state == "ended":
+                await self.ask({"action": "stop", "job": self.job, "file": self.file})
+                ended, self.job = self.job, ""
+                raise web.HTTPError(500, "job %s ended before its server ran; its log says why: trainyard logs %s" % (ended, ended))
+            if state == "running" and self.port_of_server:
+                host = status["hosts"][0]
+                if host not in self.addresses:
+                    raise web.HTTPError(500, "host %s is not known to the hub; tell the operator to run playbook workbench" % host)
+                return "http://%s:%d" % (self.addresses[host], self.port_of_server)
+            if state:
+                self.message = "Job %s is queued: %s" % (self.job, status["why"]) if status["waits"] else "Job %s is starting its container" % self.job
+            await asyncio.sleep(2 if status.get("waits") else 0.5)
+
+    async def progress(self):
+        told, percent = "", 10
+        while True:
+            if self.message != told:
+                told, percent = self.message, min(90, percent + 20)
+                yield {"progress": percent, "message": told}
+            await asyncio.sleep(1)
+
+    async def poll(self):
+        if not self.job:
+            return 0
+        status = await self.ask({"action": "status", "job": self.job})
+        # No answer is no end.
+        return 0 if status.get("state") == "ended" else None
+
+    async def stop(self, now=False):
+        if not self.job:
+            return
+        answer = await self.ask({"action": "stop", "job": self.job, "file": self.file})
+        if "error" in answer:
+            raise web.HTTPError(503 if answer["no_answer"] else 500, answer["error"])
+        # Until it has ended, its GPUs are not free.
+        for _try in range(60):
+            if await self.poll() is not None:
+                break
+            await asyncio.sleep(1)
+
+
+class InstanceHandler(APIHandler):
+    """Takes the port of a server that has started. Its token says which one it is, and Slurm on which host, so that it cannot lead people elsewhere."""
+
+    async def post(self):
+        token, person = self.get_auth_token(), self.current_user
+        body = self.get_json_body() or {}
+        port = body.get("port")
+        if not token or person is None or not hasattr(person, "spawners"):
+            raise web.HTTPError(403)
+        if isinstance(port, bool) or not isinstance(port, int) or not 1024 <= port <= 65535:
+            raise web.HTTPError(400, "port: not a port")
+        for spawner in person.spawners.values():
+            if isinstance(spawner, InstanceSpawner) and spawner.api_token == token and spawner.pending == "spawn":
+                spawner.port_of_server = port
+                self.set_status(204)
+                return
+        raise web.HTTPError(404)

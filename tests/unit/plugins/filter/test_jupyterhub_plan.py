@@ -1,0 +1,168 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What role jupyterhub places on each kind of host, what the hub may do there, and which services a change restarts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ansible_collections.trainyard.gpu.plugins.filter.jupyterhub import FilterModule
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _jupyterhub_plan
+
+ROOT = Path(__file__).resolve().parents[4]
+ROLE = ROOT / "roles/jupyterhub"
+NAMES = set(_jupyterhub_plan.OF_HUB + _jupyterhub_plan.OF_NOTEBOOK)
+LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "top"}, "node_modules/@colors/colors": {"version": "1.6.1", "integrity": "sha512-x"},
+                                                      "node_modules/a/node_modules/b": {"version": "2.0.0", "integrity": "sha512-y"}}})
+WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "containers": True, "url": "", "port": 443, "listen_address": "",
+          "hub_port": 8081, "proxy_api_port": 8001, "tls_certificate": "", "tls_key": "", "tls_ca": "", "authenticator": "link", "authenticator_options": {},
+          "link_seconds": 60, "queue_seconds": 3600, "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
+          "requirements": {"hub": "a==1", "server": "b==1"}, "proxy_token": "secret", "programs": {name: "text of %s\n" % name for name in NAMES},
+          "members": [{"name": "front", "address": "192.0.2.10"}, {"name": "a", "address": "192.0.2.11"}, {"name": "b", "address": "192.0.2.12"}],
+          "accounts": [{"name": "vision", "members": ["anna", "gone"]}], "users": [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2002}]}
+
+
+def plan(host, **changes):
+    return FilterModule().filters()["jupyterhub_plan"](dict(WANTED, **changes), host)
+
+
+def files(found):
+    return {entry["path"]: entry for entry in found["files"] if "content" in entry}
+
+
+@pytest.mark.parametrize("host, parts", [("front", ["hub"]), ("a", ["notebook"]), ("elsewhere", [])])
+def test_each_host_has_its_part_and_nothing_else(host, parts):
+    found = plan(host)
+    assert found["parts"] == parts and found["problems"] == []
+    expected = set()
+    if parts == ["hub"]:
+        expected = set(_jupyterhub_plan.OWN_OF_HUB) - {"/etc/trainyard/hub/authenticator.json", "/etc/trainyard/hub/proxy.env"}
+    if parts == ["notebook"]:
+        expected = {path for path in _jupyterhub_plan.OWN_OF_NOTEBOOK if "." in path or path.endswith("/server")} - {"/etc/trainyard/notebook/ca.pem"}
+    assert set(files(found)) == expected
+    assert bool(found["services"]) == bool(found["secrets"]) == bool(found["certificate"]) == (parts == ["hub"])
+    assert found["needs_ca"] == (parts == ["notebook"])
+
+
+def test_nothing_is_planned_unless_it_is_enabled():
+    for host in ("front", "a"):
+        found = plan(host, enabled=False, containers=False)
+        assert (found["parts"], found["files"], found["secrets"], found["problems"], found["packages"]) == ([], [], [], [], [])
+
+
+def test_remove_knows_every_file():
+    """The role removes by a list of its own, because the variables of a removed role may be gone."""
+    owned = yaml.safe_load((ROLE / "vars/main.yml").read_text())["__jupyterhub_owned"]
+    placed = {entry["path"] for host in ("front", "a") for entry in plan(host)["files"] + plan(host)["secrets"]} | {"/etc/trainyard/notebook/ca.pem"}
+    folders = ("/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook", "/var/lib/trainyard/hub")
+    shared = {"/etc/trainyard", "/usr/local/lib/trainyard", "/var/lib/trainyard"}
+    assert {path for path in placed if not path.startswith(folders)} - shared == set(owned)
+    assert [path for path in owned if path in ("/etc/trainyard/hub", "/etc/trainyard/notebook")] == ["/etc/trainyard/hub", "/etc/trainyard/notebook"]
+    assert all(owned.index(folder) > owned.index(path) for folder in ("/etc/trainyard/hub", "/etc/trainyard/notebook") for path in owned
+               if path.startswith(folder + "/"))
+
+
+def test_the_hub_may_run_one_program_as_people_only():
+    found = files(plan("front"))["/etc/sudoers.d/trainyard-hub"]
+    rules = [line for line in found["content"].splitlines() if not line.startswith(("#", "Defaults"))]
+    assert rules == ["Runas_Alias TRAINYARD_PEOPLE = anna", 'trainyard-hub ALL=(TRAINYARD_PEOPLE) NOPASSWD: /usr/local/lib/trainyard/hub/instance ""']
+    assert found["mode"] == "0440" and "visudo" in found["validate"]
+    # Without people there is no rule, and no alias without a member, which sudo refuses.
+    assert "NOPASSWD" not in _jupyterhub_plan.sudoers([])
+
+
+def test_secrets_are_private_and_the_token_stays():
+    entries = {entry["path"]: entry for entry in plan("front", authenticator="oidc", authenticator_options={"client_secret": "word"})["secrets"]}
+    assert json.loads(entries["/etc/trainyard/hub/authenticator.json"]["content"]) == {"kind": "oidc", "options": {"client_secret": "word"}}
+    assert {path: entry["mode"] for path, entry in entries.items()} == {"/etc/trainyard/hub/authenticator.json": "0640", "/etc/trainyard/hub/proxy.env": "0600"}
+    assert entries["/etc/trainyard/hub/proxy.env"]["replace"] is False
+    text = json.dumps(plan("front", authenticator_options={"client_secret": "word"})["files"])
+    assert "word" not in text and "CONFIGPROXY_AUTH_TOKEN" not in text
+
+
+@pytest.mark.parametrize("changes, url, names, addresses", [
+    ({}, "https://192.0.2.10", ["front"], ["192.0.2.10"]),
+    ({"port": 8443}, "https://192.0.2.10:8443", ["front"], ["192.0.2.10"]),
+    ({"url": "https://hub.example.org/"}, "https://hub.example.org", ["front", "hub.example.org"], ["192.0.2.10"]),
+    ({"members": [{"name": "front", "address": "2001:db8::1"}], "port": 8443}, "https://[2001:db8::1]:8443", ["front"], ["2001:db8::1"]),
+])
+def test_url_and_certificate(changes, url, names, addresses):
+    found = plan("front", **changes)
+    assert found["url"] == url and json.loads(files(found)["/etc/trainyard/hub/hub.json"]["content"])["url"] == url
+    assert found["certificate"] == {"folder": "/etc/trainyard/tls", "names": names, "addresses": addresses}
+
+
+def test_a_certificate_of_the_site():
+    changes = {"tls_certificate": "/etc/ssl/site.pem", "tls_key": "/etc/ssl/site.key", "tls_ca": "/etc/ssl/ca.pem"}
+    found = plan("front", **changes)
+    assert found["certificate"] == {}
+    unit = files(found)["/etc/systemd/system/trainyard-hub-proxy.service"]["content"]
+    assert "LoadCredential=key:/etc/ssl/site.key\n" in unit and "LoadCredential=certificate:/etc/ssl/site.pem\n" in unit
+    other = plan("a", **changes)
+    assert not other["needs_ca"] and json.loads(files(other)["/etc/trainyard/notebook/server.json"]["content"])["ca"] == "/etc/ssl/ca.pem"
+
+
+def test_units_name_what_the_environment_has():
+    found = files(plan("front", listen_address="192.0.2.10"))
+    for name in _jupyterhub_plan.SERVICES:
+        text = found["/etc/systemd/system/%s.service" % name]["content"]
+        assert len(re.findall(r"^ExecStart=/", text, re.MULTILINE)) == 1 and "User=trainyard-hub\n" in text and "WantedBy=multi-user.target" in text
+        assert all(re.fullmatch(r"\[\w+\]|[A-Za-z]+=.+|#.*|", line) for line in text.splitlines())
+    assert "--ip=192.0.2.10" in found["/etc/systemd/system/trainyard-hub-proxy.service"]["content"]
+    assert "secret" not in json.dumps(found)
+
+
+@pytest.mark.parametrize("changes, problem", [
+    ({"containers": False}, "job_container_enabled is false"),
+    ({"members": []}, "has no address"),
+    ({"tls_key": "/etc/ssl/site.key"}, "only one of them is set"),
+    ({"url": "http://hub.example.org"}, "is not https://"),
+    ({"url": "https://hub.example.org/hub"}, "is not https://"),
+    ({"url": "https://user@hub.example.org"}, "is not https://"),
+    ({"hub_port": 443}, "two of them are the same"),
+    ({"users": [{"name": "a,ALL", "uid": 2001}], "accounts": [{"name": "v", "members": ["a,ALL"]}]}, "'a,ALL' cannot be in sudoers"),
+])
+def test_problems(changes, problem):
+    assert any(problem in sentence for sentence in plan("front", **changes)["problems"])
+
+
+def test_packages_of_a_folder_need_no_registry():
+    found = plan("front", packages_dir="/srv/packages")["hub_environment"]
+    assert found["packages"] == "/usr/local/lib/trainyard/hub/packages"
+    resolved = {path: entry.get("resolved") for path, entry in json.loads(found["npm_lock"])["packages"].items()}
+    assert resolved == {"": None, "node_modules/@colors/colors": "file:/usr/local/lib/trainyard/hub/packages/colors-colors-1.6.1.tgz",
+                        "node_modules/a/node_modules/b": "file:/usr/local/lib/trainyard/hub/packages/b-2.0.0.tgz"}
+    assert plan("front")["hub_environment"]["npm_lock"] == LOCK and plan("front")["hub_environment"]["packages"] == ""
+    assert plan("a")["notebook_environment"]["npm_lock"] == ""
+
+
+@pytest.mark.parametrize("paths, environment, certificate, services", [
+    ([], False, False, []),
+    (["/etc/trainyard/hub/hub.json"], False, False, ["trainyard-hub"]),
+    (["/etc/sudoers.d/trainyard-hub", "/usr/local/lib/trainyard/hub/instance", "/usr/local/lib/trainyard/notebook/server"], False, False, []),
+    (["/usr/local/lib/trainyard/hub/links"], False, False, ["trainyard-hub-links"]),
+    (["/usr/local/lib/trainyard/hub/_instance.py"], False, False, ["trainyard-hub", "trainyard-hub-links"]),
+    (["/etc/systemd/system/trainyard-hub-proxy.service"], False, False, ["trainyard-hub-proxy"]),
+    ([], False, True, ["trainyard-hub-proxy"]),
+    ([], True, False, ["trainyard-hub-proxy", "trainyard-hub"]),
+])
+def test_a_change_restarts_what_reads_it(paths, environment, certificate, services):
+    """The proxy, whose restart cuts connections, only if it has to be."""
+    assert FilterModule().filters()["jupyterhub_restarts"](paths, environment, certificate) == services
+
+
+def test_the_pinned_packages_have_checksums():
+    for name in ("hub", "server"):
+        lines = (ROLE / ("files/requirements-%s.txt" % name)).read_text().splitlines()
+        heads = [number for number, line in enumerate(lines) if not line.startswith(("#", " "))]
+        assert heads and all(re.match(r"[a-z0-9-]+==\S+( ; [^\\]+)? \\$", lines[number]) and lines[number + 1].startswith("    --hash=sha256:")
+                             for number in heads)
+    lock = json.loads((ROLE / "files/package-lock.json").read_text())
+    assert all(entry["integrity"].startswith("sha512-") and "resolved" not in entry for path, entry in lock["packages"].items() if path)
+    assert lock["packages"][""]["dependencies"] == json.loads((ROLE / "files/package.json").read_text())["dependencies"]

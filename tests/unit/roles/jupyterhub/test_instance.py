@@ -1,0 +1,202 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the hub sends to its helper, what a person may choose, login links, and what a server gets of its job."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[4]
+FILES = ROOT / "roles/jupyterhub/files"
+
+
+def load(name, *folders):
+    sys.path[:0] = [str(folder) for folder in folders]
+    try:
+        spec = importlib.util.spec_from_file_location("of_jupyterhub_" + name, FILES / (name + ".py"))
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        del sys.path[:len(folders)]
+
+
+_instance = load("_instance")
+server = load("server")
+links = load("links", FILES)
+ACCOUNT = {"account": "vision", "gpus": 4, "person_gpus": None, "job_gpus": None, "max_minutes": None, "qos": []}
+NODES = [{"cpus": 8, "memory_gb": 15, "gpus": 8, "classes": ["h100"]}, {"cpus": 64, "memory_gb": 500, "gpus": 0, "classes": []}]
+
+
+def test_only_known_options_are_taken():
+    options = {"worker_gpu": 1, "worker_memory": 2.0, "cmd": "rm", "command": "rm", "name": "x", "worker_image": "", "environment": {"A": "b"},
+               "worker_cpu": True}
+    assert _instance.chosen(options) == {"worker_gpu": "1", "worker_memory": "2"}
+    assert _instance.chosen(None) == _instance.chosen(["worker_gpu"]) == {}
+    assert _instance.of_form({"worker_gpu": ["1\n#SBATCH --uid=0"], "worker_cpu": [" 2 "], "cmd": ["rm"], "host_class": []}) == {
+        "worker_gpu": "1\n#SBATCH --uid=0", "worker_cpu": "2"}
+
+
+def test_an_instance_is_a_job_file_without_a_gpu_unless_requested():
+    found = _instance.job_values("First", {"worker_cpu": "2", "worker_count": "9", "command": "rm"})
+    assert found == {"name": "First", "kind": "Job", "worker_count": "1", "command": "trainyard-instance", "worker_cpu": "2", "worker_gpu": "0",
+                     "worker_memory": "4"}
+
+
+@pytest.mark.parametrize("server_name, display_name, name", [("", "", "main"), ("first", "", "first"), ("first-1", "First_1", "First_1")])
+def test_names(server_name, display_name, name):
+    assert _instance.name_of(server_name, display_name) == name
+
+
+def test_a_server_gets_nothing_else_of_the_hub():
+    found = _instance.server_environment({"JUPYTERHUB_API_TOKEN": "t", "JPY_API_TOKEN": "t", "CONFIGPROXY_AUTH_TOKEN": "secret", "PATH": "/bin",
+                                          "JUPYTERHUB_X": 1})
+    assert found == {"JUPYTERHUB_API_TOKEN": "t", "JPY_API_TOKEN": "t"}
+
+
+START = {"action": "start", "name": "a", "values": {}, "environment": {"JUPYTERHUB_API_TOKEN": "t"}}
+
+
+@pytest.mark.parametrize("request_text", [
+    "", "[]", "{}", json.dumps({"action": "rm"}), json.dumps({"action": "stop"}),
+    json.dumps({"action": "stop", "job": "1 2", "file": "a" * 32 + ".json"}), json.dumps({"action": "stop", "job": "1", "file": "../" + "a" * 32 + ".json"}),
+    json.dumps({"action": "status", "job": "-1"}), json.dumps({"action": "stop", "job": "0"}), json.dumps(dict(START, name=1)),
+    json.dumps(dict(START, values=[])), json.dumps(dict(START, environment={"LD_PRELOAD": "/tmp/x"})), json.dumps(dict(START, environment=None))])
+def test_bad_requests_are_refused(request_text):
+    with pytest.raises(_instance.RequestError):
+        _instance.request_of(request_text)
+
+
+def test_good_requests():
+    for request in (START, {"action": "choices"}, {"action": "stop", "job": "12", "file": "a" * 32 + ".json"}):
+        assert _instance.request_of(json.dumps(request)) == request
+
+
+@pytest.mark.parametrize("accounts, most, why", [
+    ([ACCOUNT], 4, "your account has 4 GPUs, so 4 at most"), ([dict(ACCOUNT, person_gpus=1)], 1, "your account has 1 GPUs"),
+    ([ACCOUNT, dict(ACCOUNT, account="language", gpus=6)], 6, "your accounts have 6 GPUs"), ([ACCOUNT, dict(ACCOUNT, gpus=None)], 8, "no host has more than 8"),
+    ([dict(ACCOUNT, gpus=16)], 8, "no host has more than 8"), ([], 8, "you have no account")])
+def test_the_largest_number_of_gpus_has_its_reason(accounts, most, why):
+    found = _instance.choices_of(accounts, NODES, [], "")
+    assert found["gpus"]["most"] == most and why in found["gpus"]["why"]
+
+
+def test_the_page_quotes_what_others_have_written():
+    choices = _instance.choices_of([dict(ACCOUNT, max_minutes=60)], [dict(NODES[0], classes=["<b>"])], ["tools:1", 'a"b'], "tools:1")
+    page = _instance.page(choices, {"worker_gpu": '"><script>', "worker_image": "tools:1", "worker_memory": [1]})
+    assert "<script>" not in page and "<b>" not in page and "&lt;b&gt;" in page and 'a&quot;b' in page
+    assert "<option selected>tools:1</option>" in page and 'max="60"' in page and 'name="workspace_id"' not in page
+    two = _instance.choices_of([ACCOUNT, dict(ACCOUNT, account="language")], NODES, [], "")
+    assert 'name="workspace_id"' in _instance.page(two, {}) and '<input class="form-control" id="worker_image"' in _instance.page(two, {})
+
+
+def test_links_admit_until_they_end():
+    found = {"person": "anna", "until": 100, "seconds": 60}
+    assert _instance.link_problem(found, 100) == "" and "60 seconds" in _instance.link_problem(found, 101)
+    for bad in (None, {}, [], {"person": 1, "until": 5}, {"person": "anna", "until": "x"}):
+        assert _instance.link_problem(bad, 0) == "the link is not valid"
+    tokens = {_instance.new_token() for _number in range(100)}
+    assert len(tokens) == 100 and all(len(token) >= 43 for token in tokens)
+    assert _instance.file_of("a") != _instance.file_of("b") and "/" not in _instance.file_of("../../etc/passwd") and _instance.file_of("\udcff")
+
+
+def test_a_link_is_for_who_asks(tmp_path, monkeypatch):
+    """The kernel names the other end of the socket."""
+    folder = tmp_path / "links"
+    folder.mkdir()
+    (tmp_path / "hub.json").write_text(json.dumps({"links": str(folder), "link_seconds": 60, "url": "https://hub.example.org", "people": ["anna"]}))
+    monkeypatch.setattr(links, "CONFIG", str(tmp_path / "hub.json"))
+
+    def asked(person):
+        monkeypatch.setattr(links, "name_of", lambda uid: person if uid == os.getuid() else "other")
+        ours, theirs = socket.socketpair(socket.AF_UNIX)
+        with ours, theirs:
+            return links.answer(ours)
+
+    old = folder / "old"
+    old.write_text("{}")
+    os.utime(old, (1, 1))
+    answer = asked("anna")
+    url, _hash, token = answer["url"].partition("#")
+    assert url == "https://hub.example.org/hub/login" and answer["seconds"] == 60 and not old.exists()
+    (path,) = folder.iterdir()
+    assert path.name == _instance.file_of(token) and path.stat().st_mode & 0o777 == 0o600 and token not in path.read_text()
+    assert json.loads(path.read_text())["person"] == "anna"
+    for person in ("ben", None, "root"):
+        assert "is not one of the people" in asked(person)["error"]
+    assert len(list(folder.iterdir())) == 1
+
+
+# --- on the host of the instance ---
+
+CONFIG = {"environment": "/opt/e", "ca": "/etc/ca.pem", "addresses": {"a": "192.0.2.11"}}
+
+
+def test_jupyterlab_and_the_job_do_not_mix():
+    found = server.server_environment({"JUPYTERHUB_API_TOKEN": "t", "LD_PRELOAD": "x", "PATH": "/tmp"}, {"home": "/home/anna", "name": "anna"}, "/run/r",
+                                      "http://192.0.2.11:5000/", CONFIG)
+    assert found["PATH"].startswith("/opt/e/bin:") and "LD_PRELOAD" not in found and found["SSL_CERT_FILE"] == "/etc/ca.pem"
+    assert found["JUPYTERHUB_SERVICE_URL"] == "http://192.0.2.11:5000/" and found["PYTHONNOUSERSITE"] == "1"
+    assert "SSL_CERT_FILE" not in server.server_environment({}, {"home": "/", "name": "a"}, "/r", "u", dict(CONFIG, ca=""))
+    assert server.job_variables({"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "a", "PATH": "/bin", "JUPYTERHUB_API_TOKEN": "t"}) == {
+        "SLURM_JOB_ID": "1", "SLURMD_NODENAME": "a", "PATH": "/bin"}
+
+
+def test_the_container_of_an_instance():
+    assert server.container_command({"image": "t:1", "shared_memory": 512}, "/run/r")[1:6] == ["--alone", "--mount=/run/r", "--shm-size=512m", "t:1", "--"]
+    assert server.container_command({"image": "t:1", "shared_memory": None}, "/run/r")[1:4] == ["--alone", "--mount=/run/r", "t:1"]
+    assert server.address_of(CONFIG, "a") == "192.0.2.11"
+    with pytest.raises(server.Refused):
+        server.address_of(CONFIG, "b")
+    for environment in ({}, {"SLURM_JOB_ID": "../1"}):
+        with pytest.raises(server.Refused):
+            server.runtime_folder(environment)
+
+
+def test_the_secret_is_read_once(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    path.chmod(0o640)
+    with pytest.raises(server.Refused):
+        server.read_secret(str(path))
+    path.chmod(0o600)
+    assert server.read_secret(str(path)) == {} and not path.exists()
+
+
+def test_kernels_without_a_connection_file_are_left():
+    assert server.left_kernels(["kernel-a.pid", "kernel-a.json", "kernel-b.pid", "other"]) == ["kernel-b.pid"]
+
+
+def test_the_port_is_told_to_the_hub(monkeypatch):
+    """A hub that has given up the start does not take it, and one that restarts is asked again."""
+    monkeypatch.setattr(server, "HUB_SECONDS", 1)
+    monkeypatch.setattr(server.time, "sleep", lambda _seconds: None)
+    answers, bodies = [503, 204, 404], []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        for code in answers:
+            client, _address = listener.accept()
+            with client:
+                bodies.append(client.recv(65536).decode())
+                client.sendall(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % code)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    secret = {"JUPYTERHUB_API_URL": "http://127.0.0.1:%d/hub/api" % listener.getsockname()[1], "JUPYTERHUB_API_TOKEN": "token1"}
+    server.tell_hub(secret, 5000, dict(CONFIG, ca=""))
+    with pytest.raises(server.Refused, match="does not expect"):
+        server.tell_hub(secret, 5000, dict(CONFIG, ca=""))
+    listener.close()
+    with pytest.raises(server.Refused, match="does not answer"):
+        server.tell_hub(secret, 5000, dict(CONFIG, ca=""))
+    assert "POST /hub/api/trainyard/instance" in bodies[0] and "authorization: token token1" in bodies[0].lower()
