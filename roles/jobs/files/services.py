@@ -200,14 +200,15 @@ def run(folder):
     path = folder + "/services.json"
     wanted = json.loads(read(path))
     services = [Service(name, wanted[name]["setting"], folder) for name in sorted(wanted)]
-    changed = True
+    changed = list(wanted)
     while True:
         if changed:
             write_private(path, json.dumps({service.name: service.told(os.environ) for service in services}, indent=2) + "\n")
         if all(service.state == "failed" for service in services):
             return 1
         time.sleep(LOOK_SECONDS)
-        changed = any([service.look() for service in services])
+        # Each of them has to look.
+        changed = [service.name for service in services if service.look()]
 
 
 def wait(folder):
