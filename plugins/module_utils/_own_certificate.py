@@ -10,7 +10,7 @@ import datetime
 import ipaddress
 import re
 
-__all__ = ["ParseError", "authority_config", "certificate_config", "not_after", "reasons", "subjects"]
+__all__ = ["ParseError", "authority_config", "bad_names", "certificate_config", "not_after", "reasons", "subjects"]
 
 #: openssl would read quotes, commas and line breaks of a name as its own.
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -64,9 +64,7 @@ def subjects(text):
 
 
 def reasons(text, names, addresses, now, days):
-    """Return why a certificate has to be made again. C(text) is the output of openssl for both questions; None if there is no certificate."""
-    if text is None:
-        return ["there is none"]
+    """Return why a certificate has to be made again. C(text) is the output of openssl for both questions."""
     found = []
     end = not_after(text)
     if end - now < datetime.timedelta(days=days):
