@@ -174,7 +174,7 @@ def test_all_are_watched_at_work(measure):
 
 def test_gpus_are_watched_with_all_ranks(measure, program, monkeypatch):
     """By NCCL, whose algorithm is not known, until nvidia-smi has answered. Of its log, what it says since all work together."""
-    monkeypatch.setattr(program.all_reduce, "output", lambda *command: "98\n97\n")
+    monkeypatch.setattr(program.all_reduce, "output", lambda *command: "98, 512, 81559\n97, 512, 81559\n")
     rows = program.Job.rows
 
     def connected(self, ranks, sizes):
