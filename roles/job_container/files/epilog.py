@@ -8,6 +8,7 @@ job's user are touched. Those of the same user's other jobs and logins are left 
 """
 
 import contextlib
+import errno
 import glob
 import json
 import os
@@ -147,8 +148,10 @@ def end(pid, start):
         finally:
             if handle is not None:
                 os.close(handle)
-    except ProcessLookupError:
-        pass
+    except OSError as error:
+        # EINVAL: the process has ended, and its ID is still that of a session or process group with other members.
+        if error.errno not in (errno.ESRCH, errno.EINVAL):
+            raise
 
 
 def sweep(job, uid, ranges, last, seconds=SECONDS, find=owned, kill=end):

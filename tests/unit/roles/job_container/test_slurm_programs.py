@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib.util
 import os
 import subprocess
@@ -151,6 +153,17 @@ def test_a_reused_process_id_is_not_killed():
     finally:
         child.kill()
         child.wait()
+
+
+@pytest.mark.parametrize("answer, raised", [(errno.ESRCH, False), (errno.EINVAL, False), (errno.EMFILE, True)])
+def test_a_process_that_has_ended_before_the_others_of_its_session(monkeypatch, answer, raised):
+    """The kernel keeps its ID for them. pidfd_open of older kernels then says that the argument is invalid, and not that there is no such process."""
+    def pidfd_open(_pid):
+        raise OSError(answer, os.strerror(answer))
+
+    monkeypatch.setattr(epilog.os, "pidfd_open", pidfd_open, raising=False)
+    with pytest.raises(OSError) if raised else contextlib.nullcontext():
+        epilog.end(os.getpid(), "1")
 
 
 def test_links_are_removed_and_not_followed(tmp_path):
