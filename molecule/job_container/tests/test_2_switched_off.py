@@ -15,7 +15,7 @@ PODMAN = "podman --root %s/images --runroot /run/trainyard/images --storage-driv
 # What each run of a test may leave if a mechanism is off.
 CLEAN = "pkill --signal KILL --uid alice,bob; sleep 0.5; grep fuse-overlay /proc/mounts | cut -d' ' -f2 | xargs --no-run-if-empty umount --lazy; " \
     "find /tmp /var/tmp /dev/shm /run/trainyard/jobs /run/user %s/jobs -mindepth 1 -maxdepth 1 \\( -user alice -o -user bob \\) " \
-    "-exec rm -rf --one-file-system {} +; rm -f /run/trainyard/epilog.failed /run/trainyard/made/*" % STORAGE
+    "-exec rm -rf --one-file-system {} +; rm -f /run/trainyard/epilog.failed/* /run/trainyard/made/*" % STORAGE
 
 
 @contextlib.contextmanager

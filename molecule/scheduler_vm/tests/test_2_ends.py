@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from conftest import IMAGE, STORAGE
 
+# As slurmd starts it every five minutes.
+HEALTH = "SLURMD_NODENAME=$(hostname) /usr/local/lib/trainyard/slurm/health"
 # Leaves files in all places that are a job's, and processes that nobody waits for.
 LEAVES = "touch /tmp/mine /dev/shm/mine; (sleep 901 &); echo started; exec sleep 902"
 
@@ -68,11 +72,16 @@ def test_a_process_that_cannot_be_killed_drains_the_node(cluster):
         cluster.on(cluster.head, "scancel " + first)
         cluster.wait("the node is drained", 300, lambda: cluster.node(cluster.peer).startswith("drain"))
         assert cluster.job(second)[0] == "PENDING"
-        print(cluster.on(cluster.head, "sinfo --noheader --nodes=%s --format %%E" % cluster.peer).out)
+        # Slurm says that the kill has failed. The health program has the reason of the epilog, which fails some time later.
+        cluster.wait("the epilog has failed", 120, lambda: cluster.on(cluster.peer, "ls /run/trainyard/epilog.failed", check=False).out.split() == [first])
+        cluster.on(cluster.peer, HEALTH, check=False)
+        reason = cluster.on(cluster.head, "sinfo --noheader --nodes=%s --format %%E" % cluster.peer).out
+        assert re.match(r"trainyard: job %s: these processes do not end: \d+ \(cat\)" % first, reason), reason
     finally:
         cluster.on(cluster.peer, "systemctl stop hang; umount --lazy --force /mnt/hang; true")
     cluster.wait("the process has ended", 120, lambda: cluster.on(cluster.peer, "pgrep --uid anna", check=False).out == "")
-    cluster.on(cluster.head, "scontrol update nodename=%s state=resume" % cluster.peer)
+    # It tries the epilog again, and resumes the node.
+    cluster.on(cluster.peer, HEALTH)
     cluster.reaches(second, "COMPLETED", seconds=240)
 
 

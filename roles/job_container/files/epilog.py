@@ -28,8 +28,9 @@ LOGIN = "/run/user"
 SHARED_FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")
 #: Control groups of a job, of version 2 and of version 1.
 CGROUPS = ("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_%s", "/sys/fs/cgroup/*/slurm*/uid_*/job_%s")
-#: Seconds for processes to end after SIGKILL. One that waits for a device or for a dead file server cannot be ended.
-SECONDS = 20
+#: Seconds for processes to end after SIGKILL. One that waits for a device or for a dead file server cannot be ended. The health program, which tries again what
+#: has failed, waits less.
+SECONDS = float(os.environ.get("TRAINYARD_EPILOG_SECONDS") or 20)
 QUIET_LOOKS, PAUSE = 2, 0.1
 
 
@@ -274,7 +275,8 @@ def finish(job, uid, storage, runtime=RUNTIME):
     last = not other_jobs(job, uid, runtime + "/jobs")
     alive = sweep(job, uid, ranges, last)
     if alive:
-        raise Failed("job %s: these processes do not end: %s; reboot the host" % (job, ", ".join("%d (%s)" % pair for pair in sorted(alive.items()))))
+        names = ", ".join("%d (%s)" % pair for pair in sorted(alive.items()))
+        raise Failed("job %s: these processes do not end: %s; end what they wait for, or reboot the host" % (job, names))
     forget_cgroups(job)
     errors = clean(["%s/jobs/%s" % (storage, job), "%s/jobs/%s" % (runtime, job)], uid, ranges)
     if last:
@@ -294,11 +296,12 @@ def finish(job, uid, storage, runtime=RUNTIME):
         raise Failed("job %s: %s" % (job, "; ".join(errors)))
 
 
-def note(text, runtime=RUNTIME):
-    """Keep the reason for the health program: Slurm itself only reports an epilog error."""
+def note(job, uid, text, runtime=RUNTIME):
+    """Keep the reason for the health program, which tries again: Slurm itself only reports an epilog error."""
     print("trainyard: epilog: %s" % text, file=sys.stderr)
-    with open(runtime + "/epilog.failed", "a", encoding="utf-8") as stream:
-        stream.write(text + "\n")
+    os.makedirs(runtime + "/epilog.failed", exist_ok=True)
+    with open("%s/epilog.failed/%s" % (runtime, job), "w", encoding="utf-8") as stream:
+        stream.write("%s\n%s\n" % (uid, text))
 
 
 def main():
@@ -310,9 +313,11 @@ def main():
         return 0
     try:
         finish(job, int(uid), json.loads(read(CONFIG) or b"{}").get("storage", "/var/lib/containers/trainyard"))
-    except Failed as problem:
-        note(str(problem))
+    except (Failed, OSError) as problem:
+        note(job, uid, str(problem) if isinstance(problem, Failed) else "job %s: the epilog failed: %s" % (job, problem))
         return 1
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink("%s/epilog.failed/%s" % (RUNTIME, job))
     return 0
 
 

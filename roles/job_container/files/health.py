@@ -6,6 +6,7 @@
 The exit code is 1 then. Without SLURMD_NODENAME, which slurmd sets, it only prints. A node that it has drained is resumed when the cause is gone.
 """
 
+import contextlib
 import glob
 import json
 import os
@@ -23,11 +24,13 @@ except ImportError:
 
 CONFIG = "/etc/trainyard/job/config.json"
 REASON = "/run/trainyard/health.reason"
+#: One file for each job whose epilog has failed on this host: the ID of its user, and the reason.
 FAILED = "/run/trainyard/epilog.failed"
+EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
 #: Errors after which a GPU needs a reset or a repair. Others, such as 13, 31 and 43, are faults of programs.
 XIDS = {48: "uncorrectable memory error", 62: "halted", 63: "row remapping", 64: "row remapping failed", 74: "NVLink error", 79: "fallen off the bus",
         92: "too many memory errors", 94: "contained memory error", 95: "uncontained memory error", 119: "GSP timeout", 120: "GSP error", 140: "memory error"}
-SHARE_SECONDS, TOOL_SECONDS = 5, 15
+SHARE_SECONDS, TOOL_SECONDS, EPILOG_SECONDS = 5, 15, 2
 GIB = 1 << 30
 
 
@@ -118,16 +121,37 @@ def free_space(paths):
     return found
 
 
+def run_epilog(job, uid):
+    """Run the epilog of a job again. Without an error it removes its file."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        environment = dict(os.environ, SLURM_JOB_ID=job, SLURM_JOB_UID=uid, TRAINYARD_EPILOG_SECONDS=str(EPILOG_SECONDS))
+        subprocess.run([EPILOG], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                       timeout=TOOL_SECONDS, check=False)
+
+
+def unfinished(folder=FAILED, again=run_epilog):
+    """Return why the epilog of a job still fails on this host: a process that could not be killed may have ended, as its file server answers again."""
+    try:
+        jobs = sorted(os.listdir(folder), key=lambda name: (len(name), name))
+    except OSError:
+        return ""
+    reason = ""
+    for job in jobs:
+        path = os.path.join(folder, job)
+        again(job, read(path).partition("\n")[0])
+        reason = read(path).partition("\n")[2].strip() or reason
+    return reason
+
+
 def problems(config):
     health = config.get("health") or {}
     share = health.get("share") or ""
     missing = unmounted(share, read("/proc/self/mountinfo"))
     loaded = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read("/proc/driver/nvidia/version"))
     kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""
-    left = read(FAILED).strip().splitlines()
     return [judge_gpus(health.get("gpus", 0), count_gpus(config.get("gpus") or {})), judge_kernel_log(kernel or ""),
             judge_driver(loaded.group(1) if loaded else "", library_version()), missing or judge_share(share),
-            judge_space(free_space(health.get("free_gib") or {}), health.get("free_gib") or {}), left[-1] if left else ""]
+            judge_space(free_space(health.get("free_gib") or {}), health.get("free_gib") or {}), unfinished()]
 
 
 def drain(node, reason):

@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Prolog of slurmd, as root: makes the folders of a job on this host. It calls no commands of Slurm. A failure drains the node and requeues the job."""
 
+import contextlib
 import json
 import os
 import pwd
@@ -59,6 +60,9 @@ def begin(job, uid, gid, storage, runtime=RUNTIME, login=LOGIN):
         shared_folder(path, 0o711 if path.endswith("jobs") else 0o755)
     for path in (storage, storage + "/jobs", storage + "/people"):
         shared_folder(path, 0o711 if path != storage else 0o755)
+    # A requeued job whose epilog has failed on this host: the health program must not end it.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink("%s/epilog.failed/%s" % (runtime, job))
     own_folder("%s/jobs/%s" % (runtime, job), uid, gid)
     own_folder("%s/jobs/%s" % (storage, job), uid, gid)
     own_folder("%s/people/%d" % (storage, uid), uid, gid)

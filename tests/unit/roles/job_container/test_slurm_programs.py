@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import importlib.util
 import os
 import subprocess
@@ -164,6 +165,45 @@ def test_a_process_that_has_ended_before_the_others_of_its_session(monkeypatch, 
     monkeypatch.setattr(epilog.os, "pidfd_open", pidfd_open, raising=False)
     with pytest.raises(OSError) if raised else contextlib.nullcontext():
         epilog.end(os.getpid(), "1")
+
+
+def test_an_epilog_that_failed_is_tried_again(tmp_path):
+    """By the health program, until it succeeds. Each job has a record of its own."""
+    folder = tmp_path / "epilog.failed"
+    assert health.unfinished(str(folder)) == ""
+    for job in ("9", "10"):
+        epilog.note(job, "2101", "job %s: these processes do not end: 5 (cat)" % job, str(tmp_path))
+    tried = []
+
+    def again(job, uid):
+        tried.append((job, uid))
+        if job == "10":
+            (folder / job).unlink()
+
+    assert health.unfinished(str(folder), again) == "job 9: these processes do not end: 5 (cat)"
+    assert tried == [("9", "2101"), ("10", "2101")]
+    # The same job, which begins once more on this host.
+    begin(tmp_path, "9")
+    epilog.note("9", "2101", "job 9", str(tmp_path / "run"))
+    begin(tmp_path, "9")
+    assert os.listdir(tmp_path / "run/epilog.failed") == []
+
+
+@pytest.mark.parametrize("problem, told", [
+    (epilog.Failed("job 7: left"), "job 7: left"), (OSError(5, "no"), "job 7: the epilog failed: [Errno 5] no"), (None, None)])
+def test_the_epilog_keeps_why_it_failed(monkeypatch, tmp_path, problem, told):
+    monkeypatch.setattr(epilog, "RUNTIME", str(tmp_path))
+    monkeypatch.setattr(epilog, "note", functools.partial(epilog.note, runtime=str(tmp_path)))
+    monkeypatch.setattr(epilog.os, "environ", {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "2101"})
+    epilog.note("7", "2101", "of the time before")
+
+    def finish(*_arguments):
+        if problem:
+            raise problem
+
+    monkeypatch.setattr(epilog, "finish", finish)
+    assert epilog.main() == (1 if problem else 0)
+    assert {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "epilog.failed").iterdir()} == ({"7": "2101\n%s\n" % told} if told else {})
 
 
 def test_links_are_removed_and_not_followed(tmp_path):
