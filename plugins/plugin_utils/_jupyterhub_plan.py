@@ -19,12 +19,12 @@ ENVIRONMENT = "environment"
 FOLDER, NOTEBOOK_FOLDER, TLS = "/etc/trainyard/hub", "/etc/trainyard/notebook", "/etc/trainyard/tls"
 STATE = "/var/lib/trainyard/hub"
 SUDOERS = "/etc/sudoers.d/trainyard-hub"
-TOKEN = FOLDER + "/proxy.env"
+TOKEN, JOBS_TOKEN = FOLDER + "/proxy.env", FOLDER + "/jobs.env"
 UNITS = "/etc/systemd/system"
-HUB_SERVICE, PROXY_SERVICE, LINKS_SERVICE = "trainyard-hub", "trainyard-hub-proxy", "trainyard-hub-links"
+HUB_SERVICE, PROXY_SERVICE, LINKS_SERVICE, JOBS_SERVICE = "trainyard-hub", "trainyard-hub-proxy", "trainyard-hub-links", "trainyard-hub-jobs"
 #: The proxy first: the hub waits for it, and it is the one that is not restarted without need.
-SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE)
-OF_HUB = ("_instance.py", "instance", "jupyterhub_config.py", "links", "trainyard_hub.py")
+SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
+OF_HUB = ("_helper.py", "_instance.py", "_jobs_page.py", "instance", "jobs_page.py", "jupyterhub_config.py", "links", "trainyard_hub.py")
 OF_NOTEBOOK = ("jupyter_server_config.py", "server")
 PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK = ("openssl", "python3-venv", "sudo"), ("python3-venv",)
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
@@ -111,7 +111,8 @@ def unit_of_hub():
     return "\n".join([
         "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=JupyterHub", "After=network-online.target %s.service" % PROXY_SERVICE,
         "Wants=network-online.target %s.service" % PROXY_SERVICE, "", "[Service]", "User=" + USER, "Group=" + USER, "EnvironmentFile=" + TOKEN,
-        "Environment=PATH=%s/%s/bin:/usr/bin:/bin LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1" % (HUB, ENVIRONMENT), "WorkingDirectory=" + STATE, "UMask=0077",
+        "EnvironmentFile=" + JOBS_TOKEN, "Environment=PATH=%s/%s/bin:/usr/bin:/bin LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1" % (HUB, ENVIRONMENT),
+        "WorkingDirectory=" + STATE, "UMask=0077",
         "ExecStart=%s/%s/bin/jupyterhub --config=%s/jupyterhub_config.py" % (HUB, ENVIRONMENT, HUB),
         # Helpers of people run in its group of processes, and their jobs do not.
         "KillMode=mixed", "TimeoutStopSec=20", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
@@ -125,9 +126,21 @@ def unit_of_links():
         "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
+def unit_of_jobs(wanted):
+    variables = {"JUPYTERHUB_API_URL": "http://127.0.0.1:%d/hub/api" % wanted["hub_port"], "JUPYTERHUB_SERVICE_PREFIX": "/services/jobs/",
+                 "JUPYTERHUB_SERVICE_NAME": "jobs", "JUPYTERHUB_CLIENT_ID": "service-jobs", "JUPYTERHUB_BASE_URL": "/",
+                 "TRAINYARD_PORT": str(wanted["jobs_port"]), "PYTHONDONTWRITEBYTECODE": "1"}
+    # It asks the helper by sudo, as the hub does.
+    return "\n".join([
+        "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Jobs in the browser", "After=%s.service" % HUB_SERVICE, "", "[Service]",
+        "User=" + USER, "Group=" + USER, "EnvironmentFile=" + JOBS_TOKEN] + ["Environment=%s=%s" % pair for pair in sorted(variables.items())] + [
+        "WorkingDirectory=" + STATE, "UMask=0077", "ExecStart=%s/%s/bin/python %s/jobs_page.py" % (HUB, ENVIRONMENT, HUB), "KillMode=mixed", "Restart=always",
+        "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
+
+
 def settings(wanted, address):
     """Return what the programs on the host of the hub know."""
-    return {"url": url_of(wanted, address), "hub_port": wanted["hub_port"], "proxy_api_port": wanted["proxy_api_port"],
+    return {"url": url_of(wanted, address), "hub_port": wanted["hub_port"], "jobs_port": wanted["jobs_port"], "proxy_api_port": wanted["proxy_api_port"],
             "state": STATE, "links": STATE + "/links", "link_seconds": wanted["link_seconds"], "queue_seconds": wanted["queue_seconds"],
             "instances_per_person": wanted["instances_per_person"],
             "people": persons(wanted), "addresses": {name: each for name, each in addresses(wanted["members"]).items() if name in wanted["training_hosts"]}}
@@ -154,15 +167,18 @@ def hub_files(wanted, address):
     found += [_file(FOLDER + "/hub.json", _json(settings(wanted, address)), "0640", **mine),
               _file("%s/%s.service" % (UNITS, PROXY_SERVICE), unit_of_proxy(wanted)), _file("%s/%s.service" % (UNITS, HUB_SERVICE), unit_of_hub()),
               _file("%s/%s.service" % (UNITS, LINKS_SERVICE), unit_of_links()),
+              _file("%s/%s.service" % (UNITS, JOBS_SERVICE), unit_of_jobs(wanted)),
               _file(SUDOERS, sudoers(persons(wanted)), "0440", validate="/usr/sbin/visudo --check --file=%s")]
     return found
 
 
 def hub_secrets(wanted):
-    """Return the files whose content is not shown. The proxy's token is made once, and stays."""
+    """Return the files whose content is not shown. The tokens are made once, and stay."""
     return [_file(FOLDER + "/authenticator.json", _json({"kind": wanted["authenticator"], "options": wanted["authenticator_options"]}), "0640",
                   owner="root", group=USER),
-            _file(TOKEN, "CONFIGPROXY_AUTH_TOKEN=%s\n" % wanted["proxy_token"], "0600", owner="root", group="root", replace=False)]
+            _file(TOKEN, "CONFIGPROXY_AUTH_TOKEN=%s\n" % wanted["proxy_token"], "0600", owner="root", group="root", replace=False),
+            _file(JOBS_TOKEN, "TRAINYARD_JOBS_TOKEN=%s\nJUPYTERHUB_API_TOKEN=%s\n" % (wanted["jobs_token"], wanted["jobs_token"]), "0600",
+                  owner="root", group="root", replace=False)]
 
 
 def notebook_files(wanted):
@@ -213,9 +229,9 @@ def problems(wanted, address):
     url = urlsplit(wanted["url"])
     if wanted["url"] and (url.scheme != "https" or not url.hostname or url.path not in ("", "/") or url.query or url.fragment or "@" in url.netloc):
         found.append("jupyterhub_url: '%s' is not https:// with a name; write it as in https://hub.example.org" % wanted["url"])
-    ports = [wanted["port"], wanted["hub_port"], wanted["proxy_api_port"]]
+    ports = [wanted["port"], wanted["hub_port"], wanted["jobs_port"], wanted["proxy_api_port"]]
     if len(set(ports)) != len(ports):
-        found.append("jupyterhub_port, jupyterhub_hub_port and jupyterhub_proxy_api_port: two of them are the same; use three ports")
+        found.append("jupyterhub_port, jupyterhub_hub_port, jupyterhub_jobs_port and jupyterhub_proxy_api_port: two of them are the same; use four ports")
     odd = [name for name in persons(wanted) if not PERSON.fullmatch(name)]
     if odd:
         found.append("shared_storage_users: '%s' cannot be in sudoers; use lower case letters, digits, '_', '.' and '-'" % odd[0])
@@ -227,7 +243,7 @@ def owned(names, folder):
 
 
 OWN_OF_HUB = tuple([SUDOERS] + ["%s/%s.service" % (UNITS, name) for name in SERVICES] + owned(OF_HUB, HUB)
-                   + owned(("hub.json", "authenticator.json", "proxy.env"), FOLDER))
+                   + owned(("hub.json", "authenticator.json", "proxy.env", "jobs.env"), FOLDER))
 OWN_OF_NOTEBOOK = tuple(owned(OF_NOTEBOOK + ("share/jupyter/kernels/python3/kernel.json", "share/jupyter/kernels/python3", "share/jupyter/kernels",
                                              "share/jupyter", "share"), NOTEBOOK) + owned(("server.json", "ca.pem"), NOTEBOOK_FOLDER))
 
@@ -259,6 +275,7 @@ def restarts(changed_paths, environment_changed, certificate_changed):
     programs = {path for path in changed_paths if path.startswith(HUB + "/")}
     return [name for name in SERVICES if units[name] or {
         PROXY_SERVICE: environment_changed or certificate_changed,
-        HUB_SERVICE: environment_changed or bool(programs - {HUB + "/instance", HUB + "/links"})
+        HUB_SERVICE: environment_changed or bool(programs - {HUB + "/" + name for name in ("instance", "links", "jobs_page.py", "_jobs_page.py")})
         or bool({FOLDER + "/hub.json", FOLDER + "/authenticator.json"} & set(changed_paths)),
-        LINKS_SERVICE: bool(programs & {HUB + "/links", HUB + "/_instance.py"})}[name]]
+        LINKS_SERVICE: bool(programs & {HUB + "/links", HUB + "/_instance.py"}),
+        JOBS_SERVICE: environment_changed or bool(programs & {HUB + "/" + each for each in ("jobs_page.py", "_jobs_page.py", "_helper.py")})}[name]]

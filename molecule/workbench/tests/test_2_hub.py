@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import time
@@ -262,6 +263,47 @@ def test_a_stop_frees_the_gpu(hub, alice, instance):
     assert alice.ask(instance["url"] + "api/status").code in (403, 404, 424, 503)
     for host in hub.cluster.hosts:
         assert hub.cluster.on(host, "pgrep -u alice -f 'notebook|ipykernel|podman'", check=False).out == ""
+
+
+def test_jobs_in_the_browser(hub):
+    """The form writes a job file, and the pages are those of the person who has logged in."""
+    browser, values = hub.browser("alice"), {"name": "form_1", "kind": "Job", "worker_image": "site/tools:1", "worker_memory": "1", "worker_cpu": "1"}
+    assert "so 2 at most" in browser.ask("/services/jobs/new").text
+
+    def send(path, session=browser, **fields):
+        page = session.ask("/services/jobs/new").text
+        xsrf = re.search(r'name="_xsrf" value="([^"]+)"', page).group(1)
+        return session.ask("/services/jobs/" + path, "POST", dict(fields, _xsrf=xsrf), {"Content-Type": "application/x-www-form-urlencoded"})
+
+    done = send("new", **dict(values, command="echo of the form; id -un"))
+    number = re.fullmatch(re.escape(hub.url) + r"/services/jobs/job/(\d+)", done.url).group(1)
+    assert hub.cluster.ends("alice", number)["state"] == "completed"
+    page = browser.ask("/services/jobs/job/" + number).text
+    assert re.search(r"\] of the form\n\[.*\] alice\n", page) and "form_1" in browser.ask("/services/jobs/").text
+    # What the judge refuses comes back with the form.
+    bad = send("new", **dict(values, command="x", host_class="h100\n#SBATCH --account=other"))
+    assert bad.code == 400 and "<p class=\"problem\">host_class: &#x27;h100?#SBATCH --account=other&#x27; is not valid" in bad.text
+    assert 'value="form_1"' in bad.text
+    long = re.search(r"\d+$", send("new", **dict(values, command="sleep 600", **{"services.tensorboard": "~/logs"})).url).group()
+    hub.cluster.ends("alice", long, "running")
+    # Its ways in. This image has no TensorBoard.
+    hub.cluster.wait("the services", lambda: "the image has no TensorBoard" in browser.ask("/services/jobs/job/" + long).text)
+    page = browser.ask("/services/jobs/job/" + long).text
+    command = html.unescape(re.search(r"<td>ssh, VS Code Remote</td><td>ready</td><td><code>(.*?)</code>", page).group(1))
+    assert command == "ssh -o 'ProxyCommand=ssh alice@workbench-a trainyard attach --stdio %s' -o HostKeyAlias=jobs-of-alice alice@job-%s" % (long, long)
+    # bob sees nothing of it, and can stop nothing. Without the page's secret nothing is done for alice.
+    bob = hub.browser("bob")
+    told = bob.ask("/services/jobs/job/" + long)
+    assert told.code == 400 and "you have no job %s" % long in told.text and "form_1" not in bob.ask("/services/jobs/").text
+    assert send("job/%s/clone" % number, session=bob).code == 400
+    assert send("job/%s/stop" % long, session=bob).code == 400
+    assert browser.ask("/services/jobs/job/%s/stop" % long, "POST", b"", {"Content-Type": "application/x-www-form-urlencoded"}).code == 403
+    assert hub.cluster.ends("alice", long, "running")["state"] == "running"
+    assert send("job/%s/stop" % long).code == 200 and hub.cluster.ends("alice", long)["state"] == "cancelled"
+    again = send("job/%s/clone" % number)
+    assert hub.cluster.ends("alice", re.search(r"\d+$", again.url).group())["state"] == "completed"
+    for path in ("", "new", "job/" + number):
+        assert hub.nobody().ask("/services/jobs/" + path).url.startswith(hub.url + "/hub/login?")
 
 
 def test_a_removed_person_is_logged_out(hub, role):

@@ -26,6 +26,11 @@ LINK_BYTES = 32
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 
 
+#: Of the spawner, then of the pages of jobs.
+ACTIONS = ("choices", "start", "status", "stop", "jobs", "job", "stop_job", "clone", "submit")
+OF_JOB = ("status", "stop", "job", "stop_job", "clone")
+
+
 class RequestError(ValueError):
     """A request that cannot be answered. The message is for the person."""
 
@@ -78,16 +83,25 @@ def server_environment(environment):
 # --- requests to the helper -------------------------------------------------------------------------------------------------
 
 
+def is_texts(values):
+    return isinstance(values, dict) and all(isinstance(text, str) for pair in values.items() for text in pair)
+
+
 def request_of(text):
     """Return a request of the hub, checked. It comes as JSON on the standard input of the helper."""
     try:
         request = json.loads(text)
     except ValueError:
         raise RequestError("the request is not JSON")
-    if not isinstance(request, dict) or request.get("action") not in ("choices", "start", "status", "stop"):
-        raise RequestError("the request has none of the actions choices, start, status and stop")
-    if request["action"] in ("status", "stop") and not re.fullmatch(r"[1-9][0-9]{0,17}", str(request.get("job"))):
+    if not isinstance(request, dict) or request.get("action") not in ACTIONS:
+        raise RequestError("the request has none of the actions " + ", ".join(ACTIONS))
+    if request["action"] in OF_JOB and not re.fullmatch(r"[1-9][0-9]{0,17}", str(request.get("job"))):
         raise RequestError("the request has no job")
+    if request["action"] == "submit":
+        values = request.get("values")
+        if not isinstance(values, dict) or not is_texts({key: value for key, value in values.items() if key != "services"}) or not is_texts(
+                values.get("services", {})):
+            raise RequestError("the request has no values")
     if request["action"] == "stop" and not re.fullmatch(r"[0-9a-f]{32}\.json", str(request.get("file"))):
         raise RequestError("the request has no file")
     if request["action"] == "start":

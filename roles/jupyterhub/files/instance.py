@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Starts, watches and stops the jobs of instances. The hub runs it by sudo as the person, and it is all that the hub may run.
+"""Starts, watches and stops the jobs of instances, and answers for the pages of jobs. The hub runs it by sudo as the person, and may run nothing else.
 
 It has no arguments: the request is JSON on its standard input, with the token of the server in it, and the answer is JSON on its standard output. It judges and
 submits by the modules of the command trainyard.
@@ -10,6 +10,7 @@ submits by the modules of the command trainyard.
 import contextlib
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import shlex
@@ -22,6 +23,8 @@ JOBS = "/usr/local/lib/trainyard/jobs"
 #: On training hosts.
 PROGRAM = "/usr/local/lib/trainyard/notebook/server"
 MAX_BYTES = 1 << 20
+#: Bytes of a log that a page shows, at its end.
+LOG_BYTES = 100000
 
 
 def command():
@@ -92,13 +95,58 @@ def stop(trainyard, site, request):
     return {"stopped": True}
 
 
+def by_command(trainyard, words, text=None):
+    """Return what the command trainyard prints as JSON."""
+    printed, usual = io.StringIO(), sys.stdin
+    try:
+        sys.stdin = io.StringIO(text or "")
+        with contextlib.redirect_stdout(printed):
+            code = trainyard.main(words + ["--json"])
+    finally:
+        sys.stdin = usual
+    found = json.loads(printed.getvalue())
+    if code:
+        raise (trainyard.NoAnswer if code == trainyard.NO_ANSWER else trainyard.Refused)(found["error"])
+    return found
+
+
+def jobs(trainyard, _site, _request):
+    return {"jobs": by_command(trainyard, ["list"])}
+
+
+def job(trainyard, site, request):
+    number = str(request["job"])
+    found = by_command(trainyard, ["show", number])
+    text = ""
+    with contextlib.suppress(OSError), open(site.log_of(number), "rb") as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - LOG_BYTES))
+        text = stream.read().decode("utf-8", "replace")
+    words, name = trainyard.ssh_words(site, number)
+    return {"job": found, "log": text, "ssh": shlex.join(words + [name]) if found["state"] == "running" else ""}
+
+
+def stop_job(trainyard, _site, request):
+    return {"job": by_command(trainyard, ["stop", str(request["job"])])["id"]}
+
+
+def clone(trainyard, _site, request):
+    return {"job": by_command(trainyard, ["clone", str(request["job"])])["id"]}
+
+
+def submit(trainyard, _site, request):
+    return {"job": by_command(trainyard, ["submit", "-"], trainyard._job_file.to_yaml(request["values"]))["id"]}
+
+
+DO = {"choices": choices, "start": start, "status": status, "stop": stop, "jobs": jobs, "job": job, "stop_job": stop_job, "clone": clone, "submit": submit}
+
+
 def main():
     trainyard = command()
     try:
         request = _instance.request_of(sys.stdin.read(MAX_BYTES))
         if os.getuid() == 0:
             raise trainyard.Refused("root has no instances")
-        found = {"choices": choices, "start": start, "status": status, "stop": stop}[request["action"]](trainyard, trainyard.Site(), request)
+        found = DO[request["action"]](trainyard, trainyard.Site(), request)
     except (trainyard.Refused, _instance.RequestError) as error:
         found = {"error": str(error), "no_answer": False}
     except trainyard.NoAnswer as error:

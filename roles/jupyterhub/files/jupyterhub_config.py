@@ -47,6 +47,11 @@ c.Spawner.poll_interval = 60
 c.JupyterHub.concurrent_spawn_limit = 0
 c.JupyterHub.active_server_limit = 0
 
+# The pages of jobs, a service of their own. Everybody may open it, and it shows each person theirs.
+c.JupyterHub.services = [{"name": "jobs", "url": "http://127.0.0.1:%d" % site["jobs_port"], "api_token": os.environ["TRAINYARD_JOBS_TOKEN"],
+                          "oauth_no_confirm": True, "display": True}]
+c.JupyterHub.load_roles = [{"name": "user", "scopes": ["self", "access:services!service=jobs"]}]
+
 # The spawner reads the options itself.
 c.Spawner.apply_user_options = lambda _spawner, _options: None
 

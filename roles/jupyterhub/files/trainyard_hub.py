@@ -10,6 +10,7 @@ import json
 import os
 import time
 
+import _helper
 import _instance
 from jupyterhub.apihandlers import APIHandler
 from jupyterhub.auth import Authenticator
@@ -18,9 +19,6 @@ from jupyterhub.utils import maybe_future
 from tornado import web
 from traitlets import Dict, Unicode
 
-HELPER = "/usr/local/lib/trainyard/hub/instance"
-#: Seconds in which the helper has to answer. Slurm's own commands have 60.
-PATIENCE = 150
 LOGIN_PAGE = """
 <form id="link" action="{{ authenticator_login_url }}" method="post" role="form">
   <p>Log in on the cluster, and type <code>trainyard login</code>. It prints a link that logs you in here.</p>
@@ -96,19 +94,7 @@ class InstanceSpawner(Spawner):
         self.job, self.file, self.port_of_server = "", "", 0
 
     async def ask(self, request):
-        """Ask the helper as the person. Nothing of a request is in its arguments, which everybody can read."""
-        child = await asyncio.create_subprocess_exec(
-            "/usr/bin/sudo", "--non-interactive", "--user=" + self.user.name, "--", HELPER, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE, env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}, cwd="/")
-        try:
-            out, errors = await asyncio.wait_for(child.communicate(json.dumps(request).encode()), PATIENCE)
-        except asyncio.TimeoutError:
-            return {"error": "Slurm does not answer", "no_answer": True}
-        try:
-            return json.loads(out)
-        except ValueError:
-            self.log.error("%s: %s", HELPER, errors.decode("utf-8", "replace")[-2000:])
-            return {"error": "the hub cannot act for %s; tell the operator to run playbook workbench" % self.user.name, "no_answer": False}
+        return await _helper.ask(self.user.name, request)
 
     async def options_form(self, _spawner=None):
         choices = await self.ask({"action": "choices"})

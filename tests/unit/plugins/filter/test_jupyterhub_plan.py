@@ -21,9 +21,11 @@ NAMES = set(_jupyterhub_plan.OF_HUB + _jupyterhub_plan.OF_NOTEBOOK)
 LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "top"}, "node_modules/@colors/colors": {"version": "1.6.1", "integrity": "sha512-x"},
                                                       "node_modules/a/node_modules/b": {"version": "2.0.0", "integrity": "sha512-y"}}})
 WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "containers": True, "url": "", "port": 443, "listen_address": "",
-          "hub_port": 8081, "proxy_api_port": 8001, "tls_certificate": "", "tls_key": "", "tls_ca": "", "authenticator": "link", "authenticator_options": {},
-          "link_seconds": 60, "queue_seconds": 3600, "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
-          "requirements": {"hub": "a==1", "server": "b==1"}, "proxy_token": "secret", "programs": {name: "text of %s\n" % name for name in NAMES},
+          "hub_port": 8081, "jobs_port": 8082, "proxy_api_port": 8001, "tls_certificate": "", "tls_key": "", "tls_ca": "", "authenticator": "link",
+          "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600,
+          "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
+          "requirements": {"hub": "a==1", "server": "b==1"}, "proxy_token": "secret", "jobs_token": "secret",
+          "programs": {name: "text of %s\n" % name for name in NAMES},
           "members": [{"name": "front", "address": "192.0.2.10"}, {"name": "a", "address": "192.0.2.11"}, {"name": "b", "address": "192.0.2.12"}],
           "accounts": [{"name": "vision", "members": ["anna", "gone"]}], "users": [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2002}]}
 
@@ -42,7 +44,7 @@ def test_each_host_has_its_part_and_nothing_else(host, parts):
     assert found["parts"] == parts and found["problems"] == []
     expected = set()
     if parts == ["hub"]:
-        expected = set(_jupyterhub_plan.OWN_OF_HUB) - {"/etc/trainyard/hub/authenticator.json", "/etc/trainyard/hub/proxy.env"}
+        expected = set(_jupyterhub_plan.OWN_OF_HUB) - {"/etc/trainyard/hub/authenticator.json", "/etc/trainyard/hub/proxy.env", "/etc/trainyard/hub/jobs.env"}
     if parts == ["notebook"]:
         expected = {path for path in _jupyterhub_plan.OWN_OF_NOTEBOOK if "." in path or path.endswith("/server")} - {"/etc/trainyard/notebook/ca.pem"}
     assert set(files(found)) == expected
@@ -80,8 +82,9 @@ def test_the_hub_may_run_one_program_as_people_only():
 def test_secrets_are_private_and_the_token_stays():
     entries = {entry["path"]: entry for entry in plan("front", authenticator="oidc", authenticator_options={"client_secret": "word"})["secrets"]}
     assert json.loads(entries["/etc/trainyard/hub/authenticator.json"]["content"]) == {"kind": "oidc", "options": {"client_secret": "word"}}
-    assert {path: entry["mode"] for path, entry in entries.items()} == {"/etc/trainyard/hub/authenticator.json": "0640", "/etc/trainyard/hub/proxy.env": "0600"}
-    assert entries["/etc/trainyard/hub/proxy.env"]["replace"] is False
+    assert {path: entry["mode"] for path, entry in entries.items()} == {"/etc/trainyard/hub/authenticator.json": "0640", "/etc/trainyard/hub/proxy.env": "0600",
+                                                                       "/etc/trainyard/hub/jobs.env": "0600"}
+    assert entries["/etc/trainyard/hub/proxy.env"]["replace"] is entries["/etc/trainyard/hub/jobs.env"]["replace"] is False
     text = json.dumps(plan("front", authenticator_options={"client_secret": "word"})["files"])
     assert "word" not in text and "CONFIGPROXY_AUTH_TOKEN" not in text
 
@@ -150,7 +153,9 @@ def test_packages_of_a_folder_need_no_registry():
     (["/usr/local/lib/trainyard/hub/_instance.py"], False, False, ["trainyard-hub", "trainyard-hub-links"]),
     (["/etc/systemd/system/trainyard-hub-proxy.service"], False, False, ["trainyard-hub-proxy"]),
     ([], False, True, ["trainyard-hub-proxy"]),
-    ([], True, False, ["trainyard-hub-proxy", "trainyard-hub"]),
+    ([], True, False, ["trainyard-hub-proxy", "trainyard-hub", "trainyard-hub-jobs"]),
+    (["/usr/local/lib/trainyard/hub/_jobs_page.py"], False, False, ["trainyard-hub-jobs"]),
+    (["/usr/local/lib/trainyard/hub/_helper.py"], False, False, ["trainyard-hub", "trainyard-hub-jobs"]),
 ])
 def test_a_change_restarts_what_reads_it(paths, environment, certificate, services):
     """The proxy, whose restart cuts connections, only if it has to be."""

@@ -69,7 +69,9 @@ START = {"action": "start", "name": "a", "values": {}, "environment": {"JUPYTERH
 @pytest.mark.parametrize("request_text", [
     "", "[]", "{}", json.dumps({"action": "rm"}), json.dumps({"action": "stop"}),
     json.dumps({"action": "stop", "job": "1 2", "file": "a" * 32 + ".json"}), json.dumps({"action": "stop", "job": "1", "file": "../" + "a" * 32 + ".json"}),
-    json.dumps({"action": "status", "job": "-1"}), json.dumps({"action": "stop", "job": "0"}), json.dumps(dict(START, name=1)),
+    json.dumps({"action": "status", "job": "-1"}), json.dumps({"action": "clone", "job": "1 --set"}), json.dumps({"action": "submit", "values": {"name": 1}}),
+    json.dumps({"action": "submit", "values": {"services": "ssh"}}), json.dumps({"action": "submit", "values": {"services": {"ssh": True}}}),
+    json.dumps({"action": "stop", "job": "0"}), json.dumps(dict(START, name=1)),
     json.dumps(dict(START, values=[])), json.dumps(dict(START, environment={"LD_PRELOAD": "/tmp/x"})), json.dumps(dict(START, environment=None))])
 def test_bad_requests_are_refused(request_text):
     with pytest.raises(_instance.RequestError):
@@ -77,7 +79,8 @@ def test_bad_requests_are_refused(request_text):
 
 
 def test_good_requests():
-    for request in (START, {"action": "choices"}, {"action": "stop", "job": "12", "file": "a" * 32 + ".json"}):
+    for request in (START, {"action": "choices"}, {"action": "submit", "values": {"name": "a", "services": {"ssh": "true"}}},
+                    {"action": "stop", "job": "12", "file": "a" * 32 + ".json"}):
         assert _instance.request_of(json.dumps(request)) == request
 
 

@@ -1,0 +1,97 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Jobs in the browser: a service of the hub, which asks the command trainyard as the person who has logged in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import _helper
+import _jobs_page
+from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
+from tornado import httpserver, web
+
+PREFIX = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
+
+
+class Page(HubOAuthenticated, web.RequestHandler):
+    """A page of one person."""
+
+    async def ask(self, action, **more):
+        return await _helper.ask(self.get_current_user()["name"], dict(more, action=action))
+
+    def show(self, title, body, code=200):
+        self.set_status(code)
+        # The address of Jupyter has its token.
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'")
+        self.finish(_jobs_page.frame(title, body, PREFIX, self.get_current_user()["name"]))
+
+    def refuse(self, title, answer):
+        self.show(title, _jobs_page.problem(answer["error"]), 503 if answer["no_answer"] else 400)
+
+    def xsrf(self):
+        return self.xsrf_form_html()
+
+
+class Jobs(Page):
+    @web.authenticated
+    async def get(self):
+        answer = await self.ask("jobs")
+        if "error" in answer:
+            return self.refuse("Jobs", answer)
+        return self.show("Jobs", _jobs_page.list_page(answer["jobs"], PREFIX))
+
+
+class Job(Page):
+    @web.authenticated
+    async def get(self, number):
+        answer = await self.ask("job", job=number)
+        if "error" in answer:
+            return self.refuse("Job %s" % number, answer)
+        return self.show("Job %s" % number, _jobs_page.job_page(answer["job"], answer["log"], PREFIX, self.xsrf(), answer["ssh"]))
+
+
+class Act(Page):
+    @web.authenticated
+    async def post(self, number, action):
+        answer = await self.ask({"stop": "stop_job", "clone": "clone"}[action], job=number)
+        if "error" in answer:
+            return self.refuse("Job %s" % number, answer)
+        return self.redirect("%sjob/%s" % (PREFIX, answer["job"]))
+
+
+class New(Page):
+    async def form(self, values, message="", code=200):
+        choices = await self.ask("choices")
+        if "error" in choices:
+            return self.refuse("New job", choices)
+        return self.show("New job", _jobs_page.problem(message) * bool(message) + _jobs_page.form_page(choices, values, PREFIX, self.xsrf()), code)
+
+    @web.authenticated
+    async def get(self):
+        await self.form({})
+
+    @web.authenticated
+    async def post(self):
+        values = _jobs_page.values_of(self.request.body_arguments)
+        answer = await self.ask("submit", values=values)
+        if "error" in answer:
+            return await self.form(values, answer["error"], 503 if answer["no_answer"] else 400)
+        return self.redirect("%sjob/%s" % (PREFIX, answer["job"]))
+
+
+async def main():
+    number = r"([1-9][0-9]{0,17})"
+    application = web.Application([
+        (PREFIX, Jobs), (PREFIX + "new", New), ("%sjob/%s" % (PREFIX, number), Job), ("%sjob/%s/(stop|clone)" % (PREFIX, number), Act),
+        (PREFIX + "oauth_callback", HubOAuthCallbackHandler)], cookie_secret=os.urandom(32), xsrf_cookies=True)
+    server = httpserver.HTTPServer(application, xheaders=True)
+    server.listen(int(os.environ["TRAINYARD_PORT"]), "127.0.0.1")
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
