@@ -15,7 +15,7 @@ description:
     listed twice.
 options:
   _input:
-    description: The hosts in rank order, each with C(server_id), its address, and C(devices), as M(trainyard.gpu.npu_smi_info#module) returns them. C(name) is
+    description: The hosts in rank order, each with C(server_id), its address, and C(devices), as M(trainyard.gpu.npu_smi_info) returns them. C(name) is
       for messages.
     type: list
     elements: dict

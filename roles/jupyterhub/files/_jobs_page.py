@@ -84,7 +84,7 @@ def job_page(job, log, prefix, xsrf, ssh=""):
     rows = [("State", job["state"]), ("Why", job.get("why")), ("Account", job["account"]), ("Priority", job["priority"]), ("Nodes", job["workers"]),
             ("GPUs", job["gpus"]), ("Hosts", job["hosts"]), ("Submitted", job["submitted"]), ("Started", job["started"]), ("Ended", job["ended"]),
             ("Exit code", job["exit_code"]), ("Folder", job.get("folder"))]
-    rows += [(name, value) for name, value in sorted((job.get("efficiency") or {}).items())]
+    rows += sorted((job.get("efficiency") or {}).items())
     result = job.get("result") or {}
     failed = result.get("first_failed") or {}
     body = table(("", ""), [(html.escape(name), text_of(value)) for name, value in rows])
