@@ -6,7 +6,6 @@
 The exit code is 1 then. Without SLURMD_NODENAME, which slurmd sets, it only prints. A node that it has drained is resumed when the cause is gone.
 """
 
-import contextlib
 import glob
 import json
 import os
@@ -70,10 +69,11 @@ def read(path):
         return ""
 
 
-def output(command, seconds):
+def output(command, seconds, environment=None):
     """Return the output of a command, or None if it failed or did not end. It is not waited for: a process that asks a dead file server cannot be killed."""
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+                                 env=environment)
     except OSError:
         return None
     try:
@@ -123,10 +123,7 @@ def free_space(paths):
 
 def run_epilog(job, uid):
     """Run the epilog of a job again. Without an error it removes its file."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        environment = dict(os.environ, SLURM_JOB_ID=job, SLURM_JOB_UID=uid, TRAINYARD_EPILOG_SECONDS=str(EPILOG_SECONDS))
-        subprocess.run([EPILOG], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                       timeout=TOOL_SECONDS, check=False)
+    output([EPILOG], TOOL_SECONDS, dict(os.environ, SLURM_JOB_ID=job, SLURM_JOB_UID=uid, TRAINYARD_EPILOG_SECONDS=str(EPILOG_SECONDS)))
 
 
 def unfinished(folder=FAILED, again=run_epilog):
@@ -135,12 +132,14 @@ def unfinished(folder=FAILED, again=run_epilog):
         jobs = sorted(os.listdir(folder), key=lambda name: (len(name), name))
     except OSError:
         return ""
-    reason = ""
     for job in jobs:
         path = os.path.join(folder, job)
         again(job, read(path).partition("\n")[0])
-        reason = read(path).partition("\n")[2].strip() or reason
-    return reason
+        reason = read(path).partition("\n")[2].strip()
+        # slurmd gives this program a minute, and one reason is enough.
+        if reason:
+            return reason
+    return ""
 
 
 def problems(config):

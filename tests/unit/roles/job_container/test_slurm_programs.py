@@ -12,6 +12,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -171,22 +172,35 @@ def test_an_epilog_that_failed_is_tried_again(tmp_path):
     """By the health program, until it succeeds. Each job has a record of its own."""
     folder = tmp_path / "epilog.failed"
     assert health.unfinished(str(folder)) == ""
-    for job in ("9", "10"):
+    for job in ("10", "9", "11"):
         epilog.note(job, "2101", "job %s: these processes do not end: 5 (cat)" % job, str(tmp_path))
     tried = []
 
     def again(job, uid):
         tried.append((job, uid))
-        if job == "10":
+        if job == "9":
             (folder / job).unlink()
 
-    assert health.unfinished(str(folder), again) == "job 9: these processes do not end: 5 (cat)"
-    assert tried == [("9", "2101"), ("10", "2101")]
+    assert health.unfinished(str(folder), again) == "job 10: these processes do not end: 5 (cat)"
+    # Up to the first that fails again.
+    assert tried == [("9", "2101"), ("10", "2101")] and sorted(os.listdir(folder)) == ["10", "11"]
     # The same job, which begins once more on this host.
     begin(tmp_path, "9")
     epilog.note("9", "2101", "job 9", str(tmp_path / "run"))
     begin(tmp_path, "9")
     assert os.listdir(tmp_path / "run/epilog.failed") == []
+
+
+def test_an_epilog_that_hangs_does_not_hold_the_health_program(monkeypatch, tmp_path):
+    """It gets the job and less time than in the beginning, and is left behind."""
+    program = tmp_path / "epilog"
+    program.write_text("#!/bin/sh\necho $SLURM_JOB_ID $SLURM_JOB_UID $TRAINYARD_EPILOG_SECONDS > %s/asked\nexec sleep 60\n" % tmp_path, encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(health, "EPILOG", str(program))
+    monkeypatch.setattr(health, "TOOL_SECONDS", 1)
+    began = time.monotonic()
+    health.run_epilog("7", "2101")
+    assert time.monotonic() - began < 30 and (tmp_path / "asked").read_text(encoding="utf-8") == "7 2101 2\n"
 
 
 @pytest.mark.parametrize("problem, told", [
