@@ -293,7 +293,7 @@ def why_no_answer(rc, stdout, stderr):
 def parse_address(text):
     """(address, netmask) of C(hccn_tool -i N -ip -g). None for what it does not say."""
     found = [pattern.search(text) for pattern in (_ADDRESS, _NETMASK)]
-    return tuple(match[1] if match and _is_address(match[1]) else None for match in found)
+    return tuple(match[1] if match and is_address(match[1]) else None for match in found)
 
 
 def parse_conf(text):
@@ -301,12 +301,12 @@ def parse_conf(text):
     found = {}
     for line in text.splitlines():
         setting = _SETTING.fullmatch(line.strip())
-        if setting and _is_address(setting[3]):
+        if setting and is_address(setting[3]):
             found.setdefault(int(setting[2]), {"address": None, "netmask": None})[setting[1].lower()] = setting[3]
     return {device: found[device] for device in sorted(found) if found[device]["address"]}
 
 
-def _is_address(text):
+def is_address(text):
     try:
         return bool(ipaddress.ip_address(text))
     except ValueError:

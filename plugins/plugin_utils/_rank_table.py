@@ -10,9 +10,10 @@ a string for every value, numbers included. Format 1.2 adds the super node of ea
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._npu_smi import is_address
 
 LEGACY, CURRENT = "legacy", "1.0"
 FORMATS = (LEGACY, CURRENT)
@@ -70,73 +71,6 @@ def rendered(table):
     return json.dumps(table, indent=2) + "\n"
 
 
-def suitable_format(mindspore="", cann=""):
-    """The format for versions that were found; empty if a version is not known. Versions of drivers such as 1.72.T2.100.B020 are text."""
-    number = re.match("[0-9]{1,9}", mindspore or "")
-    if (number and int(number[0]) < 1) or re.match(r"1\.[67][0-9]\.", cann or ""):
-        return LEGACY
-    return CURRENT
-
-
-def table_problems(text, expected=CURRENT):
-    """What is wrong with the text of a rank table, as sentences. Empty if a job can use it."""
-    try:
-        table = json.loads(text)
-    except ValueError as error:
-        return [f"it is not JSON: {error}"]
-    if not isinstance(table, dict):
-        return ["it is not a JSON object"]
-    found = LEGACY if "version" not in table and "group_list" in table else str(table.get("version"))
-    if found not in FORMATS:
-        return [_no_format(found if "version" in table else "without version and group_list")]
-    problems = []
-    if found != expected:
-        problems.append(f"its format is '{found}', and '{expected}' is expected")
-    if table.get("status") != COMPLETED:
-        problems.append(f"its status is '{table.get('status')}', and '{COMPLETED}' is expected: wait until the table is complete")
-    others = [path for path, value in _leaves(table, "") if not isinstance(value, str)]
-    if others:
-        problems.append(f"{others[0]} is not a string: every value is one, numbers included")
-    try:
-        hosts, counted = (_hosts_of_legacy if found == LEGACY else _hosts_of_current)(table)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        return problems + [f"it lacks a key or has one of another type: {error}"]
-    ranks = [str(rank) for host in hosts for rank in host["ranks"]]
-    if sorted(ranks) != sorted(str(rank) for rank in range(len(ranks))):
-        problems.append(f"its ranks are not 0 to {len(ranks) - 1} without gaps: {', '.join(ranks[:20])}")
-    if str(counted) != str(len(hosts)):
-        problems.append(f"it counts {counted} servers, and lists {len(hosts)}")
-    try:
-        _servers(hosts)
-    except RankTableError as error:
-        problems.append(str(error))
-    return problems
-
-
-def _hosts_of_current(table):
-    hosts = [{"server_id": server["server_id"], "ranks": [device["rank_id"] for device in server["device"]],
-              "devices": [{"id": device["device_id"], "address": device["device_ip"]} for device in server["device"]]} for server in table["server_list"]]
-    return hosts, table["server_count"]
-
-
-def _hosts_of_legacy(table):
-    hosts = {}
-    for instance in (instance for group in table["group_list"] for instance in group["instance_list"]):
-        host = hosts.setdefault(instance["server_id"], {"server_id": instance["server_id"], "ranks": [], "devices": []})
-        host["ranks"].append(instance["rank_id"])
-        host["devices"] += [{"id": device["device_id"], "address": device["device_ip"]} for device in instance["devices"]]
-    return list(hosts.values()), table["group_list"][0]["server_num"]
-
-
-def _leaves(value, path):
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    if inner is None:
-        yield path, value
-        return
-    for key, item in inner:
-        yield from _leaves(item, f"{path}.{key}" if path else str(key))
-
-
 def _no_format(format):
     if str(format) == "1.2":
         return ("rank table format '1.2' was requested, which is for super nodes (Atlas A3): it needs the super_device_id of each device and the list of super "
@@ -168,7 +102,7 @@ def _servers(hosts):
             if not address:
                 raise RankTableError(f"host '{name}': device {number} has no address; configure one with 'hccn_tool -i {number} -ip -s address ADDRESS netmask "
                                      "NETMASK'")
-            if not _is_address(address):
+            if not is_address(address):
                 raise RankTableError(f"host '{name}': '{address}' of device {number} is not an IP address; correct it with hccn_tool or in /etc/hccn.conf")
             if address in addresses:
                 raise RankTableError(f"device {number} of host '{name}' and {addresses[address]} have the same address '{address}'; give each device of the "
@@ -184,10 +118,3 @@ def _servers(hosts):
         each = ", ".join(f"{server['name']} {len(server['devices'])}" for server in servers)
         raise RankTableError(f"the hosts have unequal numbers of devices ({each}); use as many on each host, because HCCL needs it")
     return servers
-
-
-def _is_address(text):
-    try:
-        return bool(ipaddress.ip_address(text))
-    except ValueError:
-        return False
