@@ -23,7 +23,6 @@ FIELDS = (("name", "Name", "text", "first_job"), ("kind", "Type", "select", ""),
 SERVICES = (("ssh", "ssh and VS Code Remote", "boolean", ""), ("jupyter", "Jupyter of the image", "boolean", ""),
             ("tensorboard", "TensorBoard of this folder", "text", "~/logs"))
 KINDS = ("Job", "PyTorchJob", "HorovodJob", "MPIJob")
-ACTIVE = ("pending", "configuring", "running", "completing", "suspended")
 
 
 def text_of(value):
@@ -90,7 +89,7 @@ def job_page(job, log, prefix, xsrf, ssh=""):
     body = table(("", ""), [(html.escape(name), text_of(value)) for name, value in rows])
     body += "".join(problem(text) for text in result.get("problems") or [])
     body += "".join(problem("%s. %s" % (cause["cause"], cause["fix"])) for cause in failed.get("causes") or [])
-    buttons = ([("stop", "Stop")] if job["state"] in ACTIVE else []) + [("clone", "Submit again")]
+    buttons = ([] if job["ended"] else [("stop", "Stop")]) + [("clone", "Submit again")]
     body += "<p>%s</p>" % "".join(button(prefix, job["id"], action, label, xsrf) for action, label in buttons)
     return body + usage(job) + endpoints(job, ssh) + "<h2>Log</h2><pre>%s</pre>" % html.escape(log)
 
@@ -137,7 +136,3 @@ def values_of(arguments):
         if text and (kind != "boolean" or text != "false"):
             services[key] = text
     return dict(found, services=services) if services else found
-
-
-def is_number(text):
-    return bool(re.fullmatch(r"[1-9][0-9]{0,17}", text))

@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "roles/jobs/files"))
 JOB = {"id": "12", "name": "<b>", "state": "running", "account": "vision", "workers": 2, "gpus": 1, "submitted": "2026-11-27T10:00:00Z", "hosts": ["a", "b"],
        "reason": "", "priority": "normal", "started": None, "ended": None, "exit_code": None, "folder": None, "why": "",
        "result": {"problems": ["<i>"], "first_failed": {"causes": [{"cause": "c<", "fix": "f"}]}}, "efficiency": {"CPU used": "5 %"}}
+ENDED = "2026-11-27T11:00:00Z"
 CHOICES = {"classes": ["h100"], "images": ['t"1'], "accounts": ["vision"], "gpus": {"most": 2, "why": "your account has 2 GPUs, so 2 at most"}}
 
 
@@ -26,7 +27,7 @@ def test_texts_are_quoted():
     page = pages.list_page([JOB], "/services/jobs/") + pages.job_page(JOB, "<script>", "/services/jobs/", "<x>") + pages.frame("<t>", "", "/p/", "anna")
     assert "<b>" not in page and "<i>" not in page and "<script>" not in page and "<t>" not in page and "&lt;script&gt;" in page
     assert 'href="/services/jobs/job/12"' in page and 'action="/services/jobs/job/12/stop"' in page and "a, b" in page
-    assert "/stop" not in pages.job_page(dict(JOB, state="completed", result=None, efficiency=None), "", "/p/", "")
+    assert "/stop" not in pages.job_page(dict(JOB, state="completed", ended=ENDED, result=None, efficiency=None), "", "/p/", "")
     assert "no jobs" in pages.list_page([], "/p/")
 
 
@@ -64,6 +65,8 @@ def test_only_fields_of_the_form_are_taken():
     assert found == {"name": "a", "command": "a\nb\n", "worker_cpu": "1\n#SBATCH --uid=0"}
 
 
-@pytest.mark.parametrize("text, good", [("12", True), ("0", False), ("1 2", False), ("12\n", False), ("-1", False), ("", False)])
-def test_numbers(text, good):
-    assert pages.is_number(text) is good
+@pytest.mark.parametrize("state, ended, stops", [("running", None, True), ("requeued", None, True), ("completed", ENDED, False)])
+def test_a_job_can_be_stopped_until_it_has_ended(state, ended, stops):
+    """Also one that was preempted, and waits again."""
+    page = pages.job_page(dict(JOB, state=state, ended=ended), "", "/p/", "")
+    assert ("/p/job/12/stop" in page) is stops and "/p/job/12/clone" in page
