@@ -75,11 +75,12 @@ def gpu_information(text):
     return (int(minor.group(1)), model.group(1) if model else "") if minor else None
 
 
-def cgroups(mountinfo, controllers, container):
-    """Return C(version), C(usable), C(why) not, and whether C(cores) can be limited.
+def cgroups(mountinfo, controllers, container, swap):
+    """Return C(version), C(usable), C(why) not, and whether C(cores) and C(swap) can be limited.
 
-    C(mountinfo) is that of process 1, C(controllers) the content of cgroup.controllers of the unified tree. A container shares the tree with its kernel's
-    other processes: slurmd would move processes that are not its own, and systemd in the container cannot delegate a scope to it.
+    C(mountinfo) is that of process 1, C(controllers) the content of cgroup.controllers of the unified tree, C(swap) whether a group of it has
+    memory.swap.max: a kernel without swap, or with swapaccount=0, has none, and slurmd then ends if it should limit swap. A container shares the
+    tree with its kernel's other processes: slurmd would move processes that are not its own, and systemd in the container cannot delegate a scope to it.
     """
     mounts = []
     for line in mountinfo.splitlines():
@@ -100,7 +101,7 @@ def cgroups(mountinfo, controllers, container):
         why = "no control groups are mounted"
     elif missing:
         why = "the kernel has no control group controller %s" % missing[0]
-    return {"version": version, "usable": not why, "why": why, "cores": _CORES_CONTROLLER in there}
+    return {"version": version, "usable": not why, "why": why, "cores": _CORES_CONTROLLER in there, "swap": version == 2 and swap}
 
 
 def parse_units(text):

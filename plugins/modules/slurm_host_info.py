@@ -152,6 +152,9 @@ cgroup:
     cores:
       description: Whether the kernel has the controller C(cpuset), by which jobs are limited to their CPUs.
       type: bool
+    swap:
+      description: Whether the kernel limits swap by control groups version 2. It does not if it is built without swap or started with C(swapaccount=0).
+      type: bool
 dbus:
   description: Whether the system bus exists, by which slurmd requests its scope from systemd with control groups version 2.
   returned: success
@@ -403,7 +406,8 @@ def main():
         kernel_hardware=kernel_hardware,
         gpus=host.gpus(),
         container=container,
-        cgroup=cgroups(read_text("/proc/1/mountinfo"), read_text("/sys/fs/cgroup/cgroup.controllers"), container),
+        cgroup=cgroups(read_text("/proc/1/mountinfo"), read_text("/sys/fs/cgroup/cgroup.controllers"), container,
+                       bool(glob.glob("/sys/fs/cgroup/*/memory.swap.max"))),
         dbus=os.path.exists("/run/dbus/system_bus_socket"),
         services=host.services(),
         files=checksums(module.params["files"]),

@@ -497,8 +497,7 @@ def cgroup_conf(usable, why, readings, oldest):
     if usable:
         lines = _heading() + (["ConstrainCores=yes"] if all(reading["cores"] for reading in readings) else [])
         lines += ["ConstrainDevices=yes", "ConstrainRAMSpace=yes"]
-        # Version 1 counts swap only if the kernel was started for it.
-        return "\n".join(lines + (["ConstrainSwapSpace=yes"] if readings and min(reading["version"] for reading in readings) == 2 else [])) + "\n"
+        return "\n".join(lines + (["ConstrainSwapSpace=yes"] if readings and all(reading["swap"] for reading in readings) else [])) + "\n"
     lines = _heading("No limits: %s." % why)
     # The value came with 24.05. Earlier releases load no plugin if nothing needs it.
     return "\n".join(lines + ([] if is_before(oldest, "24.05") else ["CgroupPlugin=disabled"])) + "\n"
@@ -726,10 +725,13 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     oldest = min(value for value in releases.values() if value)
     groups_of_hosts = [known[name]["cgroup"] for name in hosts_known]
     without_cores = [name for name in hosts_known if not known[name]["cgroup"]["cores"]]
+    without_swap = [name for name in hosts_known if known[name]["cgroup"]["version"] == 2 and not known[name]["cgroup"]["swap"]]
     if not usable:
         warnings.append("jobs are not limited to their CPUs, memory and devices, because not every host can: %s" % why)
     elif without_cores:
         warnings.append("jobs are not limited to their CPUs, because %s has no control group controller cpuset" % ", ".join(without_cores))
+    if usable and without_swap:
+        warnings.append("swap of jobs is not limited, because the kernel of %s does not count it" % ", ".join(without_swap))
     if usable and any(reading["version"] == 2 for reading in groups_of_hosts):
         warnings += ["%s: no system bus, by which slurmd requests its scope from systemd; install dbus" % name
                      for name in hosts_known if not known[name]["dbus"]]

@@ -29,7 +29,8 @@ def reading(name, release="22.05", gpus=8, model=H100, memory=1031000, cpus=128,
         "hostname": name, "release": release, "packages": {}, "candidates": {"slurmd": VERSIONS.get(release, release)},
         "hardware": {"cpus": cpus, "boards": 1, "sockets": 2, "cores_per_socket": cpus // 4, "threads_per_core": 2, "real_memory": memory},
         "gpus": [{"path": "/dev/nvidia%d" % minor, "minor": minor, "model": model} for minor in range(gpus)],
-        "container": "", "cgroup": {"version": 2, "usable": True, "why": "", "cores": True}, "dbus": True, "services": services, "texts": {}, "record": {},
+        "container": "", "cgroup": {"version": 2, "usable": True, "why": "", "cores": True, "swap": True}, "dbus": True, "services": services,
+        "texts": {}, "record": {},
         "munge_key": {"exists": True, "private": True, "digest": "k"}, "mail_program": "/usr/bin/mail", "pmix_folder": "", "pmix_link": "",
     }
     return dict(found, **more)
@@ -144,7 +145,8 @@ def test_no_gpu_at_all():
 
 
 def test_a_scheduler_outside_of_the_training_hosts():
-    readings = dict(cluster("a", "b"), head=reading("head", gpus=0, release="24.11", cgroup={"version": 1, "usable": False, "why": "x", "cores": False}))
+    readings = dict(cluster("a", "b"), head=reading(
+        "head", gpus=0, release="24.11", cgroup={"version": 1, "usable": False, "why": "x", "cores": False, "swap": False}))
     readings["a"]["release"] = readings["b"]["release"] = "23.11"
     members = [{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": "10.0.0.2"}, {"name": "head", "address": "10.0.0.9"}]
     found = good(readings, ["a", "b"], scheduler="head", members=members, login_hosts=["head", "a", "front"])
@@ -163,7 +165,8 @@ def test_an_inventory_name_that_is_not_the_host_name():
 
 
 def test_containers_of_the_lab():
-    lab = cluster("a", "b", container="docker", cgroup={"version": 1, "usable": False, "why": "the host is a container (docker)", "cores": False}, cpus=4)
+    lab = cluster("a", "b", container="docker", cpus=4, cgroup={
+        "version": 1, "usable": False, "why": "the host is a container (docker)", "cores": False, "swap": False})
     found = good(lab, node_hardware={"a": {"cpus": 8, "real_memory": 8000}, "b": {"cpus": 8, "real_memory": 8000}})
     told = parse_conf(text(found, "/slurm.conf"))
     assert told["nodes"]["a"]["cpus"] == "8" and told["nodes"]["a"]["corespersocket"] == "8" and told["options"]["slurmdparameters"] == "config_overrides"
@@ -184,9 +187,9 @@ def test_the_weakest_host_decides_about_control_groups():
     assert "ConstrainDevices=yes" in text(good(readings), "/cgroup.conf") and "ConstrainSwapSpace=yes" in text(good(readings), "/cgroup.conf")
     told = parse_conf(text(good(readings), "/slurm.conf"))["options"]
     assert told["taskplugin"] == "task/affinity,task/cgroup" and told["prologflags"] == "Contain" and told["jobacctgathertype"] == "jobacct_gather/cgroup"
-    readings["b"]["cgroup"] = {"version": 1, "usable": True, "why": "", "cores": True}
+    readings["b"]["cgroup"] = {"version": 1, "usable": True, "why": "", "cores": True, "swap": False}
     assert "ConstrainSwapSpace" not in text(good(readings), "/cgroup.conf")
-    readings["c"]["cgroup"] = {"version": 1, "usable": False, "why": "no memory controller", "cores": False}
+    readings["c"]["cgroup"] = {"version": 1, "usable": False, "why": "no memory controller", "cores": False, "swap": False}
     found = good(readings)
     assert not found["cgroups"] and "# No limits: c: no memory controller." in text(found, "/cgroup.conf")
     assert parse_conf(text(found, "/slurm.conf"))["options"]["proctracktype"] == "proctrack/linuxproc"
@@ -195,12 +198,23 @@ def test_the_weakest_host_decides_about_control_groups():
 
 def test_a_kernel_without_cpuset_limits_memory_and_devices():
     readings = cluster("a", "b", dbus=False)
-    readings["b"]["cgroup"] = {"version": 2, "usable": True, "why": "", "cores": False}
+    readings["b"]["cgroup"] = {"version": 2, "usable": True, "why": "", "cores": False, "swap": True}
     found = good(readings)
     told = text(found, "/cgroup.conf")
     assert "ConstrainCores" not in told and "ConstrainDevices=yes" in told and "ConstrainRAMSpace=yes" in told
     assert parse_conf(text(found, "/slurm.conf"))["options"]["taskplugin"] == "task/affinity,task/cgroup"
     assert [sentence for sentence in found["warnings"] if "CPUs, because b has no" in sentence] and [line for line in found["warnings"] if "dbus" in line]
+
+
+def test_a_kernel_that_does_not_count_swap_limits_memory_and_devices():
+    readings = cluster("a", "b")
+    readings["b"]["cgroup"]["swap"] = False
+    found = good(readings)
+    told = text(found, "/cgroup.conf")
+    # slurmd: "ConstrainSwapSpace is enabled but there is no support for swap in the memory cgroup controller", and it ends.
+    assert "ConstrainSwapSpace" not in told and "ConstrainRAMSpace=yes" in told and "ConstrainCores=yes" in told
+    assert "swap of jobs is not limited, because the kernel of b does not count it" in found["warnings"]
+    assert not [sentence for sentence in good(cluster("a"))["warnings"] if "swap" in sentence]
 
 
 # Hardware and its changes.
@@ -476,7 +490,7 @@ def test_who_can_log_in():
     rules = {name: entry["rule"] for name, entry in good(readings, login_hosts=["b"])["ssh"].items()}
     # a is the scheduler.
     assert rules == {"a": "none", "b": "none", "c": "adopt"}
-    readings["a"]["cgroup"] = {"version": 1, "usable": False, "why": "it is a container", "cores": False}
+    readings["a"]["cgroup"] = {"version": 1, "usable": False, "why": "it is a container", "cores": False, "swap": False}
     found = good(readings, login_hosts=["b"], ssh={"users": ["monitor"]})
     assert found["ssh"]["c"]["rule"] == "slurm" and "user in root:ops:monitor\n" in found["ssh"]["c"]["steps"][0]["files"][0]["content"]
     assert good(readings, ssh={"needs_job": False})["ssh"]["c"]["rule"] == "none"
@@ -621,7 +635,7 @@ def test_jobs_that_a_change_would_end():
     later = again(good(readings, partitions=[{"name": "p", "default": True}, {"name": "q"}]), readings)
     assert [entry["arguments"] for entry in good(later, partitions=[{"name": "p"}])["in_the_way"]] == [["--partition=q"]]
     weaker = copy.deepcopy(later)
-    weaker["b"]["cgroup"] = {"version": 1, "usable": False, "why": "x", "cores": False}
+    weaker["b"]["cgroup"] = {"version": 1, "usable": False, "why": "x", "cores": False, "swap": False}
     told = good(weaker, partitions=[{"name": "p", "default": True}, {"name": "q"}])["in_the_way"]
     assert [entry["arguments"] for entry in told] == [[]] and "jobacctgathertype" in told[0]["why"]
 

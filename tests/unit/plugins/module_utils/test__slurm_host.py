@@ -74,13 +74,18 @@ def test_models_of_the_driver():
     ("21 1 8:1 / / rw - ext4 /dev/sda1 rw\n", "", "", (0, False, "no control groups are mounted")),
 ])
 def test_control_groups(mountinfo, controllers, container, expected):
-    found = cgroups(mountinfo, controllers, container)
+    found = cgroups(mountinfo, controllers, container, True)
     assert (found["version"], found["usable"], found["why"]) == expected
 
 
 def test_cpus_can_be_limited_only_with_the_controller_cpuset():
-    assert cgroups(V2, "cpuset cpu io memory pids\n", "")["cores"] and not cgroups(V2, "cpu io memory pids\n", "")["cores"]
-    assert cgroups(V1, "", "")["cores"] and not cgroups(V1.replace("/cpuset rw", "/cpuset ro"), "", "")["cores"]
+    assert cgroups(V2, "cpuset cpu io memory pids\n", "", False)["cores"] and not cgroups(V2, "cpu io memory pids\n", "", False)["cores"]
+    assert cgroups(V1, "", "", False)["cores"] and not cgroups(V1.replace("/cpuset rw", "/cpuset ro"), "", "", False)["cores"]
+
+
+def test_swap_is_limited_by_version_2_only_if_the_kernel_counts_it():
+    assert cgroups(V2, "cpu memory pids\n", "", True)["swap"] and not cgroups(V2, "cpu memory pids\n", "", False)["swap"]
+    assert not cgroups(V1, "", "", True)["swap"]
 
 
 def test_units():
