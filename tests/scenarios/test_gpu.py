@@ -2,9 +2,9 @@
 
     pytest tests/scenarios/test_gpu.py
 
-It needs root, ansible-core, nvidia-ml-py, PyTorch with CUDA, nvcc, a compiler and Open MPI, and builds nccl-tests and Horovod as the roles do. It changes
-nothing outside of pytest's folder. TRAINYARD_GPU_SOURCES names a folder with an archive nccl-tests-*.tar.gz, Horovod's source and the wheels
-of its build, for a machine without a network. TRAINYARD_GPU_RECORD names a folder for the recorded output.
+It needs root, ansible-core, nvidia-ml-py, PyTorch with CUDA, nvcc, a compiler, Open MPI, slurmctld, slurmd and munged, and builds nccl-tests and Horovod as
+the roles do. It changes nothing outside of pytest's folder, except that Slurm makes control groups. TRAINYARD_GPU_SOURCES names a folder with an archive
+nccl-tests-*.tar.gz, Horovod's source and the wheels of its build, for a machine without a network. TRAINYARD_GPU_RECORD names a folder for the recorded output.
 """
 
 from __future__ import annotations
@@ -223,6 +223,129 @@ def test_gres_conf_names_the_device_nodes(facts, nvml, handles):
     node = next(line for line in plans.text(found, "/slurm.conf").splitlines() if line.startswith("NodeName=gpu-a "))
     assert "Gres=gpu:%s:%d" % (kind, len(handles)) in node
     record("gres.conf", plans.text(found, "/gres.conf") + node + "\n")
+
+
+def until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "not within %d s" % seconds
+        time.sleep(0.2)
+
+
+def replaced(text, values):
+    """slurm.conf or cgroup.conf with other values, None for a line less."""
+    lines = [line for line in text.splitlines() if line.split("=")[0] not in values]
+    return "\n".join(["%s=%s" % pair for pair in values.items() if pair[1] is not None] + lines) + "\n"
+
+
+@contextlib.contextmanager
+def daemon(*command):
+    """A program in the foreground."""
+    with open(os.path.join(os.environ["SLURM_TEST_LOGS"], os.path.basename(command[0]) + ".out"), "w", encoding="utf-8") as output:
+        with subprocess.Popen([str(word) for word in command], stdout=output, stderr=subprocess.STDOUT) as child:
+            try:
+                yield child
+            finally:
+                child.terminate()
+                child.wait(timeout=30)
+
+
+@pytest.fixture(name="slurm", scope="module")
+def fixture_slurm(facts, tmp_path_factory):
+    """Slurm on this host, with what slurm_plan says of it. All files are in one folder. Accounting, the account slurm and job_container's
+    programs are left out."""
+    folder = tmp_path_factory.mktemp("slurm")
+    os.chmod(folder, 0o755)
+    (folder / "spool").mkdir()
+    (folder / "key").write_bytes(os.urandom(128))
+    (folder / "key").chmod(0o400)
+    plans = load("tests/unit/plugins/filter/test_slurm_plan.py", "slurm_plans")
+    name = os.uname().nodename.split(".")[0]
+    real = {key: facts["slurm"][key] for key in ("gpus", "hardware", "kernel_hardware", "cgroup", "kernel", "hostname")}
+    release = re.search(r"\d+\.\d+", run("slurmd", "-V")[1]).group()
+    found = plans.good({name: dict(plans.reading(name, release=release), **real)}, members=[{"name": name, "address": "127.0.0.1"}])
+    for part in ("slurm.conf", "gres.conf", "cgroup.conf"):
+        (folder / part).write_text(record(part, plans.text(found, "/" + part)), encoding="utf-8")
+    conf = (folder / "slurm.conf").read_text(encoding="utf-8")
+    conf = re.sub(r" (AllowQos|TRESBillingWeights)=\S+", "", conf)
+    (folder / "slurm.conf").write_text(replaced(conf, {
+        "SlurmUser": "root", "AuthInfo": "socket=%s/munge" % folder, "StateSaveLocation": folder / "state", "SlurmdSpoolDir": folder / "spool",
+        "SlurmctldLogFile": folder / "slurmctld.log", "SlurmdLogFile": folder / "slurmd.log", "SlurmctldPidFile": folder / "slurmctld.pid",
+        "SlurmdPidFile": folder / "slurmd.pid", "AccountingStorageType": None, "AccountingStorageHost": None, "AccountingStorageTRES": None,
+        "AccountingStorageEnforce": None, "PreemptType": None, "PreemptMode": None, "SlurmctldParameters": None, "Prolog": None, "Epilog": None,
+        "PrologEpilogTimeout": None, "HealthCheckProgram": None, "HealthCheckInterval": None, "HealthCheckNodeState": None}), encoding="utf-8")
+    if not facts["slurm"]["dbus"]:
+        # With systemd slurmd asks it for its control group. Without it Slurm 22.05 does not enable the controller memory.
+        slices = Path("/sys/fs/cgroup/system.slice")
+        slices.mkdir(exist_ok=True)
+        (slices / "cgroup.subtree_control").write_text("+cpuset +cpu +memory", encoding="utf-8")
+        for part, values in (("cgroup.conf", {"IgnoreSystemd": "yes", "ConstrainRAMSpace": None, "ConstrainSwapSpace": None}),
+                             ("slurm.conf", {"JobAcctGatherType": "jobacct_gather/linux"})):
+            (folder / part).write_text(replaced((folder / part).read_text(encoding="utf-8"), values), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+        patch.setenv("SLURM_TEST_LOGS", str(folder))
+        try:
+            stack.enter_context(daemon("munged", "--foreground", "--force", "--socket", folder / "munge", "--key-file", folder / "key", "--pid-file",
+                                       folder / "munged.pid", "--log-file", folder / "munged.log", "--seed-file", folder / "munged.seed"))
+            until((folder / "munge").exists)
+            stack.enter_context(daemon("slurmctld", "-D", "-c"))
+            stack.enter_context(daemon("slurmd", "-D"))
+            until(lambda: run("sinfo", "--noheader", "--format", "%T")[1] == "idle\n")
+            yield name
+        finally:
+            for log in sorted(folder.glob("*.log")) + sorted(folder.glob("*.out")):
+                record(log.name.replace(".", "_") + ".txt", log.read_text(encoding="utf-8", errors="replace"))
+
+
+def test_slurm_knows_the_gpu(slurm, facts, handles):
+    kind = re.search(r"[a-z0-9_]+", facts["smi"]["gpus"][0]["name"].replace("NVIDIA ", "").lower()).group()
+    assert run("sinfo", "--noheader", "--format", "%G")[1].startswith("gpu:%s:%d" % (kind, len(handles)))
+    assert "State=IDLE" in record("node.txt", run("scontrol", "show", "node", slurm)[1])
+
+
+def test_job_with_a_gpu_sees_its_own(slurm, facts, torch):
+    found = as_module("nvidia_smi_info", before=("srun", "--quiet", "--immediate=30", "--gpus=1"))
+    assert found["gpu_count"] == 1 and found["gpus"][0]["uuid"] in [gpu["uuid"] for gpu in facts["smi"]["gpus"]]
+    code, text = run("srun", "--quiet", "--immediate=30", "--gpus=1", sys.executable, "-c", "import os, torch\n"
+                     "print(os.environ['CUDA_VISIBLE_DEVICES'], torch.cuda.device_count(), float(torch.ones(1000, device='cuda').sum()))")
+    assert (code, text) == (0, "0 1 1000.0\n")
+
+
+def test_job_without_a_gpu_cannot_open_one(slurm, facts):
+    tries = "import glob, os\nfor path in sorted(glob.glob('/dev/nvidia[0-9]*')):\n try: os.open(path, os.O_RDWR)\n except OSError as error: print(error)"
+    code, text = run("srun", "--quiet", "--immediate=30", sys.executable, "-c", tries)
+    gpus = [gpu["path"] for gpu in facts["slurm"]["gpus"]]
+    assert (code, text.splitlines()) == (0, ["[Errno 1] Operation not permitted: '%s'" % path for path in gpus])
+    code, text = run("srun", "--quiet", "--immediate=30", sys.executable, "-c", "import torch; print(torch.cuda.is_available())")
+    assert code == 0 and text.endswith("False\n"), text
+    found = as_module("nvidia_smi_info", before=("srun", "--quiet", "--immediate=30"))
+    record("fault-job.json", json.dumps(found, indent=1))
+    assert not found["available"] and found["cause"] == "no_devices"
+
+
+def test_gpu_belongs_to_one_job_and_is_free_after_it(slurm, nvml, handles, tmp_path):
+    """The job ends while a process that left its session holds memory on the GPU."""
+    def on_gpu():
+        return {process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handles[0])}
+    before = on_gpu()
+    # Without input it goes on at once.
+    (tmp_path / "left.py").write_text(WORKER + "import time\ntime.sleep(600)\n", encoding="utf-8")
+    script = tmp_path / "job"
+    script.write_text("#!/bin/sh\n%s left.py < /dev/null > out &\nuntil grep -q ready out; do sleep 0.2; done\nsleep 8\n" % sys.executable, encoding="utf-8")
+    every = "--gpus=%d" % len(handles)
+    code, text = run("sbatch", "--parsable", every, "--output", tmp_path / "log", "--chdir", tmp_path, script)
+    assert code == 0, text
+    job = text.strip()
+    until(lambda: on_gpu() - before, 60)
+    code, text = run("srun", "--immediate=2", every, "true")
+    assert code != 0 and "Unable to allocate resources" in text
+    code, text = run("sbatch", "--parsable", every, "--output", "/dev/null", "--wrap", "true")
+    waiting = text.strip()
+    until(lambda: run("squeue", "--noheader", "--jobs", waiting, "--format", "%T %r")[1] == "PENDING Resources\n")
+    until(lambda: "JobState=COMPLETED" in run("scontrol", "show", "job", job)[1], 60)
+    until(lambda: on_gpu() <= before)
+    until(lambda: "JobState=COMPLETED" in run("scontrol", "show", "job", waiting)[1])
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------------
