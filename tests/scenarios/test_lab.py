@@ -31,6 +31,12 @@ def left():
             "images": docker("image", "ls", "--quiet", "trainyard-lab/*")}
 
 
+def without_images():
+    """As on a newcomer's machine. The end of each test asks for the same."""
+    for image in set(left()["images"]):
+        docker("image", "rm", "--force", image)
+
+
 @pytest.fixture(name="clone", scope="module")
 def fixture_clone(tmp_path_factory):
     taken = left()
@@ -191,6 +197,7 @@ STAGES = [
 @pytest.mark.acceptance
 @pytest.mark.scenario
 def test_killed_in_every_stage_and_run_again(clone, tmp_path):
+    without_images()
     for stage, line, kill in STAGES:
         log = tmp_path / ("%s.log" % stage)
         kill_at(line, start(clone, log, "lab", "HOSTS=3"), log, kill)
@@ -218,7 +225,8 @@ def test_killed_in_every_stage_and_run_again(clone, tmp_path):
 @pytest.mark.acceptance
 @pytest.mark.scenario
 def test_killed_and_taken_down(clone, tmp_path):
-    """In the middle of the hosts' image, which the test before has taken away."""
+    """In the middle of the hosts' image."""
+    without_images()
     log = tmp_path / "lab.log"
     kill_at(r"^I: (?:installing|running|extracting)", start(clone, log, "lab"), log, kill_make)
     log = tmp_path / "down.log"
