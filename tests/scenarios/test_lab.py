@@ -186,7 +186,7 @@ def test_a_cluster_that_groups_share(clone, tmp_path):
 
 
 STAGES = [
-    ("image of the base", r"^I: (?:installing|running|extracting)", kill_all),
+    ("image of the base", r"^training-base: I: (?:installing|extracting)", kill_all),
     ("site.yml", r"^TASK \[trainyard\.gpu\.docker_engine : ", kill_all),
     ("build", r"Building CXX object", kill_make),
     ("build again", r"Building CXX object", kill_all),
@@ -228,7 +228,7 @@ def test_killed_and_taken_down(clone, tmp_path):
     """In the middle of the hosts' image."""
     without_images()
     log = tmp_path / "lab.log"
-    kill_at(r"^I: (?:installing|running|extracting)", start(clone, log, "lab"), log, kill_make)
+    kill_at(r"^host: I: (?:installing|extracting)", start(clone, log, "lab"), log, kill_make)
     log = tmp_path / "down.log"
     assert start(clone, log, "lab-down").wait() == 0, log
     assert left() == {"containers": [], "networks": [], "volumes": [], "images": []}
