@@ -57,7 +57,8 @@ options:
     description:
       - Absolute paths that the packages leave behind when they are purged, or remove although the host had them before; accounts as V(user:NAME) and
         V(group:NAME).
-      - Below C(/etc), files that were changed or added by the site stay.
+      - Below C(/etc), files that were changed or added by the site stay. Of a folder that existed there before, what it held then comes back. Of other
+        paths that existed before all comes back.
     type: list
     elements: str
     default: []
@@ -198,7 +199,7 @@ LISTS_LOCKED = re.compile(r"Could not get lock \S*/lists/lock")
 
 
 # Keys of the record that this module writes.
-KEYS = ("packages", "replaced", "held", "traces", "existed", "removed", "placed", "notes")
+KEYS = ("packages", "replaced", "held", "traces", "existed", "contents", "removed", "placed", "notes")
 # Database and removal command of each kind.
 ACCOUNTS = {"user": (pwd.getpwnam, "userdel"), "group": (grp.getgrnam, "groupdel")}
 
@@ -212,6 +213,11 @@ def files_below(paths):
             for name in sorted(names):
                 if not os.path.islink(os.path.join(folder, name)):
                     yield os.path.join(folder, name)
+
+
+def all_below(folder):
+    """Paths of all that is in a folder. Nothing if it is a file or a link."""
+    return sorted(os.path.join(parent, name) for parent, folders, names in os.walk(folder) for name in folders + names) if not os.path.islink(folder) else []
 
 
 def account(trace):
@@ -234,6 +240,29 @@ def exists(trace):
 def left(record):
     """The traces that exist and did not exist before."""
     return [trace for trace in record["traces"] if trace not in record["existed"] and exists(trace)]
+
+
+def coming_back(record, kept_files):
+    """Paths that a purge may remove and that were there before, or are kept. Records of earlier releases do not have the contents of folders."""
+    contents = record.get("contents", {})
+    before = [path for trace in record["existed"] if not account(trace)
+              for path in [trace] + (contents[trace] if trace in contents else all_below(trace))]
+    return [path for path in unique(kept_files + before) if os.path.lexists(path)]
+
+
+def placed_files(former, before, after):
+    """Checksums of the files of settings that the packages have placed, from those recorded, and those found before and after an installation."""
+    found = {path: total for path, total in after.items() if path not in before}
+    # One that the site has changed stays different from what is recorded.
+    found.update({path: after.get(path, total) if before.get(path) == total else total for path, total in former.items() if path in after})
+    return found
+
+
+def left_settings(record, kept_files):
+    """Files of settings in folders of before that the packages have placed, and a purge does not remove, such as /etc/mysql/debian.cnf."""
+    contents = record.get("contents", {})
+    return [path for path in record.get("placed", {}) for trace in contents
+            if path.startswith(trace + "/") and path not in contents[trace] and path not in kept_files and os.path.lexists(path)]
 
 
 def settings(traces):
@@ -300,14 +329,17 @@ class Host:
                 self.result["held"] = self.held(self.result["removed"] + list(self.result["replaced"]))
             return
         former = self.file.read()
+        existed = [trace for trace in traces if trace not in former.get("traces", []) and exists(trace)]
         record = dict(former, **{
             "packages": former.get("packages", []),
             "replaced": former.get("replaced", {}),
             "held": former.get("held", []),
             "traces": unique(former.get("traces", []) + traces),
             # The state before the first run counts, not that after an earlier run of this module.
-            "existed": unique(former.get("existed", []) + [trace for trace in traces if trace not in former.get("traces", []) and exists(trace)]),
+            "existed": unique(former.get("existed", []) + existed),
+            "contents": dict({trace: all_below(trace) for trace in settings(existed)}, **former.get("contents", {})),
         })
+        before_files = checksums(files_below(settings(record["traces"])))
         if notes:
             record["notes"] = dict(notes, **former.get("notes", {}))
         if missing:
@@ -340,7 +372,7 @@ class Host:
                                       % last_lines(stderr or stdout))
         if settings(traces):
             # Of all packages, because several may share a configuration file.
-            record["placed"] = checksums(files_below(settings(record["traces"])))
+            record["placed"] = placed_files(former.get("placed", {}), before_files, checksums(files_below(settings(record["traces"]))))
         self.file.write(record)
 
     @staticmethod
@@ -410,7 +442,9 @@ class Host:
         self.result.update(changed=True, removed=names)
         former = record.get("placed", {})
         now = checksums(files_below(settings(record["traces"])))
-        self.result["kept_files"] = sorted(path for path, total in now.items() if former.get(path) != total)
+        # Files of before come back, too, and are no news.
+        before = {path for paths in record.get("contents", {}).values() for path in paths}
+        self.result["kept_files"] = sorted(path for path, total in now.items() if former.get(path) != total and path not in before)
         self.result["diff"] = {"before": shown(there, False), "after": shown({}, False)}
         if self.is_dry:
             return
@@ -426,11 +460,10 @@ class Host:
         work = tempfile.mkdtemp(prefix="trainyard-kept.")
         try:
             kept = os.path.join(work, "kept.tar")
-            paths = self.result["kept_files"] + [trace for trace in record["existed"] if not account(trace) and os.path.lexists(trace)]
             listing = os.path.join(work, "paths")
-            with open(listing, "w", encoding="utf-8") as stream:
-                stream.write("".join("%s\n" % path for path in paths))
-            self.must("tar", "--create", "--absolute-names", "--file", kept, "--files-from", listing)
+            with open(listing, "wb") as stream:
+                stream.write(b"".join(os.fsencode(path) + b"\0" for path in coming_back(record, self.result["kept_files"])))
+            self.must("tar", "--create", "--absolute-names", "--no-recursion", "--file", kept, "--null", "--files-from", listing)
             rc, stdout, stderr = self.apt(*QUIETLY, "--allow-change-held-packages", "--purge", "remove", *names) if names else (0, "", "")
             if rc:
                 self.module.fail_json(msg="apt-get remove %s failed: %s\nCorrect what apt names, and run this again" % (
@@ -439,6 +472,10 @@ class Host:
                 # One may have removed another, as userdel removes the group of its account.
                 if exists(trace):
                     self.remove(trace)
+            for path in left_settings(record, self.result["kept_files"]):
+                # A package that stays may have it, too.
+                if self.run("dpkg-query", "--search", path)[0]:
+                    os.unlink(path)
             self.must("tar", "--extract", "--absolute-names", "--preserve-permissions", "--file", kept)
         finally:
             shutil.rmtree(work)

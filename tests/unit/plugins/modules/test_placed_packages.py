@@ -318,6 +318,59 @@ def test_folders_that_are_left_behind_go_and_those_of_before_come_back(host, tmp
     assert not left.exists() and (own / "file").read_text() == "the site's\n"
 
 
+def test_names_with_a_line_break_come_back(host, tmp_path):
+    own = tmp_path / "var/own"
+    (own / "empty folder").mkdir(parents=True)
+    (own / "a\nfile").write_text("the site's\n")
+    (own / "link").symlink_to("nowhere")
+    host.write(files={"server": [str(own / "a\nfile")]})
+    host.present("server", traces=[str(own)])
+    host.absent()
+    assert (own / "a\nfile").read_text() == "the site's\n"
+    assert sorted(path.name for path in own.iterdir()) == ["a\nfile", "empty folder", "link"]
+
+
+def test_of_a_folder_of_settings_only_what_it_held_before_comes_back(tmp_path):
+    """As /etc/mysql, which the client's library brings, with a file of the site in it."""
+    from ansible_collections.trainyard.gpu.plugins.modules import placed_packages
+
+    etc = tmp_path / "etc"
+    (etc / "conf.d").mkdir(parents=True)
+    (etc / "conf.d/own").write_text("the site's\n")
+    (etc / "link").symlink_to("conf.d")
+    before = placed_packages.all_below(str(etc))
+    assert before == [str(etc / name) for name in ("conf.d", "conf.d/own", "link")]
+    for name in ("of the package", "changed"):
+        (etc / name).write_text("later\n")
+    record = {"existed": [str(etc), "user:mysql"], "contents": {str(etc): before + [str(etc / "gone")]}}
+    assert placed_packages.coming_back(record, [str(etc / "changed")]) == [str(etc / "changed"), str(etc)] + before
+    # Rather than to lose something of the site.
+    assert str(etc / "of the package") in placed_packages.coming_back({"existed": [str(etc)]}, [])
+    assert placed_packages.all_below(str(etc / "link")) == placed_packages.all_below(str(etc / "changed")) == []
+
+
+def test_files_of_the_site_do_not_become_those_of_packages():
+    from ansible_collections.trainyard.gpu.plugins.modules.placed_packages import placed_files
+
+    assert placed_files({}, {"/etc/own": "1"}, {"/etc/own": "1", "/etc/new": "2"}) == {"/etc/new": "2"}
+    # A later installation: one file was added by the site, one was changed, one is of the packages, which change another one.
+    former = {"/etc/new": "2", "/etc/changed": "3", "/etc/updated": "4", "/etc/gone": "5"}
+    before = {"/etc/new": "2", "/etc/changed": "site", "/etc/updated": "4", "/etc/added": "6"}
+    assert placed_files(former, before, dict(before, **{"/etc/updated": "7"})) == {"/etc/new": "2", "/etc/changed": "3", "/etc/updated": "7"}
+
+
+def test_what_a_purge_leaves_in_a_folder_of_before(tmp_path):
+    from ansible_collections.trainyard.gpu.plugins.modules.placed_packages import left_settings
+
+    for name in ("own", "written by a script", "kept"):
+        (tmp_path / name).write_text("")
+    paths = [str(tmp_path / name) for name in ("own", "written by a script", "kept", "purged")]
+    record = {"placed": dict.fromkeys(paths + [str(tmp_path) + "2/of another"], "1"), "contents": {str(tmp_path): paths[:1]}}
+    assert left_settings(record, [str(tmp_path / "kept")]) == [str(tmp_path / "written by a script")]
+    # Everything in a folder that did not exist before is removed with it.
+    assert left_settings({"placed": record["placed"]}, []) == []
+
+
 def test_packages_that_an_earlier_release_recorded_elsewhere(host, tmp_path):
     """They are removed together with those of the record, and stay together with them."""
     left = tmp_path / "var/left"
