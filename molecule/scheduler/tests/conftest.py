@@ -42,7 +42,7 @@ class Cluster:
         assert "'" not in command
         return self.on(host or self.head, "cd /tmp && su %s -c '%s'" % (person, command), check)
 
-    def submit(self, person, *options, seconds=600):
+    def submit(self, person, *options, seconds=3600):
         """The number of a new job that sleeps."""
         done = self.as_person(person, 'sbatch --parsable --output=/dev/null %s --wrap "sleep %d"' % (" ".join(options), seconds))
         assert done.out.isdigit(), done.text
