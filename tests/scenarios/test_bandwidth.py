@@ -256,8 +256,8 @@ def test_other_traffic(cluster):
 def test_data_that_goes_another_way(cluster):
     """Two hosts have a second network, and routes to each other over it: the job is fast, and the fabric's cards have not carried all of it."""
     network = "trainyard-bandwidth-other"
-    other = {"bandwidth-b": "172.30.75.12", "bandwidth-c": "172.30.75.13"}
-    subprocess.run(["docker", "network", "create", "--subnet", "172.30.75.0/24", network], check=True, stdout=subprocess.DEVNULL)
+    other = {"bandwidth-b": "172.30.119.12", "bandwidth-c": "172.30.119.13"}
+    subprocess.run(["docker", "network", "create", "--subnet", "172.30.119.0/24", network], check=True, stdout=subprocess.DEVNULL)
     try:
         for host, address in other.items():
             subprocess.run(["docker", "network", "connect", "--ip", address, network, host], check=True)
