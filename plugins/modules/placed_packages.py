@@ -258,6 +258,13 @@ def placed_files(former, before, after):
     return found
 
 
+def changed_settings(record, now):
+    """Files of settings that were changed or added since the installation. Those of before come back, too, and are no news. C(now): their checksums."""
+    before = set(record["existed"]).union(*record.get("contents", {}).values())
+    placed = record.get("placed", {})
+    return sorted(path for path, total in now.items() if placed.get(path) != total and path not in before)
+
+
 def left_settings(record, kept_files):
     """Files of settings in folders of before that the packages have placed, and a purge does not remove, such as /etc/mysql/debian.cnf."""
     contents = record.get("contents", {})
@@ -440,11 +447,7 @@ class Host:
                 self.result.update(kept=names, needed_by=needed)
                 return
         self.result.update(changed=True, removed=names)
-        former = record.get("placed", {})
-        now = checksums(files_below(settings(record["traces"])))
-        # Files of before come back, too, and are no news.
-        before = {path for paths in record.get("contents", {}).values() for path in paths}
-        self.result["kept_files"] = sorted(path for path, total in now.items() if former.get(path) != total and path not in before)
+        self.result["kept_files"] = changed_settings(record, checksums(files_below(settings(record["traces"]))))
         self.result["diff"] = {"before": shown(there, False), "after": shown({}, False)}
         if self.is_dry:
             return

@@ -359,6 +359,15 @@ def test_files_of_the_site_do_not_become_those_of_packages():
     assert placed_files(former, before, dict(before, **{"/etc/updated": "7"})) == {"/etc/new": "2", "/etc/changed": "3", "/etc/updated": "7"}
 
 
+def test_settings_of_before_are_not_told_as_added():
+    from ansible_collections.trainyard.gpu.plugins.modules.placed_packages import changed_settings
+
+    record = {"existed": ["/etc/exports", "/etc/mysql", "user:mysql"], "contents": {"/etc/exports": [], "/etc/mysql": ["/etc/mysql/own"]},
+              "placed": {"/etc/mysql/placed": "1", "/etc/mysql/changed": "2"}}
+    now = {"/etc/exports": "3", "/etc/mysql/own": "4", "/etc/mysql/placed": "1", "/etc/mysql/changed": "5", "/etc/mysql/added": "6"}
+    assert changed_settings(record, now) == ["/etc/mysql/added", "/etc/mysql/changed"]
+
+
 def test_what_a_purge_leaves_in_a_folder_of_before(tmp_path):
     from ansible_collections.trainyard.gpu.plugins.modules.placed_packages import left_settings
 
@@ -416,8 +425,8 @@ def test_settings_that_the_site_has_changed_or_added_stay(tmp_path, monkeypatch)
     placed = placed_packages.checksums(placed_packages.files_below([str(etc)]))
     (etc / "changed").write_text("of the site\n")
     (etc / "added").write_text("of the site\n")
-    found = placed_packages.checksums(placed_packages.files_below([str(etc)]))
-    assert sorted(Path(path).name for path, total in found.items() if placed.get(path) != total) == ["added", "changed"]
+    now = placed_packages.checksums(placed_packages.files_below([str(etc)]))
+    assert [Path(path).name for path in placed_packages.changed_settings({"existed": [], "placed": placed}, now)] == ["added", "changed"]
     assert placed_packages.settings(["/etc/nfs.conf", "/var/lib/nfs", "user:statd"]) == ["/etc/nfs.conf"]
 
 
