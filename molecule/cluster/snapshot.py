@@ -14,6 +14,8 @@ VOLATILE = {"/etc/ld.so.cache", "/etc/passwd-", "/etc/group-", "/etc/shadow-", "
 # Ansible's temporary folder of the ssh user, which Ansible cleans. The name server of the lab's network has rules in each host, with ports that
 # change at a restart of the host.
 NOT_THE_HOST = re.compile(r"^/home/ops/\.ansible|127\.0\.0\.11")
+# Of the login that takes the snapshot, on hosts with pam_systemd.
+LOGIN = re.compile(r"session-\w+\.scope|user(-runtime-dir)?@1000\.service")
 
 
 def output(*command):
@@ -64,9 +66,11 @@ print(json.dumps({
     "state": lines("path", [os.path.join(folder, name) for folder in ("/var/lib", "/var/log", "/var/cache", "/data1") for name in os.listdir(folder)
                             if os.path.join(folder, name) not in VOLATILE]),
     "accounts": lines("account", output("getent", "passwd") + output("getent", "group")),
-    "units": lines("unit", [" ".join(line.split()[:2]) for line in output("systemctl", "list-unit-files", "--no-legend", "--no-pager", "--plain")]),
+    "units": lines("unit", [" ".join(line.split()[:2]) for line in output("systemctl", "list-unit-files", "--no-legend", "--no-pager", "--plain")
+                            if not LOGIN.match(line)]),
     "running": lines("running", [line.split()[0] for line in output(
-        "systemctl", "list-units", "--type=service,socket,timer", "--state=active", "--no-legend", "--no-pager", "--plain")]),
+        "systemctl", "list-units", "--type=service,socket,timer", "--state=active", "--no-legend", "--no-pager", "--plain")
+        if not LOGIN.match(line)]),
     "docker": docker(),
     # A table whose chains accept everything counts as no table.
     "iptables": lines("rule", [re.sub(r"\[\d+:\d+\]", "", line).strip() for line in output("iptables-save") + output("ip6tables-save")
