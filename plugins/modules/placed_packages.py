@@ -242,8 +242,13 @@ def left(record):
     return [trace for trace in record["traces"] if trace not in record["existed"] and exists(trace)]
 
 
+def of_before(record):
+    """Paths that existed before the packages. Records of earlier releases do not have the contents of folders."""
+    return set(record["existed"]).union(*record.get("contents", {}).values())
+
+
 def coming_back(record, kept_files):
-    """Paths that a purge may remove and that were there before, or are kept. Records of earlier releases do not have the contents of folders."""
+    """Paths that a purge may remove and that were there before, or are kept."""
     contents = record.get("contents", {})
     before = [path for trace in record["existed"] if not account(trace)
               for path in [trace] + (contents[trace] if trace in contents else all_below(trace))]
@@ -260,7 +265,7 @@ def placed_files(former, before, after):
 
 def changed_settings(record, now):
     """Files of settings that were changed or added since the installation. Those of before come back, too, and are no news. C(now): their checksums."""
-    before = set(record["existed"]).union(*record.get("contents", {}).values())
+    before = of_before(record)
     placed = record.get("placed", {})
     return sorted(path for path, total in now.items() if placed.get(path) != total and path not in before)
 
@@ -346,7 +351,8 @@ class Host:
             "existed": unique(former.get("existed", []) + existed),
             "contents": dict({trace: all_below(trace) for trace in settings(existed)}, **former.get("contents", {})),
         })
-        before_files = checksums(files_below(settings(record["traces"])))
+        # Without checksums an earlier run was interrupted in its first installation: what has appeared since then is of the packages.
+        files = checksums(files_below(settings(record["traces"]))) if "placed" in former else dict.fromkeys(of_before(record), "")
         if notes:
             record["notes"] = dict(notes, **former.get("notes", {}))
         if missing:
@@ -359,6 +365,9 @@ class Host:
             # Before a package is installed.
             self.file.write(record)
             rc, stdout, stderr = self.apt(*QUIETLY, "--no-install-recommends", *self.changing(missing, may_replace), "install", *missing)
+            # Of all packages, because several may share a configuration file. Also if apt failed, because the next run would take the files for the site's.
+            record["placed"] = placed_files(former.get("placed", {}), files, checksums(files_below(settings(record["traces"]))))
+            self.file.write(record)
             if rc:
                 self.module.fail_json(msg="apt-get install %s failed: %s\nCorrect what apt names. If a package is half installed, run 'dpkg --configure "
                                           "--pending' on the host. Then run this again" % (" ".join(missing), last_lines(stderr or stdout)),
@@ -377,9 +386,6 @@ class Host:
             if rc:
                 self.module.fail_json(msg="apt-mark hold failed: %s\nThe packages are installed, but not held. Correct what apt-mark names, and run this again"
                                       % last_lines(stderr or stdout))
-        if settings(traces):
-            # Of all packages, because several may share a configuration file.
-            record["placed"] = placed_files(former.get("placed", {}), before_files, checksums(files_below(settings(record["traces"]))))
         self.file.write(record)
 
     @staticmethod

@@ -59,6 +59,7 @@ if "--simulate" not in sys.argv:
                     os.unlink(file)
     state["installed"] = after
     save()
+    sys.exit(state.get("error", 0))
 END"""
 DPKG = """exec {python} - "$@" << 'END'
 import fnmatch, json, sys
@@ -357,6 +358,13 @@ def test_files_of_the_site_do_not_become_those_of_packages():
     former = {"/etc/new": "2", "/etc/changed": "3", "/etc/updated": "4", "/etc/gone": "5"}
     before = {"/etc/new": "2", "/etc/changed": "site", "/etc/updated": "4", "/etc/added": "6"}
     assert placed_files(former, before, dict(before, **{"/etc/updated": "7"})) == {"/etc/new": "2", "/etc/changed": "3", "/etc/updated": "7"}
+
+
+def test_checksums_are_recorded_also_if_apt_fails(host):
+    """The next run would else take the files for the site's."""
+    host.write(error="E: Sub-process /usr/bin/dpkg returned an error code (1)")
+    assert "apt-get install server failed: E: Sub-process" in host.present("server")["msg"]
+    assert json.loads(host.record.read_text())["placed"] == {}
 
 
 def test_settings_of_before_are_not_told_as_added():
