@@ -3,8 +3,9 @@
     pytest tests/scenarios/test_gpu.py
 
 It needs root, ansible-core, nvidia-ml-py, PyTorch with CUDA, nvcc, a compiler, Open MPI, slurmctld, slurmd and munged, and builds nccl-tests and Horovod as
-the roles do. It changes nothing outside of pytest's folder, except that Slurm makes control groups. TRAINYARD_GPU_SOURCES names a folder with an archive
-nccl-tests-*.tar.gz, Horovod's source and the wheels of its build, for a machine without a network. TRAINYARD_GPU_RECORD names a folder for the recorded output.
+the roles do. It changes nothing outside of pytest's folder, except that Slurm makes control groups. No other Slurm may run on the machine, because the ports
+and the control group are the same. TRAINYARD_GPU_SOURCES names a folder with an archive nccl-tests-*.tar.gz, Horovod's source and the wheels of its
+build, for a machine without a network. TRAINYARD_GPU_RECORD names a folder for the recorded output.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._error_signatures im
 from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import parse_check_build
 from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import why_no_answer
 from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import horovod_variables
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_plan import gpu_type
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.gpu]
 
@@ -239,9 +241,9 @@ def replaced(text, values):
 
 
 @contextlib.contextmanager
-def daemon(*command):
-    """A program in the foreground."""
-    with open(os.path.join(os.environ["SLURM_TEST_LOGS"], os.path.basename(command[0]) + ".out"), "w", encoding="utf-8") as output:
+def daemon(folder, *command):
+    """A program in the foreground, which writes what it says to a file in the folder."""
+    with open(folder / (command[0] + ".out"), "w", encoding="utf-8") as output:
         with subprocess.Popen([str(word) for word in command], stdout=output, stderr=subprocess.STDOUT) as child:
             try:
                 yield child
@@ -284,13 +286,12 @@ def fixture_slurm(facts, tmp_path_factory):
             (folder / part).write_text(replaced((folder / part).read_text(encoding="utf-8"), values), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
-        patch.setenv("SLURM_TEST_LOGS", str(folder))
         try:
-            stack.enter_context(daemon("munged", "--foreground", "--force", "--socket", folder / "munge", "--key-file", folder / "key", "--pid-file",
+            stack.enter_context(daemon(folder, "munged", "--foreground", "--force", "--socket", folder / "munge", "--key-file", folder / "key", "--pid-file",
                                        folder / "munged.pid", "--log-file", folder / "munged.log", "--seed-file", folder / "munged.seed"))
             until((folder / "munge").exists)
-            stack.enter_context(daemon("slurmctld", "-D", "-c"))
-            stack.enter_context(daemon("slurmd", "-D"))
+            stack.enter_context(daemon(folder, "slurmctld", "-D", "-c"))
+            stack.enter_context(daemon(folder, "slurmd", "-D"))
             until(lambda: run("sinfo", "--noheader", "--format", "%T")[1] == "idle\n")
             yield name
         finally:
@@ -299,7 +300,7 @@ def fixture_slurm(facts, tmp_path_factory):
 
 
 def test_slurm_knows_the_gpu(slurm, facts, handles):
-    kind = re.search(r"[a-z0-9_]+", facts["smi"]["gpus"][0]["name"].replace("NVIDIA ", "").lower()).group()
+    kind = gpu_type(facts["smi"]["gpus"][0]["name"])
     assert run("sinfo", "--noheader", "--format", "%G")[1].startswith("gpu:%s:%d" % (kind, len(handles)))
     assert "State=IDLE" in record("node.txt", run("scontrol", "show", "node", slurm)[1])
 
@@ -327,7 +328,7 @@ def test_job_without_a_gpu_cannot_open_one(slurm, facts):
 def test_gpu_belongs_to_one_job_and_is_free_after_it(slurm, nvml, handles, tmp_path):
     """The job ends while a process that left its session holds memory on the GPU."""
     def on_gpu():
-        return {process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handles[0])}
+        return {process.pid for handle in handles for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     before = on_gpu()
     # Without input it goes on at once.
     (tmp_path / "left.py").write_text(WORKER + "import time\ntime.sleep(600)\n", encoding="utf-8")
