@@ -79,8 +79,9 @@ def cgroups(mountinfo, controllers, container, swap):
     """Return C(version), C(usable), C(why) not, and whether C(cores) and C(swap) can be limited.
 
     C(mountinfo) is that of process 1, C(controllers) the content of cgroup.controllers of the unified tree, C(swap) whether a group of it has
-    memory.swap.max: a kernel without swap, or with swapaccount=0, has none, and slurmd then ends if it should limit swap. A container shares the
-    tree with its kernel's other processes: slurmd would move processes that are not its own, and systemd in the container cannot delegate a scope to it.
+    memory.swap.max: a kernel without swap, or with swapaccount=0, has none, and slurmd then ends if it should limit swap. With version 1 swap is not
+    limited, because the kernel counts it only if it was started for it. A container shares the tree with its kernel's other processes: slurmd would
+    move processes that are not its own, and systemd in the container cannot delegate a scope to it.
     """
     mounts = []
     for line in mountinfo.splitlines():
