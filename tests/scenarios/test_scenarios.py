@@ -12,7 +12,7 @@ from molecule_runs import LOGS
 
 ROOT = Path(__file__).resolve().parents[2]
 # Downloads of GB and a compilation each; of the scheduler on Debian 13, of the upgrade of three hosts and of virtual machines, more minutes than CI has.
-ACCEPTANCE = {"nccl_rebuild", "old_python", "scheduler_trixie", "scheduler_vm", "job_container", "upgrade", "vm", "workbench"}
+ACCEPTANCE = {"nccl_rebuild", "old_python", "scheduler_trixie", "scheduler_vm", "job_container", "upgrade", "vm", "workbench", "image_relay"}
 
 
 def scenarios():

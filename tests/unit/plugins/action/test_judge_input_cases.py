@@ -75,7 +75,7 @@ TEXTS = [["x"], {"a": "b"}, 3.10, True, datetime.date(2026, 1, 1), "a\nb", "a\x0
 CHECKSUMS = ["md5:1", "0" * 64, SHA + "0", SHA.upper(), "sha256:" + "g" * 64, SHA + "\n", [SHA], "sha256:" + "\u0661" * 64]
 NUMBERS = ["x", "1x", 1.5, True, [1], {"a": 1}, -1, 10 ** 30, "10**3", "\u0663", float("inf"), float("nan"), "", "1 "]
 TIMEOUTS = ["cuda_toolkit_timeout", "nccl_timeout", "nccl_tests_timeout", "nfs_client_timeout", "preflight_timeout", "shared_storage_timeout",
-    "training_image_timeout", "job_container_timeout",
+    "training_image_timeout", "job_container_timeout", "image_relay_timeout",
             "training_sshd_timeout", "verify_timeout", "verify_bandwidth_timeout", "nvidia_driver_reboot_timeout", "train_start_timeout"]
 TREE = {"of": "users"}
 SSH_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfWBWeD+lmc81HJ9lxOQA+NHp50RTLc67//Lm0MyXzY anna@laptop"
@@ -227,6 +227,29 @@ REFUSED = (
     bad("slurm_controller_dumps", -1, 1001, "x", True) + bad("slurm_controller_dump_time", "2:30", "24:00", "02:60", "02:30; x", ["02:30"]) +
     bad("slurm_accounts_cancel_jobs", "perhaps", [True]) +
     bad("job_container_registries", ["https://r.example"], ["r.example/"], ["R.example"], ["r.example:x"], ["a/../b"], [""], {"a": "b"}) +
+    bad("image_relay_images", [{"name": "A:1", "source": "r.example/a"}], [{"name": "a b", "source": "r.example/a"}],
+        [{"name": "a/../b", "source": "r.example/a"}],
+        [{"name": "r.example:5000/a", "source": "r.example/a"}], [{"name": "a\nb", "source": "r.example/a"}], [{"name": "a", "source": "library/a"}],
+        [{"name": "a", "source": "https://r.example/a"}], [{"name": "a", "source": "r.example/a b"}], [{"name": "a", "archive": "a.tar"}],
+        [{"name": "a", "archive": "/srv/a b.tar"}], [{"name": "a", "archive": "/srv/../a.tar"}], [{"source": "r.example/a"}],
+        [{"name": "a", "complete": "perhaps"}],
+        [{"name": "a", "sources": "r.example/a"}], "a") +
+    bad("image_relay_source_logins", [{"registry": "https://r.example", "username": "a", "password": "b"}], [{"registry": "r.example", "username": "a"}],
+        [{"registry": "r.example", "username": "a:b", "password": "c"}], [{"registry": "r.example", "username": "a", "password": ""}],
+        [{"registry": "r.example", "username": "a", "password": "b\nc"}], [{"registry": "r.example/team", "username": "a", "password": "b"}],
+        [{"registry": "r.example", "username": "a", "password": "b"}, {"registry": "r.example", "username": "c", "password": "d"}], "r.example") +
+    bad("image_relay_plain_http", ["http://r.example"], ["r.example/a"], [""], {"a": "b"}) + bad("image_relay_host", "server-z", "", ["server-a"]) +
+    bad("image_relay_address", "a b", "https://a", "a;b", "0.0.0.0", ["a"]) + bad("image_relay_port", 80, 65536, *NUMBERS) +
+    bad("image_relay_registry", "https://r.example", "r.example/team", "r.example:x", "r.example\n", ["r.example"]) +
+    bad("image_relay_registry_login", {"username": "a"}, {"username": "a:b", "password": "c"}, {"username": "a", "password": "b", "token": "c"}, "a",
+        image_relay_registry="r.example") + bad("image_relay_registry_login", {"username": "a", "password": "b"}) +
+    bad("image_relay_certificate", "/srv/tls.crt", "tls.crt", "/srv/a b", "/srv/$a", "/srv/a;b") + bad("image_relay_key", "tls.key", "/srv/a b", "/srv/a\nb") +
+    bad("image_relay_ca", "/nowhere/ca.crt", "ca.crt", image_relay_registry="r.example") +
+    bad("image_relay_folder", "Site", "a/b", "", "..", "a b", "a{2}", ["site"]) +
+    bad("image_relay_tidy_time", "3:30", "24:00", "03:30:00", "03:30; x", ["03:30"]) +
+    bad("image_relay_storage", "registry", "/scratch", "/scratch/a b", "/data1/share/registry", "/data1/share", "/a/../b", "/scratch/a;b", "") +
+    bad("image_relay_max_gib", 0, *NUMBERS) + bad("image_relay_max_layer_gib", 0, 1025, *NUMBERS) + bad("image_relay_free_gib", *NUMBERS) +
+    bad("image_relay_keep_days", 36501, *NUMBERS) + bad("image_relay_remove_data", "perhaps", 2, []) +
     bad("jobs_default_image", "a b", "-a", ["a"], "a:1\n") + bad("jobs_mail", "perhaps", 2, []) +
     bad("job_container_enabled", "perhaps", 2, []) + bad("job_container_images", ["a b"], ["-a"], ["a:1\n"], [1.5]) + bad("job_container_shm_size", "0g", "8", "8t", "1.5g", "8g\n", ["8g"]) +
     bad("job_container_storage", "containers", "/scratch", "/scratch/a b", "/data1/share/containers", "/data1/share", "/a/../b", "") +
@@ -368,6 +391,13 @@ GOOD = [
     {"job_container_registries": ["r.example:5000/team/a_b.c", "localhost"], "job_container_images": ["tools", "site/tools:1"],
      "job_container_shm_size": "512M", "job_container_storage": "/scratch/containers", "job_container_environment": {"NCCL_DEBUG": "WARN"},
      "job_container_free_gib": "0"},
+    {"image_relay_images": [{"name": "pytorch:2.5", "source": "r.example/team/pytorch:2.5", "complete": True}, {"name": "a/b_c.d", "archive": "/srv/a.tar"},
+                            {"name": "c", "source": "localhost/c@" + SHA}, {"name": "d", "source": "10.0.0.1:5000/d"}],
+     "image_relay_source_logins": [{"registry": "nvcr.io", "username": "$oauthtoken", "password": "a b:c\"'$(id)"}],
+     "image_relay_plain_http": ["10.0.0.1:5000"],
+     "image_relay_port": "5001", "image_relay_keep_days": 0, "image_relay_storage": "/scratch/registry", "image_relay_address": "front.example"},
+    {"image_relay_registry": "r.example:5000", "image_relay_registry_login": {"username": "relay", "password": "x"}},
+    {"image_relay_certificate": "/srv/tls/fullchain.pem", "image_relay_key": "/srv/tls/key.pem"},
     {"training_image_base_archive": "/srv/images/base image.tar", "training_image_base_archive_on_head": True},
     {"training_image_source_fixes": [FIX, dict(FIX, name="other", environment={"A": 1})], "training_image_rebuild": "never",
      "training_image_horovod_dependencies": ["cloudpickle==2.2.1 ; python_version < '3.7'", "cloudpickle==3.1.1 ; python_version >= \"3.7\""]},

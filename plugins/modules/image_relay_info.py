@@ -1,0 +1,318 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: image_relay_info
+short_description: Gather what the image relay has on a host
+version_added: "0.3.0"
+description:
+  - Returns in one run what role C(image_relay) has placed on a host, and on the registry's host what its plan needs. The digests of images are read with skopeo
+    from archives, from the registries outside and from the site's registry.
+  - A missing program, and a registry that does not answer, are results, not failures.
+options:
+  record:
+    description: Absolute path of the record of the role.
+    type: path
+    required: true
+  people:
+    description: Absolute path of the folder with the logins of people.
+    type: path
+    required: true
+  packages:
+    description: Names of packages whose versions are returned.
+    type: list
+    elements: str
+    default: []
+  masked:
+    description: Names of units of which is returned whether they are masked.
+    type: list
+    elements: str
+    default: []
+  storage:
+    description: Absolute path of the folder of the registry. Empty on other hosts.
+    type: str
+    default: ""
+  port:
+    description: Port on which the registry is to listen. V(0) on other hosts.
+    type: int
+    default: 0
+  paths:
+    description: Absolute paths of files that have to exist.
+    type: list
+    elements: path
+    default: []
+  relayed:
+    description: Absolute path of the JSON file with what was relayed.
+    type: str
+    default: ""
+  images:
+    description: The images. Nothing is read of them if skopeo is not installed.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name and tag.
+        type: str
+        required: true
+      source:
+        description: Name in a registry, or absolute path of an archive.
+        type: str
+        required: true
+      is_archive:
+        description: Whether O(images[].source) is an archive.
+        type: bool
+        required: true
+      target:
+        description: Name in the site's registry.
+        type: str
+        required: true
+  logins:
+    description: Logins for registries.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      registry:
+        description: The registry.
+        type: str
+        required: true
+      username:
+        description: Name of the user.
+        type: str
+        required: true
+      password:
+        description: The password.
+        type: str
+        required: true
+  registry:
+    description: The site's registry.
+    type: str
+    default: ""
+  account:
+    description: Name of the account of the relay in O(tokens).
+    type: str
+    default: ""
+  tokens:
+    description: Absolute path of the JSON file with the passwords of the site's registry. Empty if O(logins) has one.
+    type: str
+    default: ""
+  plain_http:
+    description: Registries that are read without TLS.
+    type: list
+    elements: str
+    default: []
+  timeout:
+    description: Time limit in seconds for each question to a registry.
+    type: int
+    default: 60
+extends_documentation_fragment:
+  - trainyard.gpu.attributes
+  - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.internal
+attributes:
+  platform:
+    platforms: debian
+author:
+  - trainyard maintainers (@trainyard)
+"""
+
+EXAMPLES = r"""
+- name: Gather what the image relay has on the host
+  trainyard.gpu.image_relay_info:
+    record: /var/lib/trainyard/placed.d/image_relay.json
+    people: /etc/trainyard/registry/people
+  register: gathered
+"""
+
+RETURN = r"""
+record:
+  description: Content of O(record); empty if there is none.
+  returned: success
+  type: dict
+packages:
+  description: Versions of the installed packages of O(packages), by name.
+  returned: success
+  type: dict
+masked:
+  description: Whether each unit of O(masked) is masked.
+  returned: success
+  type: dict
+people:
+  description: Names of the files in O(people).
+  returned: success
+  type: list
+  elements: str
+certificates:
+  description: Paths of the certificates of the registries in RV(record) that the host has.
+  returned: success
+  type: list
+  elements: str
+units:
+  description: Names of the units of the role that exist.
+  returned: success
+  type: list
+  elements: str
+cni:
+  description: Whether C(/etc/cni) exists.
+  returned: success
+  type: bool
+storage_type:
+  description: Type of the file system of O(storage).
+  returned: success
+  type: str
+strange:
+  description: Names in O(storage) that are not the role's.
+  returned: success
+  type: list
+  elements: str
+port_taken:
+  description: Whether a program listens on O(port).
+  returned: success
+  type: bool
+proxy_active:
+  description: Whether the proxy of the registry runs.
+  returned: success
+  type: bool
+missing:
+  description: Those of O(paths) that do not exist.
+  returned: success
+  type: list
+  elements: str
+relayed:
+  description: Content of O(relayed).
+  returned: success
+  type: dict
+images:
+  description: Digests of the images at their sources and in the site's registry, by name. C(error) says why one is not known.
+  returned: success
+  type: dict
+"""
+
+import glob
+import json
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils import _image_relay
+from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._job_container import file_system_of
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
+
+CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
+OURS = ("registry", "work", "full", "relayed.json", "lost+found")
+
+
+def listens(text, port):
+    """Return whether a table of the kernel, /proc/net/tcp or tcp6, has a socket that listens on a port."""
+    rows = [line.split() for line in text.splitlines()[1:]]
+    return any(row[1].rpartition(":")[2] == "%04X" % port and row[3] == "0A" for row in rows if len(row) > 3)
+
+
+def existing(path):
+    """Return the path without links, or the nearest of its folders that exists."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return os.path.realpath(path)
+
+
+class Reader:
+    """Reads digests with skopeo. The logins are in files that only root can read, for the time of the module."""
+
+    def __init__(self, module):
+        self.module, self.params = module, module.params
+        self.auth, self.policy = (os.path.join(module.tmpdir, name) for name in ("auth.json", "policy.json"))
+        logins = list(self.params["logins"])
+        tokens = json.loads(read_text(self.params["tokens"]) or "{}") if self.params["tokens"] else {}
+        if tokens.get(self.params["account"]):
+            logins.append({"registry": self.params["registry"], "username": self.params["account"], "password": tokens[self.params["account"]]})
+        for path, content in ((self.auth, _image_relay.auth_document(logins)), (self.policy, '{"default": [{"type": "insecureAcceptAnything"}]}')):
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
+                stream.write(content)
+        self.has_registry = not self.params["tokens"] or bool(tokens)
+
+    def digest(self, reference, may_lack=False):
+        command = ["skopeo", "--policy", self.policy, "--command-timeout", "%ds" % self.params["timeout"], "inspect", "--raw", "--authfile", self.auth]
+        command += _image_relay.tls_options(reference, self.params["plain_http"])
+        code, said, errors = self.module.run_command(command + [reference], encoding=None)
+        if code == 0:
+            return {"digest": _image_relay.digest_of(said), "error": ""}
+        errors = errors.decode("utf-8", "replace")
+        return {"digest": "", "error": "" if may_lack and _image_relay.is_missing(errors) else _image_relay.explain(errors)}
+
+    def source(self, image):
+        if not image["is_archive"]:
+            return self.digest("docker://" + image["source"])
+        try:
+            return self.digest(_image_relay.archive_reference(image["source"]))
+        except _image_relay.ParseError as error:
+            return {"digest": "", "error": str(error)}
+
+    def images(self):
+        return {image["name"]: {"source": self.source(image),
+                                "there": self.digest("docker://" + image["target"], may_lack=True) if self.has_registry else {"digest": "", "error": ""}}
+                for image in self.params["images"]}
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "record": {"type": "path", "required": True},
+            "people": {"type": "path", "required": True},
+            "packages": {"type": "list", "elements": "str", "default": []},
+            "masked": {"type": "list", "elements": "str", "default": []},
+            "storage": {"type": "str", "default": ""},
+            "port": {"type": "int", "default": 0},
+            "paths": {"type": "list", "elements": "path", "default": []},
+            "relayed": {"type": "str", "default": ""},
+            "images": {"type": "list", "elements": "dict", "default": [], "options": {
+                "name": {"type": "str", "required": True}, "source": {"type": "str", "required": True},
+                "is_archive": {"type": "bool", "required": True}, "target": {"type": "str", "required": True}}},
+            "logins": {"type": "list", "elements": "dict", "default": [], "options": {
+                "registry": {"type": "str", "required": True}, "username": {"type": "str", "required": True},
+                "password": {"type": "str", "required": True, "no_log": True}}},
+            "registry": {"type": "str", "default": ""},
+            "account": {"type": "str", "default": ""},
+            "tokens": {"type": "str", "default": "", "no_log": False},
+            "plain_http": {"type": "list", "elements": "str", "default": []},
+            "timeout": {"type": "int", "default": 60},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
+    record = Record(module, params["record"]).read()
+    packages = {}
+    if params["packages"]:
+        shown = module.run_command([module.get_bin_path("dpkg-query", required=True), "--show", "--showformat",
+                                    "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n"] + params["packages"])[1]
+        packages = {name: state["version"] for name, state in parse_installed(shown).items()}
+    tables = [read_text("/proc/net/" + name) for name in ("tcp", "tcp6")] if params["port"] else []
+    try:
+        relayed = json.loads(read_text(params["relayed"]) or "{}") if params["relayed"] else {}
+    except ValueError as error:
+        module.fail_json(msg="%s is damaged (%s); remove it, and the next run writes it again" % (params["relayed"], error))
+    certificates = ["%s/%s/ca.crt" % (base, registry) for registry in record.get("registries") or [] for base in CERTIFICATES]
+    module.exit_json(
+        changed=False, record=record, packages=packages, relayed=relayed,
+        masked={unit: os.path.realpath("/etc/systemd/system/" + unit) == "/dev/null" for unit in params["masked"]},
+        people=sorted(os.listdir(params["people"])) if os.path.isdir(params["people"]) else [],
+        certificates=[path for path in certificates if os.path.exists(path)],
+        units=sorted(os.path.basename(path) for path in glob.glob("/etc/systemd/system/trainyard-image-*.*")),
+        cni=os.path.isdir("/etc/cni"),
+        storage_type=file_system_of(existing(params["storage"]), read_text("/proc/self/mountinfo")) if params["storage"] else "",
+        strange=sorted(set(os.listdir(params["storage"])) - set(OURS)) if params["storage"] and os.path.isdir(params["storage"]) else [],
+        port_taken=any(listens(table, params["port"]) for table in tables),
+        proxy_active=module.run_command(["systemctl", "is-active", "--quiet", "trainyard-image-proxy.service"])[0] == 0 if params["port"] else False,
+        missing=[path for path in params["paths"] if not os.path.exists(path)],
+        images=Reader(module).images() if params["images"] and module.get_bin_path("skopeo") else {},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,458 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Plan of role image_relay: the site's registry with its rights, the images to relay, and what the hosts get. Pure functions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+from ansible_collections.trainyard.gpu.plugins.module_utils._image_relay import auth_document
+from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import bad_names
+
+__all__ = ["auth_document", "client_plan", "drift", "host_plan", "images_plan", "removal"]
+
+FOLDER = "/etc/trainyard/registry"
+CONFIG, PROXY, POLICY = FOLDER + "/config.yml", FOLDER + "/nginx.conf", FOLDER + "/policy.json"
+STORAGE_CONF, SETTINGS, HTPASSWD = FOLDER + "/storage.conf", FOLDER + "/relay.json", FOLDER + "/htpasswd"
+TOKENS = FOLDER + "/tokens.json"
+# As module own_certificate names them.
+TLS = FOLDER + "/tls"
+TLS_CERTIFICATE, TLS_KEY = TLS + "/registry.pem", TLS + "/registry.key"
+PEOPLE = FOLDER + "/people"
+LIBRARY = "/usr/local/lib/trainyard/image_relay"
+PROGRAM, MODULE, LOGIN = LIBRARY + "/relay", LIBRARY + "/_image_relay.py", LIBRARY + "/registry_login"
+CATALOGUE, PROFILE = "/etc/trainyard/images.json", "/etc/profile.d/trainyard-registry.sh"
+PLAIN_CONF = "/etc/containers/registries.conf.d/trainyard-registry.conf"
+CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
+SYSTEMD = "/etc/systemd/system"
+# Only its user and root can enter the folder, so nobody else on the host reaches the registry behind nginx.
+RUN, USER = "/run/trainyard-image-registry", "docker-registry"
+SOCKET = RUN + "/registry.sock"
+PROXY_RUN = "/run/trainyard-image-proxy"
+SERVICES = ("trainyard-image-registry.service", "trainyard-image-proxy.service")
+TIMERS = ("trainyard-image-tidy.timer", "trainyard-image-room.timer")
+UNITS = SERVICES + ("trainyard-image-tidy.service", "trainyard-image-room.service") + TIMERS
+# The account that writes the approved images.
+RELAY = "trainyard-relay"
+TOOLS, SERVERS = ("skopeo", "buildah", "ca-certificates"), ("docker-registry", "nginx", "openssl")
+# Services that the packages would start, with rules of their own.
+PACKAGED = {"docker-registry": "docker-registry.service", "nginx": "nginx.service"}
+OF_BUILDAH = ["/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni"]
+# Of an image that is completed: what is added if it is missing. A change makes new images of all of them.
+RECIPE = {"version": 1, "adds": ["openssh-server", "sudo", "ipykernel"]}
+HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
+GIB = 1 << 30
+
+
+def registry_name(wanted):
+    """Return how names of images in the registry begin."""
+    return wanted["registry"] or "%s:%s" % (wanted["address"], wanted["port"])
+
+
+def reference(wanted, name):
+    return "%s/%s/%s" % (registry_name(wanted), wanted["folder"], name)
+
+
+def full_name(name):
+    return name if ":" in name.rpartition("/")[2] else name + ":latest"
+
+
+def recipe_of(image):
+    """Return what identifies the additions to an image, empty for an image that is copied as it is."""
+    return hashlib.sha256(json.dumps(RECIPE, sort_keys=True).encode("utf-8")).hexdigest() if image.get("complete") else ""
+
+
+# --- the registry on its host -----------------------------------------------------------------------------------------------
+
+def _quoted(text):
+    """Return a path as nginx reads it. The rules of the role allow no other characters in paths."""
+    if not re.fullmatch(r"[A-Za-z0-9/._@+-]+", text):
+        raise ValueError("'%s' has characters that a path of nginx cannot have; use letters, digits and . _ @ + -" % text)
+    return '"%s"' % text
+
+
+def registry_config(wanted):
+    """Return the configuration of docker-registry. JSON is YAML, with all values quoted."""
+    return json.dumps({
+        "version": 0.1, "log": {"level": "warn", "accesslog": {"disabled": True}},
+        "storage": {"filesystem": {"rootdirectory": wanted["storage"] + "/registry"}, "delete": {"enabled": True},
+                    "maintenance": {"uploadpurging": {"enabled": True, "age": "24h", "interval": "24h", "dryrun": False}}},
+        "http": {"net": "unix", "addr": SOCKET, "relativeurls": True}}, indent=2, sort_keys=True) + "\n"
+
+
+def proxy_config(wanted):
+    """Return nginx's configuration. It is the only way to the registry, and decides who may write where.
+
+    The rules read the request as the registry gets it, so a path that two programs could read in two ways is refused.
+    """
+    certificate, key = (wanted["certificate"], wanted["key"]) if wanted["certificate"] else (TLS_CERTIFICATE, TLS_KEY)
+    denied = '{"errors":[{"code":"DENIED","message":"%s"}]}'
+    lines = [
+        HEADING + "user %s;" % USER, "worker_processes auto;", "pid %s/pid;" % PROXY_RUN, "error_log stderr warn;", "events { worker_connections 1024; }",
+        "http {",
+        "  server_tokens off; default_type application/json; log_not_found off;",
+        "  log_format trainyard '$remote_addr $remote_user $status $request_method $uri';",
+        "  map $request_method $trainyard_logged { GET 0; HEAD 0; default 1; }",
+        "  access_log syslog:server=unix:/dev/log,tag=trainyard_registry,nohostname trainyard if=$trainyard_logged;",
+        "  # 1 refuses. People write below their own name, the relay writes the approved images, and all of them read. Names without a login come as empty,",
+        "  # and auth_basic refuses them.",
+        '  map "$request_method $remote_user $request_uri" $trainyard_refused {',
+        "    default 1;",
+        '    "~^(GET|HEAD) " 0;',
+        '    "~^(POST|PUT|PATCH|DELETE)  " 0;',
+        '    "~^(POST|PUT|PATCH|DELETE) %s /v2/%s/" 0;' % (RELAY, re.escape(wanted["folder"])),
+    ]
+    lines += ['    "~^(POST|PUT|PATCH|DELETE) %s /v2/%s/" 0;' % (re.escape(name), re.escape(name)) for name in sorted(wanted["people"])]
+    lines += [
+        "  }",
+        "  map $request_uri $trainyard_odd {",
+        "    default 1;",
+        r'    "~/\.{1,2}(/|\?|$)" 1;',
+        r'    "~^/v2/([A-Za-z0-9._:-]+/)*[A-Za-z0-9._:-]*(\?[^#]*)?$" 0;',
+        "  }",
+        "  server {",
+        "    listen %d ssl;" % wanted["port"],
+        "    ssl_certificate %s; ssl_certificate_key %s;" % (_quoted(certificate), _quoted(key)),
+        "    ssl_protocols TLSv1.2 TLSv1.3;",
+        "    client_max_body_size %dg; client_body_timeout 300s; client_body_temp_path %s/body;" % (wanted["max_layer_gib"], PROXY_RUN),
+        "".join("    %s_temp_path %s/%s;" % (name, PROXY_RUN, name) for name in ("proxy", "fastcgi", "uwsgi", "scgi")),
+        '    add_header Docker-Distribution-Api-Version "registry/2.0" always;',
+        "    location / { return 404; }",
+        "    location /v2/ {",
+        "      if ($trainyard_odd) { return 400 '%s'; }" % denied % "the path has characters that names of images do not have",
+        "      if ($trainyard_refused) { return 403 '%s'; }" % denied % "people write below their own name only: use /<your name>/ in the name of the image",
+        '      set $trainyard_full "";',
+        "      if ($request_method ~ ^(POST|PUT|PATCH)$) { set $trainyard_full write; }",
+        '      if (-f %s) { set $trainyard_full "${trainyard_full} full"; }' % _quoted(wanted["storage"] + "/full"),
+        "      if ($trainyard_full = \"write full\") { return 403 '%s'; }" % denied % "the registry is full: delete images of yours, or tell the operator",
+        '      auth_basic "images of the cluster"; auth_basic_user_file %s;' % HTPASSWD,
+        "      proxy_pass http://unix:%s:;" % SOCKET,
+        "      proxy_http_version 1.1; proxy_request_buffering off; proxy_buffering off; proxy_read_timeout 900s; proxy_send_timeout 900s;",
+        "      proxy_set_header Host $http_host; proxy_set_header X-Forwarded-Proto https; proxy_set_header Authorization \"\";",
+        "    }",
+        "  }",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _unit(description, *lines):
+    return HEADING + "[Unit]\nDescription=%s\n" % description + "\n".join(lines) + "\n"
+
+
+def units(wanted):
+    """Return the content of the units by name."""
+    storage = wanted["storage"]
+    settings = '"%s"' % SETTINGS
+    return {
+        SERVICES[0]: _unit(
+            "Registry of images of the cluster, reached through trainyard-image-proxy.service only", "RequiresMountsFor=%s" % storage, "[Service]",
+            "User=%s" % USER, "UMask=0077", "RuntimeDirectory=%s" % RUN.rpartition("/")[2], "RuntimeDirectoryMode=0700",
+            # After the package came back, the user may have another ID.
+            "ExecStartPre=+/bin/sh -c 'test \"$$(stat --format=%%%%U %s/registry/docker)\" = %s || exec chown --recursive %s: %s/registry'" % (
+                storage, USER, USER, storage),
+            "ExecStartPre=/bin/rm --force %s" % SOCKET,
+            "ExecStart=/usr/bin/docker-registry serve %s" % CONFIG,
+            "Restart=on-failure", "RestartSec=2", "NoNewPrivileges=true", "ProtectSystem=strict", "ReadWritePaths=%s/registry" % storage, "ProtectHome=true",
+            "PrivateTmp=true", "PrivateDevices=true", "RestrictAddressFamilies=AF_UNIX", "[Install]", "WantedBy=multi-user.target"),
+        SERVICES[1]: _unit(
+            "TLS, logins and rights of the registry of images", "Wants=%s network-online.target" % SERVICES[0], "After=%s network-online.target" % SERVICES[0],
+            "[Service]", "RuntimeDirectory=%s" % PROXY_RUN.rpartition("/")[2], "RuntimeDirectoryMode=0711",
+            "ExecStartPre=/usr/sbin/nginx -q -t -c %s" % PROXY,
+            "ExecStart=/usr/sbin/nginx -c %s -g 'daemon off;'" % PROXY,
+            "ExecReload=/bin/kill -HUP $MAINPID", "Restart=on-failure", "RestartSec=2", "NoNewPrivileges=true", "ProtectHome=true", "PrivateTmp=true",
+            "[Install]", "WantedBy=multi-user.target"),
+        "trainyard-image-tidy.service": _unit(
+            "Removal of old tags and of unused content of the registry", "[Service]", "Type=oneshot", "ExecStart=%s tidy %s" % (PROGRAM, settings)),
+        "trainyard-image-room.service": _unit(
+            "Size limit of the registry", "[Service]", "Type=oneshot", "ExecStart=%s room %s" % (PROGRAM, settings)),
+        TIMERS[0]: _unit("Nightly removal of old tags and of unused content of the registry", "[Timer]", "OnCalendar=*-*-* %s:00" % wanted["tidy_time"],
+                         "Persistent=true", "[Install]", "WantedBy=timers.target"),
+        TIMERS[1]: _unit("Size limit of the registry, each 5 minutes", "[Timer]", "OnBootSec=60", "OnUnitActiveSec=300", "[Install]",
+                         "WantedBy=timers.target"),
+    }
+
+
+def settings(wanted):
+    """Return what the programs on the registry's host know."""
+    return {"storage": wanted["storage"], "folder": wanted["folder"], "config": CONFIG, "socket": SOCKET, "user": USER, "service": SERVICES[0],
+            "keep_days": wanted["keep_days"], "max_bytes": wanted["max_gib"] * GIB, "free_bytes": wanted["free_gib"] * GIB}
+
+
+def policy(wanted):
+    """Return the policy of the relay's own copies: the registries of its images and files, whatever the host's own policy is."""
+    accept = [{"type": "insecureAcceptAnything"}]
+    return json.dumps({"default": [{"type": "reject"}], "transports": dict(
+        {name: {"": accept} for name in ("docker-archive", "oci-archive", "containers-storage", "dir", "oci")},
+        docker={name: accept for name in sorted({registry_name(wanted)} | {source_registry(image) for image in wanted["images"] if image.get("source")})})},
+        indent=2, sort_keys=True) + "\n"
+
+
+def source_registry(image):
+    return image["source"].partition("/")[0]
+
+
+def storage_conf(wanted):
+    """Return the stores of the images that are completed or read, apart from those of the host."""
+    return HEADING + '[storage]\ndriver = "overlay"\nrunroot = "/run/trainyard/image_relay/store"\ngraphroot = "%s/work"\n' % wanted["storage"]
+
+
+def _file(path, content, mode="0644", **more):
+    return dict({"path": path, "content": content, "mode": mode}, **more)
+
+
+def _folder(path, mode="0755", **more):
+    return dict({"path": path, "state": "directory", "mode": mode}, **more)
+
+
+def server_files(wanted):
+    """Return the folders and files of the registry's host."""
+    entries = [_folder(path) for path in ("/etc/trainyard", FOLDER, "/usr/local/lib/trainyard", LIBRARY)]
+    entries += [_folder(wanted["storage"]), _folder(wanted["storage"] + "/work", "0700")]
+    entries += [_file(PROGRAM, wanted["programs"]["relay"], "0755"), _file(MODULE, wanted["programs"]["_image_relay.py"]),
+                _file(POLICY, policy(wanted)), _file(STORAGE_CONF, storage_conf(wanted)),
+                _file(SETTINGS, json.dumps(settings(wanted), indent=2, sort_keys=True) + "\n")]
+    if not wanted["registry"]:
+        entries += [_folder(wanted["storage"] + "/registry", "0700", owner=USER), _file(CONFIG, registry_config(wanted)), _file(PROXY, proxy_config(wanted))]
+        entries += [_file("%s/%s" % (SYSTEMD, name), content) for name, content in sorted(units(wanted).items())]
+    return entries
+
+
+def record_of(found, wanted, packages):
+    """Return the undo record of the registry's host: what it had, and the folders and names that the role has used."""
+    former = found["record"]
+    record = {"storage": sorted(set(former.get("storage") or []) | {wanted["storage"]}),
+              "registries": sorted(set(former.get("registries") or []) | {registry_name(wanted)}), "cni": former.get("cni", found["cni"])}
+    record["masked"] = sorted(set(former.get("masked") or []) | {unit for name, unit in PACKAGED.items()
+                                                                 if name in packages and name not in found["packages"] and not found["masked"].get(unit)})
+    return record
+
+
+def problems(found, wanted):
+    """Return what makes the registry impossible, before anything changes."""
+    texts = []
+    if found["storage_type"] == "overlay" and any(image.get("complete") for image in wanted["images"]):
+        texts.append("image_relay_storage: '%s' is on overlay, on which images cannot be unpacked; mount a disk or a volume there" % wanted["storage"])
+    if found["strange"] and wanted["storage"] not in (found["record"].get("storage") or []):
+        texts.append("image_relay_storage: '%s' has '%s', which this role did not create; use an empty folder" % (wanted["storage"], found["strange"][0]))
+    if not wanted["registry"] and found["port_taken"] and not found["proxy_active"]:
+        texts.append("image_relay_port: another program of the host listens on port %d; use a free port" % wanted["port"])
+    if not wanted["registry"] and wanted["certificate"]:
+        texts += ["%s: '%s' does not exist on %s; copy it there, or correct the path" % (name, path, wanted["host"])
+                  for name, path in (("image_relay_certificate", wanted["certificate"]), ("image_relay_key", wanted["key"])) if path in found["missing"]]
+    return texts
+
+
+def input_problems(wanted):
+    """Return what is wrong with the variables together."""
+    texts, registry = [], registry_name(wanted)
+    if wanted["folder"] in wanted["people"]:
+        texts.append("image_relay_folder: '%s' is the name of a person, who could write there; use another name" % wanted["folder"])
+    if RELAY in wanted["people"]:
+        texts.append("shared_storage_users: '%s' is the account of the relay; use another name for the person" % RELAY)
+    names = [full_name(image["name"]) for image in wanted["images"]]
+    texts += ["image_relay_images: '%s' is there twice; give each image a name of its own" % name for name in sorted(set(names)) if names.count(name) > 1]
+    for image in wanted["images"]:
+        if bool(image.get("source")) == bool(image.get("archive")):
+            texts.append("image_relay_images: '%s' needs either source or archive; set one of them" % image["name"])
+        elif image.get("source") and source_registry(image) == registry and image["source"].startswith(reference(wanted, "")):
+            texts.append("image_relay_images: the source of '%s' is an approved image itself; name the registry that it comes from" % image["name"])
+    if wanted["has_jobs"] and not any((reference(wanted, "") + "/").startswith(name.rstrip("/") + "/") for name in wanted["job_registries"]):
+        texts.append("job_container_registries: '%s' is missing, so jobs could not use the images; add it" % registry)
+    return texts
+
+
+def certificate_names(wanted):
+    """Return the names and addresses of the certificate that the role creates, empty if it creates none."""
+    if wanted["registry"] or wanted["certificate"]:
+        return {}
+    found = [wanted["address"]] + [name for name in (wanted["host"], "localhost") if not bad_names([name], [])]
+    addresses = [name for name in found if not bad_names([], [name])]
+    return {"names": sorted(set(found) - set(addresses)), "addresses": addresses[:1]}
+
+
+def numbers(wanted):
+    """Return the request with numbers, which ansible-core before 2.19 makes texts of."""
+    return dict(wanted, **{name: int(wanted[name]) for name in ("port", "max_gib", "max_layer_gib", "free_gib", "keep_days")})
+
+
+def host_plan(found, wanted):
+    """Return the plan of the registry's host; see the filter."""
+    wanted = numbers(wanted)
+    packages = list(TOOLS if wanted["registry"] else TOOLS + SERVERS)
+    record = record_of(found, wanted, packages)
+    return {"packages": packages, "lacks_packages": [name for name in packages if name not in found["packages"]],
+            "masked": [{"path": "%s/%s" % (SYSTEMD, unit), "state": "link", "src": "/dev/null"} for unit in record["masked"]],
+            "files": server_files(wanted), "record": record, "record_text": json.dumps(record, indent=2, sort_keys=True) + "\n",
+            "problems": input_problems(wanted) + problems(found, wanted), "registry": registry_name(wanted), "images": requests(wanted),
+            "certificate": certificate_names(wanted)}
+
+
+# --- the images -------------------------------------------------------------------------------------------------------------
+
+def image_state(image, found, former):
+    """Return (what to do, problem) of an image: '', C(record), C(copy) or C(complete)."""
+    source, there, recipe = found["source"], found["there"], recipe_of(image)
+    is_ours = bool(former) and there["digest"] == former["digest"] and former["recipe"] == recipe
+    if source["error"] or there["error"]:
+        return "", source["error"] or there["error"]
+    if is_ours and former["source_digest"] == source["digest"]:
+        return "", ""
+    if not recipe and there["digest"] and there["digest"] == source["digest"]:
+        return "record", ""
+    return ("complete" if recipe else "copy"), ""
+
+
+def requests(wanted):
+    """Return the images as the module reads them."""
+    return [{"name": full_name(image["name"]), "source": image.get("source") or image.get("archive") or "", "is_archive": not image.get("source"),
+             "target": reference(wanted, full_name(image["name"]))} for image in wanted["images"]]
+
+
+def images_plan(found, wanted):
+    """Return the plan of the images; see the filter.
+
+    A source that does not answer is a problem only if the image is not there yet, so that a site can cut the way outside.
+    """
+    todo, texts, kept = [], [], []
+    for image in wanted["images"]:
+        name = full_name(image["name"])
+        asked = image.get("source") or image["archive"]
+        read = found["images"].get(name) or {"source": {"digest": "", "error": ""}, "there": {"digest": "", "error": ""}}
+        former = found["relayed"].get(name) or {}
+        what, problem = image_state(image, read, former)
+        if problem and not read["there"]["error"] and former and former["digest"] == read["there"]["digest"] and former["source"] == asked:
+            kept.append("%s: %s" % (name, problem))
+        elif problem:
+            texts.append("image_relay_images: '%s' of %s: %s" % (asked if read["source"]["error"] else reference(wanted, name), name, problem))
+        elif what:
+            todo.append({"name": name, "what": what, "source": asked, "is_archive": not image.get("source"), "digest": read["source"]["digest"],
+                         "target": reference(wanted, name), "recipe": recipe_of(image)})
+    return {"todo": todo, "problems": texts, "kept": kept, "catalogue": catalogue(found, wanted, todo)}
+
+
+def catalogue(found, wanted, todo):
+    """Return the catalogue of approved images: those that are there, and the names of those that this run will relay."""
+    coming = {entry["name"] for entry in todo}
+    entries = []
+    for image in wanted["images"]:
+        name = full_name(image["name"])
+        entry = found["relayed"].get(name)
+        if name in coming or not entry:
+            entries.append({"name": reference(wanted, name), "digest": "not relayed yet"} if name in coming else None)
+            continue
+        entries.append({"name": reference(wanted, name), "digest": entry["digest"], "frameworks": entry["frameworks"], "versions": entry["versions"],
+                        "platforms": entry["platforms"], "source": entry["source"], "source_digest": entry["source_digest"], "date": entry["date"],
+                        "recipe": entry["recipe"], "added": entry["added"]})
+    return json.dumps({"registry": registry_name(wanted), "images": [entry for entry in entries if entry]}, indent=2, sort_keys=True) + "\n"
+
+
+# --- all hosts --------------------------------------------------------------------------------------------------------------
+
+# After su, the folder is missing or somebody else's. The mark tells that nothing has changed, so that Python is not started in each shell.
+PROFILE_TEXT = HEADING + """# The login for the registry of images, where podman, skopeo and buildah look for it. Logins for other registries stay.
+if [ -O "${XDG_RUNTIME_DIR-}" ] && [ -r "%(people)s/$(id -un).json" ]; then
+    (
+        umask 077
+        own=%(people)s/$(id -un).json auth=$XDG_RUNTIME_DIR/containers/auth.json mark=$XDG_RUNTIME_DIR/containers/.trainyard
+        if [ ! -e "$auth" ] || [ ! -e "$mark" ] || [ "$own" -nt "$mark" ] || [ "$auth" -nt "$mark" ]; then
+            %(program)s "$own" "$auth" && : > "$mark"
+        fi
+    )
+fi
+""" % {"people": PEOPLE, "program": LOGIN}
+
+
+def login_document(registry, auth):
+    return json.dumps({"auths": {registry: {"auth": auth}}}) + "\n"
+
+
+def client_plan(found, wanted, access):
+    """Return what each host of the cluster gets; see the filter."""
+    wanted = numbers(wanted)
+    registry = registry_name(wanted)
+    files = [_folder("/etc/trainyard"), _folder(FOLDER)]
+    if access["ca"]:
+        for base in CERTIFICATES:
+            files += [_folder(base.rpartition("/")[0]), _folder(base), _folder("%s/%s" % (base, registry)),
+                      _file("%s/%s/ca.crt" % (base, registry), access["ca"])]
+    absent = [path for path in found["certificates"] if path not in {entry["path"] for entry in files}]
+    if registry in wanted["plain_http"]:
+        files += [_folder("/etc/containers"), _folder("/etc/containers/registries.conf.d"),
+                  _file(PLAIN_CONF, HEADING + '[[registry]]\nlocation = "%s"\ninsecure = true\n' % registry)]
+    else:
+        absent.append(PLAIN_CONF)
+    logins = []
+    if not wanted["registry"]:
+        files += [_folder("/usr/local/lib/trainyard"), _folder(LIBRARY), _file(LOGIN, wanted["programs"]["registry_login"], "0755"),
+                  _file(PROFILE, PROFILE_TEXT)]
+        logins = [_folder(PEOPLE, "0711")] + [
+            _file("%s/%s.json" % (PEOPLE, name), login_document(registry, access["logins"].get(name, "")), "0400", owner=str(uid))
+            for name, uid in sorted(wanted["people"].items())]
+    else:
+        absent += [PROFILE, LOGIN]
+    placed = {entry["path"] for entry in logins}
+    record = {"storage": [], "masked": [], **found["record"],
+              "registries": sorted(set(found["record"].get("registries") or []) | {registry})}
+    return {"files": files, "logins": logins, "record": record,
+            "absent": absent + ["%s/%s" % (PEOPLE, name) for name in found["people"] if "%s/%s" % (PEOPLE, name) not in placed]}
+
+
+def drift(found, wanted, now, host):
+    """Return how a host differs from its plan; see the filter. C(now) is empty, or what the registry's host has and the paths of files that differ."""
+    wanted = numbers(wanted)
+    registry, differences = registry_name(wanted), []
+
+    def differs(what, asked, has):
+        differences.append({"what": what, "asked": asked, "found": has})
+
+    if not found["record"]:
+        differs("registry of images", registry, "role image_relay has not run here")
+        return differences
+    if registry not in (found["record"].get("registries") or []):
+        differs("registry of images", registry, ", ".join(found["record"].get("registries") or []) or "none")
+    # A certificate of the site may be trusted already.
+    if not wanted["registry"] and not wanted["certificate"]:
+        for base in CERTIFICATES:
+            if "%s/%s/ca.crt" % (base, registry) not in found["certificates"]:
+                differs("%s/%s/ca.crt" % (base, registry), "the authority of the registry", "missing")
+    people = set() if wanted["registry"] else {name + ".json" for name in wanted["people"]}
+    for name in sorted(people ^ set(found["people"])):
+        differs("login of " + name[:-len(".json")], "present" if name in people else "absent", "absent" if name in people else "present")
+    if now and host == wanted["host"]:
+        plan = host_plan(now["server"], wanted)
+        for name in plan["lacks_packages"]:
+            differs(name, "installed", "absent")
+        for path in now["changed_paths"]:
+            differs(path, "as planned", "differs")
+        if not wanted["registry"] and not now["server"]["proxy_active"]:
+            differs(SERVICES[1], "running", "stopped")
+        for image in wanted["images"]:
+            if full_name(image["name"]) not in now["server"]["relayed"]:
+                differs(reference(wanted, full_name(image["name"])), "relayed", "absent")
+        for text in plan["problems"]:
+            differs("registry of images", "a plan without problems", text)
+    return differences
+
+
+def removal(found):
+    """Return what a host has of the role; see the filter."""
+    record = found["record"]
+    absent = ["%s/%s" % (PEOPLE, name) for name in found["people"]] + [PEOPLE, CATALOGUE, PROFILE, PLAIN_CONF]
+    for registry in record.get("registries") or []:
+        for base in CERTIFICATES:
+            absent += ["%s/%s/ca.crt" % (base, registry), "%s/%s" % (base, registry)]
+    absent += list(CERTIFICATES) + ["/etc/containers/registries.conf.d", "/etc/containers", "/etc/docker"]
+    absent += [CONFIG, PROXY, POLICY, STORAGE_CONF, SETTINGS, HTPASSWD, TOKENS]
+    absent += ["%s/%s%s" % (TLS, name, end) for name in ("registry", "ca") for end in (".pem", ".key", ".pem.new", ".key.new")] + [TLS, FOLDER]
+    absent += ["%s/%s" % (SYSTEMD, name) for name in UNITS] + ["/var/lib/systemd/timers/stamp-" + TIMERS[0]]
+    absent += [PROGRAM, MODULE, LOGIN, LIBRARY, "/usr/local/lib/trainyard"]
+    # After the packages, which do not remove them.
+    empty = (OF_BUILDAH if record.get("cni") is False else []) + list(CERTIFICATES) + [PLAIN_CONF.rpartition("/")[0], "/etc/containers", "/etc/docker"]
+    return {"placed": bool(record), "absent": absent + ["/etc/trainyard"], "empty": empty,
+            "unmask": ["%s/%s" % (SYSTEMD, unit) for unit in record.get("masked") or []],
+            "storage": record.get("storage") or [], "units": [name for name in TIMERS + SERVICES[::-1] if name in found["units"]]}

@@ -1,0 +1,122 @@
+"""What the nightly removal of old tags keeps, and the size limit."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[4]
+DAY = 86400
+NOW = 1_800_000_000
+
+
+@pytest.fixture(name="relay", scope="module")
+def _relay():
+    sys.path.insert(0, str(ROOT / "plugins/module_utils"))
+    spec = importlib.util.spec_from_file_location("relay_program", ROOT / "roles/image_relay/files/relay.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.path.remove(str(ROOT / "plugins/module_utils"))
+    return module
+
+
+class Registry:
+    """A folder as docker-registry 2.8 writes it."""
+
+    def __init__(self, folder, **settings):
+        self.storage = folder
+        self.base = folder / "registry/docker/registry/v2"
+        self.settings = folder / "settings.json"
+        self.settings.write_text(json.dumps(dict({"storage": str(folder), "folder": "site", "config": "/config.yml", "user": "registry", "service": "r.service",
+                                                  "keep_days": 30, "max_bytes": 1 << 40, "free_bytes": 0}, **settings)))
+
+    def digest(self, name):
+        return (name.encode().hex() + "0" * 64)[:64]
+
+    def link(self, path, name, days):
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "link").write_text("sha256:" + self.digest(name))
+        os.utime(path / "link", (NOW - days * DAY, NOW - days * DAY))
+
+    def manifest(self, repository, name, days=10, tag=None, parts=()):
+        digest = self.digest(name)
+        self.link(self.base / "repositories" / repository / "_manifests/revisions/sha256" / digest, name, days)
+        blob = self.base / "blobs/sha256" / digest[:2] / digest
+        blob.mkdir(parents=True, exist_ok=True)
+        (blob / "data").write_text(json.dumps({"manifests": [{"digest": "sha256:" + self.digest(part)} for part in parts]} if parts else {}))
+        if tag:
+            self.link(self.base / "repositories" / repository / "_manifests/tags" / tag / "current", name, days)
+
+    def left(self, repository):
+        folder = self.base / "repositories" / repository / "_manifests"
+        return (sorted(path.name for path in (folder / "tags").glob("*")), sorted(path.name for path in (folder / "revisions/sha256").glob("*")))
+
+
+@pytest.fixture(name="called")
+def _called(relay, monkeypatch):
+    calls = []
+    monkeypatch.setattr(relay, "run", lambda command, **_options: calls.append(command[:2]))
+    return calls
+
+
+def test_old_tags_go_and_what_an_index_needs_stays(relay, tmp_path, called):
+    registry = Registry(tmp_path)
+    registry.manifest("anna/x", "old", days=40, tag="old")
+    registry.manifest("anna/x", "index", days=10, tag="new", parts=["amd", "arm"])
+    for part in ("amd", "arm"):
+        registry.manifest("anna/x", part, days=10)
+    registry.manifest("anna/x", "pushed now", days=0)
+    registry.manifest("site/torch", "approved", days=400, tag="2.5")
+    registry.manifest("site/torch", "former", days=400, tag="2.4")
+    (tmp_path / "relayed.json").write_text(json.dumps({"torch:2.5": {}}))
+    assert relay.tidy(str(registry.settings), NOW) == 0
+    assert registry.left("anna/x") == (["new"], sorted(map(registry.digest, ["index", "amd", "arm", "pushed now"])))
+    assert registry.left("site/torch") == (["2.5"], [registry.digest("approved")])
+    assert called == [["systemctl", "stop"], ["runuser", "-u"], ["systemctl", "start"]]
+
+
+def test_nothing_is_too_old_with_0_days(relay, tmp_path, called):
+    registry = Registry(tmp_path, keep_days=0)
+    registry.manifest("anna/x", "old", days=4000, tag="old")
+    relay.tidy(str(registry.settings), NOW)
+    assert registry.left("anna/x") == (["old"], [registry.digest("old")])
+
+
+def test_the_registry_starts_again_if_the_removal_fails(relay, tmp_path, monkeypatch):
+    registry, calls = Registry(tmp_path), []
+    registry.manifest("anna/x", "a", tag="a")
+
+    def run(command, **_options):
+        calls.append(command[1])
+        if command[0] == "runuser":
+            raise relay.Failed("no")
+
+    monkeypatch.setattr(relay, "run", run)
+    with pytest.raises(relay.Failed):
+        relay.tidy(str(registry.settings), NOW)
+    assert calls == ["stop", "-u", "start"]
+
+
+def test_a_registry_without_images(relay, tmp_path, called):
+    (tmp_path / "registry").mkdir()
+    assert relay.tidy(str(Registry(tmp_path).settings), NOW) == 0 and called == []
+
+
+@pytest.mark.parametrize("settings, is_full", [({"max_bytes": 1}, True), ({"free_bytes": 1 << 60}, True), ({}, False)])
+def test_the_size_limit(relay, tmp_path, settings, is_full):
+    registry = Registry(tmp_path, **settings)
+    registry.manifest("anna/x", "a", tag="a")
+    for before in (False, True):
+        if before:
+            (tmp_path / "full").touch()
+        relay.room(str(registry.settings))
+        assert (tmp_path / "full").exists() == is_full
+
+
+def test_usage(relay, capsys):
+    assert relay.main(["relay"]) == relay.main(["other", "file"]) == 2 and "usage" in capsys.readouterr().err
