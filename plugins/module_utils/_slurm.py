@@ -331,6 +331,7 @@ def parse_nodes(text):
             "boot_time": _time("BootTime", values.get("BootTime", ""), line),
             "slurmd_start_time": _time("SlurmdStartTime", values.get("SlurmdStartTime", ""), line),
             "slurmd_version": _text(values.get("Version", "")),
+            "architecture": _text(values.get("Arch", "")),
         })
     return nodes
 

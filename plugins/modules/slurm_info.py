@@ -212,6 +212,10 @@ nodes:
     slurmd_version:
       description: Version of slurmd; empty if it has not registered.
       type: str
+    architecture:
+      description: Architecture of the processor as the kernel names it; empty if the node has not registered.
+      type: str
+      sample: x86_64
 partitions:
   description: The partitions, with hidden ones.
   type: list

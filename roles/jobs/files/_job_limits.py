@@ -127,10 +127,36 @@ def host_problems(job, nodes, partitions):
 # --- images -----------------------------------------------------------------------------------------------------------------
 
 
+#: Architectures as the kernel names them, and as images do.
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386", "loongarch64": "loong64"}
+
+
+def with_tag(image):
+    return image if "@" in image or ":" in image.rpartition("/")[2] else image + ":latest"
+
+
+def platform_problems(job, approved, nodes, partitions):
+    """Return why no host of the job's class can run an image. C(approved) are the images of the site's registry, whose platforms are known."""
+    offered = next((entry.get("platforms") or [] for entry in approved if with_tag(job["worker_image"]) in (
+        entry["name"], "%s@%s" % (re.sub(r":[^:/]+$", "", entry["name"]), entry.get("digest")))), [])
+    partition = next((entry for entry in partitions if entry["default"]), partitions[0] if len(partitions) == 1 else None)
+    known = [node for node in nodes if (partition is None or node["name"] in partition["nodes"]) and (
+        not job["host_class"] or job["host_class"] in node["features"])]
+    # A host that has never registered has none.
+    if not offered or not known or not all(node["architecture"] for node in known):
+        return []
+    wanted = {"linux/" + ARCHITECTURES.get(node["architecture"], node["architecture"]) for node in known}
+    if wanted & {"/".join(platform.split("/")[:2]) for platform in offered}:
+        return []
+    where = "of class %s" % job["host_class"] if job["host_class"] else "of this cluster"
+    return ["worker_image: '%s' is for %s, but the hosts %s need %s (%s); use an image for that" % (
+        job["worker_image"], names(offered), where, names(sorted(wanted)), names(node["name"] for node in known))]
+
+
 def image_problems(job, images, registries):
     """Return why an image cannot be used. C(images) are the names of the catalogue, C(registries) those from which people may pull."""
     image = job["worker_image"]
-    tagged = image if "@" in image or ":" in image.rpartition("/")[2] else image + ":latest"
+    tagged = with_tag(image)
     if tagged in images or image in images or not images:
         return []
     if any(image.startswith(registry.rstrip("/") + "/") for registry in registries):

@@ -163,6 +163,18 @@ class Site:
     def catalogue(self):
         return self.config.get("images") or []
 
+    @staticmethod
+    def approved():
+        """Return the images of the site's registry with what is in them, which role image_relay writes."""
+        path = os.path.join(os.path.dirname(CONFIG), "images.json")
+        try:
+            with open(path, encoding="utf-8") as stream:
+                return json.load(stream)["images"]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Refused("%s cannot be read (%s); tell the operator to run playbook image_relay" % (path, error))
+
     def is_shared(self, folder):
         """Return whether all hosts have a folder."""
         return any(folder == path or folder.startswith(path.rstrip("/") + "/") for path in (self.home, self.config["share"]))
@@ -399,8 +411,13 @@ def site_problems(site, job):
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         partitions = pool.submit(parsed, _slurm.PARTITIONS, _slurm.parse_partitions)
         accounts, hosts = pool.submit(accounts_now, site.person), pool.submit(nodes_now)
+    approved = []
+    # A damaged catalogue does not keep jobs from running.
+    with contextlib.suppress(Refused):
+        approved = site.approved()
     return (_job_limits.account_problems(job, accounts.result(), site.person) + _job_limits.host_problems(job, hosts.result(), partitions.result())
             + _job_limits.image_problems(job, site.catalogue(), site.config.get("registries") or []) + folder_problems(job, site.home)
+            + _job_limits.platform_problems(job, approved, hosts.result(), partitions.result())
             + (["copy_results: this cluster has no rclone (jobs_rclone); remove the key"] if job["copy_results"] and not site.config.get("rclone") else []))
 
 
@@ -753,8 +770,15 @@ def nodes(options):
 
 
 def images(options):
-    found = Site().catalogue()
-    return out(options, found, lambda names: [print(name) for name in names] if names else print("this cluster has no catalogue of images"))
+    """List the images of the hosts, and the approved ones of the site's registry with what is in them (role image_relay)."""
+    names, approved = Site().catalogue(), Site.approved()
+    found = [{"name": name} for name in names] + [entry for entry in approved if entry["name"] not in names]
+
+    def lines(entries):
+        for entry in entries:
+            print("  ".join([entry["name"]] + ["%s %s" % pair for pair in sorted((entry.get("frameworks") or {}).items())] + (entry.get("platforms") or [])))
+
+    return out(options, found, lines if found else lambda _none: print("this cluster has no catalogue of images"))
 
 
 def login(options):

@@ -54,7 +54,7 @@ def test_a_node_with_all_its_values(version):
         "available_for_jobs": True, "cpus": 8, "cpus_allocated": 0, "memory_mib": 4000, "memory_allocated_mib": 0,
         "gpus": [{"model": "h100", "total": 4, "used": 0}], "features": ["h100", "ib"], "active_features": ["h100", "ib"],
         "partitions": ["train", "debug"], "reason": "", "reason_user": "", "reason_time": None,
-        "slurmd_version": {"22.05": "22.05.8", "24.11": "24.11.5"}[version],
+        "slurmd_version": {"22.05": "22.05.8", "24.11": "24.11.5"}[version], "architecture": "x86_64",
     }
     assert nodes_of(version, "nodes-idle")[second]["gpus"] == [{"model": "a100", "total": 2, "used": 0}, {"model": "v100", "total": 2, "used": 0}]
 
@@ -64,6 +64,7 @@ def test_a_node_that_never_registered(version):
     node = nodes_of(version, "nodes-idle")["h2-gone"]
     assert (node["states"], node["flags"], node["available_for_jobs"]) == (["unknown", "not_responding"], ["not_responding"], False)
     assert (node["gpus"], node["features"], node["boot_time"], node["slurmd_version"], node["partitions"]) == ([], [], None, "", ["train"])
+    assert node["architecture"] == ""
 
 
 @BOTH

@@ -84,6 +84,32 @@ def test_images(image, images, registries, fine):
     assert (problems == []) == fine and all("is not an image of this cluster; use one of tools:1" in problem for problem in problems)
 
 
+def image(name, *platforms):
+    return {"name": "front:5000/site/" + name, "digest": "sha256:1", "platforms": list(platforms)}
+
+
+APPROVED = [image("arm:1", "linux/arm64/v8"), image("both:1", "linux/amd64", "linux/arm64"), image("intel:latest", "linux/amd64"), {"name": "front:5000/site/new:1"}]
+
+
+@pytest.mark.parametrize("name, values, said", [
+    ("arm:1", {}, None), ("arm:1", {"host_class": "gh200"}, None), ("both:1", {"host_class": "h100"}, None), ("new:1", {"host_class": "h100"}, None),
+    ("other:1", {"host_class": "h100"}, None),
+    ("arm:1", {"host_class": "h100"}, "worker_image: 'front:5000/site/arm:1' is for linux/arm64/v8, but the hosts of class h100 need linux/amd64 (a); use an image for that"),
+    ("arm@sha256:1", {"host_class": "h100"}, "worker_image: 'front:5000/site/arm@sha256:1' is for linux/arm64/v8"),
+    ("intel", {"host_class": "gh200"}, "'front:5000/site/intel' is for linux/amd64, but the hosts of class gh200 need linux/arm64 (b)"),
+    # Host c is in another partition, and d has never registered.
+    ("arm:1", {"host_class": "a100"}, None), ("arm:1", {"host_class": "new"}, None),
+])
+def test_an_image_for_another_architecture(name, values, said):
+    nodes = [dict(node(host, features=(feature,)), architecture=machine) for host, feature, machine in (
+        ("a", "h100", "x86_64"), ("b", "gh200", "aarch64"), ("c", "a100", "x86_64"), ("d", "new", ""))]
+    partitions = [dict(PARTITIONS[0], nodes=["a", "b", "d"])]
+    if "host_class" not in values:
+        nodes = nodes[:2]
+    problems = _job_limits.platform_problems(judged(worker_image="front:5000/site/" + name, **values), APPROVED, nodes, partitions)
+    assert len(problems) == (said is not None) and (said or "") in "".join(problems), problems
+
+
 USAGE = """Current Association Manager state
 
 Association Records

@@ -288,8 +288,28 @@ def test_quota_nodes_and_images(run):
     lines = run("nodes").stdout.splitlines()
     assert lines[1].split() == ["a", "in", "service", "8", "of", "8", "16", "of", "16", "3", "of", "4", "h100"] and lines[-1] == "a worker can have 4 GPUs now, on b"
     assert run("images").stdout == "tools:1\npytorch:2.5\n"
+    assert json.loads(run("images", "--json").stdout) == [{"name": "tools:1"}, {"name": "pytorch:2.5"}]
     for name in ("quota", "nodes", "images"):
         assert json.loads(run(name, "--json").stdout)
+
+
+def test_images_of_the_registry(run):
+    entry = {"name": "front:5000/site/pytorch:2.5", "frameworks": {"PyTorch": "2.5.1"}, "platforms": ["linux/amd64"], "digest": "sha256:1"}
+    (run.here / "images.json").write_text(json.dumps({"registry": "front:5000", "images": [entry, {"name": "tools:1"}]}), encoding="utf-8")
+    assert run("images").stdout == "tools:1\npytorch:2.5\nfront:5000/site/pytorch:2.5  PyTorch 2.5.1  linux/amd64\n"
+    assert json.loads(run("images", "--json").stdout) == [{"name": "tools:1"}, {"name": "pytorch:2.5"}, entry]
+    # All hosts are x86_64.
+    (run.here / "jobs.json").write_text((run.here / "jobs.json").read_text().replace('"registries": []', '"registries": ["front:5000"]'))
+    arm = dict(entry, platforms=["linux/arm64"])
+    (run.here / "nodes").write_text(NODES.replace("CPUTot", "Arch=x86_64 CPUTot"), encoding="utf-8")
+    (run.here / "images.json").write_text(json.dumps({"registry": "front:5000", "images": [arm]}), encoding="utf-8")
+    job = run.file(SAMPLE.replace("tools:1", arm["name"]))
+    done = run("submit", job)
+    assert done.returncode == 2 and "is for linux/arm64, but the hosts of this cluster need linux/amd64 (a, b)" in done.stderr, done.stderr
+    (run.here / "images.json").write_text("{", encoding="utf-8")
+    assert run("submit", job).returncode == 0
+    done = run("images")
+    assert done.returncode == 2 and "images.json cannot be read" in done.stderr and "run playbook image_relay" in done.stderr
 
 
 @pytest.mark.parametrize("name, body, code, said", [
