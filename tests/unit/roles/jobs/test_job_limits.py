@@ -88,13 +88,15 @@ def image(name, *platforms):
     return {"name": "front:5000/site/" + name, "digest": "sha256:1", "platforms": list(platforms)}
 
 
-APPROVED = [image("arm:1", "linux/arm64/v8"), image("both:1", "linux/amd64", "linux/arm64"), image("intel:latest", "linux/amd64"), {"name": "front:5000/site/new:1"}]
+APPROVED = [image("arm:1", "linux/arm64/v8"), image("both:1", "linux/amd64", "linux/arm64"), image("intel:latest", "linux/amd64"),
+            {"name": "front:5000/site/new:1"}]
 
 
 @pytest.mark.parametrize("name, values, said", [
     ("arm:1", {}, None), ("arm:1", {"host_class": "gh200"}, None), ("both:1", {"host_class": "h100"}, None), ("new:1", {"host_class": "h100"}, None),
     ("other:1", {"host_class": "h100"}, None),
-    ("arm:1", {"host_class": "h100"}, "worker_image: 'front:5000/site/arm:1' is for linux/arm64/v8, but the hosts of class h100 need linux/amd64 (a); use an image for that"),
+    ("arm:1", {"host_class": "h100"},
+     "worker_image: 'front:5000/site/arm:1' is for linux/arm64/v8, but the hosts of class h100 need linux/amd64 (a); use an image for that"),
     ("arm@sha256:1", {"host_class": "h100"}, "worker_image: 'front:5000/site/arm@sha256:1' is for linux/arm64/v8"),
     ("intel", {"host_class": "gh200"}, "'front:5000/site/intel' is for linux/amd64, but the hosts of class gh200 need linux/arm64 (b)"),
     # Host c is in another partition, and d has never registered.
