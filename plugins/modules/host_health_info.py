@@ -29,6 +29,12 @@ options:
     type: list
     elements: path
     default: []
+  certificates:
+    description: Absolute paths of certificates as PEM whose ends are read with C(openssl). A file that does not exist is left out.
+    type: list
+    elements: path
+    default: []
+    version_added: "0.3.0"
   timeout:
     description: Seconds, 1 or more, after which a tool is killed. A file server that does not answer takes that long.
     type: int
@@ -141,13 +147,31 @@ file_systems:
     error:
       description: Why the state is unknown, such as no answer from the file server; empty if it is known.
       type: str
+certificates:
+  description: Those of O(certificates) that exist, by path. Of a chain, the first certificate counts.
+  returned: always
+  type: dict
+  sample: {/etc/trainyard/registry/tls/registry.pem: {ends: "2027-12-29", days: 397, error: ""}}
+  version_added: "0.3.0"
+  contains:
+    ends:
+      description: Day on which the certificate ends, in UTC; null if unknown.
+      type: str
+    days:
+      description: Whole days until then, negative after the end; null if unknown.
+      type: int
+    error:
+      description: Why the end is unknown; empty if it is known.
+      type: str
 """
 
+import datetime
 import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import ParseError, parse_chronyc, parse_gpu_errors, parse_stat, parse_timedatectl
+from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import ParseError as CertificateError, not_after
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_timeout, run_tool
 
 # The journal keeps messages that the kernel's buffer has lost. In a container it is empty.
@@ -188,12 +212,25 @@ def file_system(module, path):
     return dict(parse_stat(run.stdout), error="")
 
 
+def certificate(module, path):
+    run = run_tool(module, ["openssl", "x509", "-noout", "-enddate", "-in", path], module.params["timeout"])
+    if run.cause or run.rc != 0:
+        return {"ends": None, "days": None, "error": why(run)}
+    try:
+        end = not_after(run.stdout)
+    except CertificateError as error:
+        return {"ends": None, "days": None, "error": str(error)}
+    left = end - datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+    return {"ends": end.strftime("%Y-%m-%d"), "days": left.days, "error": ""}
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
             "gpu_errors": {"type": "bool", "default": True},
             "clock": {"type": "bool", "default": True},
             "paths": {"type": "list", "elements": "path", "default": []},
+            "certificates": {"type": "list", "elements": "path", "default": []},
             "timeout": {"type": "int", "default": 10},
         },
         supports_check_mode=True,
@@ -217,8 +254,9 @@ def main():
         file_systems = {path: file_system(module, path) for path in module.params["paths"]}
     except ParseError as error:
         module.fail_json(msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection" % error)
+    certificates = {path: certificate(module, path) for path in module.params["certificates"] if os.path.exists(path)}
     error, warnings = daemon_config_state(module)
-    module.exit_json(changed=False, kernel_log=kernel_log, gpu_errors=gpu_errors, clock=clock, file_systems=file_systems,
+    module.exit_json(changed=False, kernel_log=kernel_log, gpu_errors=gpu_errors, clock=clock, file_systems=file_systems, certificates=certificates,
                      docker_config_error=error, docker_config_warnings=warnings)
 
 

@@ -28,7 +28,12 @@ PATHS = {"/": {"free_bytes": 50 << 30, "inodes": 1000000, "inodes_free": 900000,
 def an_answer(**changes):
     """What host_health_info says of a host in order."""
     return dict({"gpu_errors": [], "kernel_log": {"source": "journalctl", "error": ""}, "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
-                 "file_systems": PATHS, "docker_config_error": "", "docker_config_warnings": []}, **changes)
+                 "file_systems": PATHS, "docker_config_error": "", "docker_config_warnings": [],
+                 "certificates": {"/etc/trainyard/registry/tls/registry.pem": {"ends": "2027-12-29", "days": 30, "error": ""}}}, **changes)
+
+
+def ending(days, ends="2027-01-02", error=""):
+    return {"answer": an_answer(certificates={"/etc/trainyard/tls/hub.pem": {"ends": ends, "days": days, "error": error}})}
 
 
 def a_smi(gpus=None, **changes):
@@ -221,6 +226,11 @@ FIRING = {
         (plain, free(free_bytes=100 << 20), "/: 100 MiB, 900000 files"),
         (plain, free(inodes_free=12), "12 files"),
         (plain, free("/data1/share", free_bytes=None, error="no end after 10 s"), "/data1/share: no end after 10 s"),
+    ],
+    "certificate-end": [
+        (plain, ending(29), "warn: /etc/trainyard/tls/hub.pem: ends on 2027-01-02"), (plain, ending(0), "warn: /etc/trainyard/tls/hub.pem: ends on"),
+        (plain, ending(-1), "/etc/trainyard/tls/hub.pem: ended on 2027-01-02"),
+        (plain, ending(None, ends=None, error="unable to load certificate"), "/etc/trainyard/tls/hub.pem: unable to load certificate"),
     ],
     "scheduler-answers": [
         (plain, scheduled(cause="auth_key", fix="copy the key"), "auth_key"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import subprocess
+
 import pytest
 from scripted_tools import run_module, scripts
 
@@ -63,6 +66,20 @@ def test_a_file_server_that_does_not_answer(script):
     script("stat", "exec sleep 20")
     told = run(gpu_errors=False, clock=False, paths=["/data1/share"], timeout=1)
     assert told["file_systems"]["/data1/share"] == {"free_bytes": None, "inodes": None, "inodes_free": None, "error": "it did not end within 1 s"}
+
+
+def test_certificates(script, tmp_path):
+    script("openssl", 'exec /usr/bin/openssl "$@"')
+    made = tmp_path / "made.pem"
+    subprocess.run(["/usr/bin/openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "20", "-subj", "/CN=x",
+                    "-keyout", str(tmp_path / "key"), "-out", str(made)], check=True, stderr=subprocess.DEVNULL)
+    (tmp_path / "other.pem").write_text("no certificate", encoding="utf-8")
+    paths = [str(made), str(tmp_path / "other.pem"), str(tmp_path / "none.pem")]
+    told = run(gpu_errors=False, clock=False, certificates=paths)["certificates"]
+    end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=20)
+    assert list(told) == paths[:2] and told[paths[0]]["error"] == "" and told[paths[0]]["days"] in (19, 20)
+    assert told[paths[0]]["ends"] in (end.strftime("%Y-%m-%d"), (end - datetime.timedelta(days=1)).strftime("%Y-%m-%d"))
+    assert told[paths[1]]["ends"] is None and told[paths[1]]["error"]
 
 
 @pytest.mark.parametrize("arguments, said", [({"paths": ["share"]}, "'share' is not absolute"), ({"timeout": 0}, "'0' is too short")])
