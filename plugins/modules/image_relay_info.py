@@ -28,7 +28,7 @@ options:
     elements: str
     default: []
   masked:
-    description: Names of units of which is returned whether they are masked.
+    description: Names of units. RV(masked) tells which of them are masked.
     type: list
     elements: str
     default: []
@@ -188,7 +188,7 @@ relayed:
   returned: success
   type: dict
 images:
-  description: Digests of the images at their sources and in the site's registry, by name. C(error) says why one is not known.
+  description: Digests of the images at their sources and in the site's registry, by name. C(error) tells why a digest is not known.
   returned: success
   type: dict
 """
@@ -196,6 +196,7 @@ images:
 import glob
 import json
 import os
+import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _image_relay
@@ -205,6 +206,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._packages import par
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
+#: Its file system is in memory, so a password is never on a disk.
+MEMORY = "/run"
 OURS = ("registry", "work", "full", "relayed.json", "lost+found")
 
 
@@ -222,11 +225,11 @@ def existing(path):
 
 
 class Reader:
-    """Reads digests with skopeo. The logins are in files that only root can read, for the time of the module."""
+    """Reads digests with skopeo. The logins are in a folder in memory that only root can read, for the time of the module."""
 
-    def __init__(self, module):
+    def __init__(self, module, folder):
         self.module, self.params = module, module.params
-        self.auth, self.policy = (os.path.join(module.tmpdir, name) for name in ("auth.json", "policy.json"))
+        self.auth, self.policy = (os.path.join(folder, name) for name in ("auth.json", "policy.json"))
         logins = list(self.params["logins"])
         tokens = json.loads(read_text(self.params["tokens"]) or "{}") if self.params["tokens"] else {}
         if tokens.get(self.params["account"]):
@@ -257,6 +260,14 @@ class Reader:
         return {image["name"]: {"source": self.source(image),
                                 "there": self.digest("docker://" + image["target"], may_lack=True) if self.has_registry else {"digest": "", "error": ""}}
                 for image in self.params["images"]}
+
+
+def images_of(module):
+    """Return the digests of the images."""
+    if not module.params["images"] or not module.get_bin_path("skopeo"):
+        return {}
+    with tempfile.TemporaryDirectory(prefix="trainyard-", dir=MEMORY) as folder:
+        return Reader(module, folder).images()
 
 
 def main():
@@ -310,7 +321,7 @@ def main():
         port_taken=any(listens(table, params["port"]) for table in tables),
         proxy_active=module.run_command(["systemctl", "is-active", "--quiet", "trainyard-image-proxy.service"])[0] == 0 if params["port"] else False,
         missing=[path for path in params["paths"] if not os.path.exists(path)],
-        images=Reader(module).images() if params["images"] and module.get_bin_path("skopeo") else {},
+        images=images_of(module),
     )
 
 
