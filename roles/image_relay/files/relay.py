@@ -6,10 +6,12 @@
 
 import datetime
 import fcntl
+import glob
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -95,6 +97,13 @@ def write_json(path, content, mode=0o644):
     os.rename(unfinished, path)
 
 
+def remove_file(path):
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
 # --- relay ------------------------------------------------------------------------------------------------------------------
 
 class Relay:
@@ -105,6 +114,8 @@ class Relay:
         self.folder = tempfile.mkdtemp(prefix="run.", dir=RUN)
         self.auth = os.path.join(self.folder, "auth.json")
         document = read_json(spec["logins"], {"auths": {}})
+        # A play that is killed does not remove them.
+        remove_file(spec["logins"])
         if spec["tokens"]:
             own = json.loads(_image_relay.auth_document([{"registry": spec["registry"], "username": spec["account"],
                                                           "password": read_json(spec["tokens"])[spec["account"]]}]))
@@ -268,6 +279,11 @@ def relay(path):
     os.makedirs(RUN, mode=0o700, exist_ok=True)
     with open(os.path.join(spec["work"], "lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # Logins of a run that was killed.
+        for left in glob.glob(os.path.join(RUN, "run.*")):
+            shutil.rmtree(left)
+        # systemd stops the unit so. The logins are removed then, too.
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
         return Relay(spec).run()
 
 

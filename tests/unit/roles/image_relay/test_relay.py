@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -116,6 +119,41 @@ def test_the_size_limit(relay, tmp_path, settings, is_full):
             (tmp_path / "full").touch()
         relay.room(str(registry.settings))
         assert (tmp_path / "full").exists() == is_full
+
+
+SLOW = """#!/bin/sh
+case "$*" in *inspect*) : > {folder}/running; sleep 60;; esac
+"""
+
+
+def test_logins_go_when_a_run_is_stopped_or_was_killed(tmp_path):
+    """The program in a process of its own, with tools that do not end."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "work").mkdir()
+    for name in ("skopeo", "buildah"):
+        (tmp_path / "bin" / name).write_text(SLOW.format(folder=tmp_path), encoding="utf-8")
+        (tmp_path / "bin" / name).chmod(0o755)
+    own = tmp_path / "relay.py"
+    text = (ROOT / "roles/image_relay/files/relay.py").read_text(encoding="utf-8")
+    own.write_text(text.replace('"/run/trainyard/image_relay"', '"%s/run"' % tmp_path).replace('{"PATH": "', '{"PATH": "%s/bin:' % tmp_path), encoding="utf-8")
+    (tmp_path / "logins.json").write_text(json.dumps({"auths": {"r.example": {"auth": "YTpi"}}}), encoding="utf-8")
+    (tmp_path / "run/run.killed").mkdir(parents=True)
+    (tmp_path / "run/run.killed/auth.json").touch()
+    (tmp_path / "spec.json").write_text(json.dumps({
+        "registry": "front:5000", "account": "trainyard-relay", "tokens": "", "logins": str(tmp_path / "logins.json"), "plain_http": [], "policy": "/policy.json",
+        "storage_conf": "/storage.conf", "work": str(tmp_path / "work"), "relayed": str(tmp_path / "relayed.json"),
+        "images": [{"name": "a:1", "what": "record", "source": "r.example/a:1", "is_archive": False, "digest": "sha256:0", "target": "front:5000/site/a:1",
+                    "recipe": ""}]}), encoding="utf-8")
+    with subprocess.Popen([sys.executable, str(own), "relay", str(tmp_path / "spec.json")], env={"PYTHONPATH": str(ROOT / "plugins/module_utils")},
+                          stdout=subprocess.DEVNULL, start_new_session=True) as process:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "running").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not (tmp_path / "logins.json").exists()
+        auths = [json.loads(path.read_text(encoding="utf-8"))["auths"] for path in (tmp_path / "run").glob("*/auth.json")]
+        os.killpg(process.pid, signal.SIGTERM)
+    assert auths == [{"r.example": {"auth": "YTpi"}}] and process.returncode == 1
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_usage(relay, capsys):
