@@ -45,6 +45,10 @@ options:
     type: list
     elements: path
     default: []
+  certificate:
+    description: Absolute path of the site's certificate for the registry. Empty if the role creates one.
+    type: str
+    default: ""
   relayed:
     description: Absolute path of the JSON file with what was relayed.
     type: str
@@ -183,6 +187,10 @@ missing:
   returned: success
   type: list
   elements: str
+certificate_checksum:
+  description: SHA-256 of O(certificate), empty if there is no such file.
+  returned: success
+  type: str
 relayed:
   description: Content of O(relayed).
   returned: success
@@ -280,6 +288,7 @@ def main():
             "storage": {"type": "str", "default": ""},
             "port": {"type": "int", "default": 0},
             "paths": {"type": "list", "elements": "path", "default": []},
+            "certificate": {"type": "str", "default": ""},
             "relayed": {"type": "str", "default": ""},
             "images": {"type": "list", "elements": "dict", "default": [], "options": {
                 "name": {"type": "str", "required": True}, "source": {"type": "str", "required": True},
@@ -321,6 +330,7 @@ def main():
         port_taken=any(listens(table, params["port"]) for table in tables),
         proxy_active=module.run_command(["systemctl", "is-active", "--quiet", "trainyard-image-proxy.service"])[0] == 0 if params["port"] else False,
         missing=[path for path in params["paths"] if not os.path.exists(path)],
+        certificate_checksum=(module.sha256(params["certificate"]) or "") if params["certificate"] else "",
         images=images_of(module),
     )
 

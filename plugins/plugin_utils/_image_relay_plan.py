@@ -84,15 +84,16 @@ def registry_config(wanted):
         "http": {"net": "unix", "addr": SOCKET, "relativeurls": True}}, indent=2, sort_keys=True) + "\n"
 
 
-def proxy_config(wanted):
+def proxy_config(wanted, checksum):
     """Return nginx's configuration. It is the only way to the registry, and decides who may write where.
 
-    The rules read the request as the registry gets it, so a path that two programs could read in two ways is refused.
+    The rules read the request as the registry gets it, so a path that two programs could read in two ways is refused. The checksum of the site's certificate is
+    in it, so that a renewed certificate is a change.
     """
     certificate, key = (wanted["certificate"], wanted["key"]) if wanted["certificate"] else (TLS_CERTIFICATE, TLS_KEY)
     denied = '{"errors":[{"code":"DENIED","message":"%s"}]}'
     lines = [
-        HEADING + "user %s;" % USER, "worker_processes auto;", "pid %s/pid;" % PROXY_RUN, "error_log stderr warn;", "events { worker_connections 1024; }",
+        HEADING + ("# Certificate %s.\n" % checksum if checksum else "") + "user %s;" % USER, "worker_processes auto;", "pid %s/pid;" % PROXY_RUN, "error_log stderr warn;", "events { worker_connections 1024; }",
         "http {",
         "  server_tokens off; default_type application/json; log_not_found off;",
         "  log_format trainyard '$remote_addr $remote_user $status $request_method $uri';",
@@ -164,7 +165,8 @@ def units(wanted):
             "[Service]", "RuntimeDirectory=%s" % PROXY_RUN.rpartition("/")[2], "RuntimeDirectoryMode=0711",
             "ExecStartPre=/usr/sbin/nginx -q -t -c %s" % PROXY,
             "ExecStart=/usr/sbin/nginx -c %s -g 'daemon off;'" % PROXY,
-            "ExecReload=/bin/kill -HUP $MAINPID", "Restart=on-failure", "RestartSec=2", "NoNewPrivileges=true", "ProtectHome=true", "PrivateTmp=true",
+            # With a configuration that is wrong the reload fails, and the former one stays in use.
+            "ExecReload=/usr/sbin/nginx -q -t -c %s" % PROXY, "ExecReload=/bin/kill -HUP $MAINPID", "Restart=on-failure", "RestartSec=2", "NoNewPrivileges=true", "ProtectHome=true", "PrivateTmp=true",
             "[Install]", "WantedBy=multi-user.target"),
         "trainyard-image-tidy.service": _unit(
             "Removal of old tags and of unused content of the registry", "[Service]", "Type=oneshot", "ExecStart=%s tidy %s" % (PROGRAM, settings)),
@@ -209,7 +211,7 @@ def _folder(path, mode="0755", **more):
     return dict({"path": path, "state": "directory", "mode": mode}, **more)
 
 
-def server_files(wanted):
+def server_files(wanted, checksum):
     """Return the folders and files of the registry's host."""
     entries = [_folder(path) for path in ("/etc/trainyard", FOLDER, "/usr/local/lib/trainyard", LIBRARY)]
     entries += [_folder(wanted["storage"]), _folder(wanted["storage"] + "/work", "0700")]
@@ -217,7 +219,7 @@ def server_files(wanted):
                 _file(POLICY, policy(wanted)), _file(STORAGE_CONF, storage_conf(wanted)),
                 _file(SETTINGS, json.dumps(settings(wanted), indent=2, sort_keys=True) + "\n")]
     if not wanted["registry"]:
-        entries += [_folder(wanted["storage"] + "/registry", "0700", owner=USER), _file(CONFIG, registry_config(wanted)), _file(PROXY, proxy_config(wanted))]
+        entries += [_folder(wanted["storage"] + "/registry", "0700", owner=USER), _file(CONFIG, registry_config(wanted)), _file(PROXY, proxy_config(wanted, checksum))]
         entries += [_file("%s/%s" % (SYSTEMD, name), content) for name, content in sorted(units(wanted).items())]
     return entries
 
@@ -287,7 +289,7 @@ def host_plan(found, wanted):
     record = record_of(found, wanted, packages)
     return {"packages": packages, "lacks_packages": [name for name in packages if name not in found["packages"]],
             "masked": [{"path": "%s/%s" % (SYSTEMD, unit), "state": "link", "src": "/dev/null"} for unit in record["masked"]],
-            "files": server_files(wanted), "record": record, "record_text": json.dumps(record, indent=2, sort_keys=True) + "\n",
+            "files": server_files(wanted, found["certificate_checksum"]), "record": record, "record_text": json.dumps(record, indent=2, sort_keys=True) + "\n",
             "problems": input_problems(wanted) + problems(found, wanted), "registry": registry_name(wanted), "images": requests(wanted),
             "certificate": certificate_names(wanted)}
 

@@ -173,7 +173,10 @@ def test_old_tags_and_unused_content_go(site):
 
 def test_a_person_who_leaves(site):
     before = site.on(site.relay, "grep alice /etc/trainyard/registry/tokens.json").out
+    proxy = site.on(site.relay, "systemctl show --property MainPID trainyard-image-proxy.service").out
     site.role(check=True, shared_storage_users=[{"name": "alice", "uid": 2101}])
+    # A restart would cut pushes of others off.
+    assert site.on(site.relay, "systemctl show --property MainPID trainyard-image-proxy.service").out == proxy
     for host in site.hosts:
         assert site.on(host, "ls /etc/trainyard/registry/people").out.split() == ["alice.json"]
     assert site.on(site.relay, "cut -d: -f1 /etc/trainyard/registry/htpasswd").out.split() == ["alice", "trainyard-relay"]

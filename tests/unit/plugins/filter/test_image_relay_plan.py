@@ -20,7 +20,7 @@ WANTED = {"host": "front", "registry": "", "address": "192.0.2.10", "port": "500
           "people": {"anna": 2001, "al.b": 2002},
           "has_jobs": False, "job_registries": [], "programs": {"relay": "relay\n", "_image_relay.py": "module\n", "registry_login": "login\n"}}
 FOUND = {"record": {}, "packages": {}, "masked": {}, "cni": False, "storage_type": "ext4", "strange": [], "port_taken": False, "proxy_active": False,
-         "missing": [], "people": [], "certificates": [], "units": []}
+         "missing": [], "people": [], "certificates": [], "units": [], "certificate_checksum": ""}
 TORCH = {"name": "torch:1", "source": "r.example/torch:1"}
 ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
@@ -66,6 +66,12 @@ def test_paths_that_could_be_read_in_two_ways_are_refused(path, fine):
     block = re.search(r"map \$request_uri \$trainyard_odd \{(.*?)\n  \}", texts(plan())[planned.PROXY], re.DOTALL).group(1)
     found = [value for pattern, value in re.findall(r'"~(.*?)" (\d);', block) if re.search(pattern, path)]
     assert (found[:1] == ["0"]) == fine
+
+
+def test_a_renewed_certificate_of_the_site_is_a_change():
+    """nginx reads it when it is reloaded only."""
+    first, second, own = (texts(plan({"certificate_checksum": checksum}))[planned.PROXY] for checksum in ("1" * 64, "2" * 64, ""))
+    assert first != second and first.replace("# Certificate %s.\n" % ("1" * 64), "") == own
 
 
 def test_the_registry_has_no_network_socket():

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 
@@ -79,3 +80,10 @@ def test_a_registry_that_is_not_installed_yet_is_not_asked(ask, tmp_path):
 def test_a_host_without_skopeo(ask, tmp_path):
     (tmp_path / "bin/skopeo").unlink()
     assert ask()["images"] == {}
+
+
+def test_the_checksum_of_the_site_s_certificate(ask, tmp_path):
+    path = tmp_path / "site.pem"
+    assert ask(images=[], certificate=str(path))["certificate_checksum"] == "" and ask(images=[])["certificate_checksum"] == ""
+    path.write_text("certificate\n", encoding="utf-8")
+    assert ask(images=[], certificate=str(path))["certificate_checksum"] == hashlib.sha256(b"certificate\n").hexdigest()
