@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 
 import pytest
 
@@ -156,6 +158,40 @@ def test_a_renewed_login(site):
     mark = site.on(site.other, "stat --format %y /run/user/2101/containers/.trainyard /run/user/2101/containers/auth.json").out
     site.login_shell("alice", "true", site.other)
     assert site.on(site.other, "stat --format %y /run/user/2101/containers/.trainyard /run/user/2101/containers/auth.json").out == mark
+
+
+# A certificate of the site with the serial number $1, and its authority.
+OF_THE_SITE = r"""set -e
+cd /srv
+new="openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+test -e authority.crt || $new -x509 -days 2 -subj /CN=site -keyout authority.key -out authority.crt
+$new -subj /CN=registry -keyout site.key -out site.csr
+echo subjectAltName=IP:172.30.106.21 > site.ext
+openssl x509 -req -in site.csr -CA authority.crt -CAkey authority.key -set_serial "$1" -days 2 -extfile site.ext -out site.crt
+"""
+
+
+def test_a_certificate_of_the_site(site):
+    """Hosts trust its authority instead of the role's. A renewed one is loaded by the next run, without a restart."""
+    seen = "openssl s_client -connect %s -CAfile /etc/containers/certs.d/%s/ca.crt < /dev/null 2>&1 | tee /srv/seen | openssl x509 -noout -serial; "\
+           "grep -c 'Verify return code: 0' /srv/seen" % (REGISTRY, REGISTRY)
+    authority = os.path.join(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"], "authority.crt")
+    variables = {"image_relay_certificate": "/srv/site.crt", "image_relay_key": "/srv/site.key", "image_relay_ca": authority}
+    proxy = site.on(site.relay, "systemctl show --property MainPID trainyard-image-proxy.service").out
+    try:
+        for serial in ("11", "12"):
+            site.on(site.relay, "sh -c %s make 0x%s > /dev/null 2>&1" % (shlex.quote(OF_THE_SITE), serial))
+            with open(authority, "w", encoding="utf-8") as stream:
+                stream.write(site.on(site.relay, "cat /srv/authority.crt").out)
+            done = site.role(check=True, **variables)
+            assert "copy of" not in done.text
+            assert site.on(site.relay, seen).out.split() == ["serial=" + serial, "1"]
+        assert site.role(check=True, **variables).changed == [0, 0]
+        site.push("alice", "alice/certified:1", host=site.other)
+    finally:
+        site.role(check=True)
+    site.push("alice", "alice/certified:2", host=site.other)
+    assert site.on(site.relay, "systemctl show --property MainPID trainyard-image-proxy.service").out == proxy
 
 
 def test_old_tags_and_unused_content_go(site):
