@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -119,6 +120,48 @@ def test_the_size_limit(relay, tmp_path, settings, is_full):
             (tmp_path / "full").touch()
         relay.room(str(registry.settings))
         assert (tmp_path / "full").exists() == is_full
+
+
+def completion(relay, root, answers):
+    """A run that completes an image with these files, with answers of buildah by its first arguments. Returns the run and what it called."""
+    calls, own = [], relay.Relay.__new__(relay.Relay)
+    own.spec, own.plain, own.auth = {"policy": "/policy.json"}, [], "/auth.json"
+    own.container = lambda _reference: ("container", str(root))
+
+    def buildah(*words, **_options):
+        calls.append(words[0])
+        return SimpleNamespace(returncode=next((code for start, code in answers.items() if " ".join(words).startswith(start)), 0), stdout="image\n", stderr="why\n")
+
+    own.buildah = buildah
+    return own, calls
+
+
+IMAGE = {"name": "a:1", "source": "r.example/a:1", "digest": "sha256:0", "recipe": "1", "target": "front:5000/site/a:1"}
+
+
+@pytest.mark.parametrize("files, answers, said", [
+    ([], {}, "it has no apt, which installs openssh-server, sudo; use an image of Debian or Ubuntu, or complete: false"),
+    (["usr/sbin/sshd"], {}, "it has no apt, which installs sudo;"),
+    (["usr/sbin/sshd", "usr/bin/sudo"], {"run": 127}, "it has no pip for its python3, which installs ipykernel; use an image with pip, or complete: false"),
+    (["usr/bin/apt-get", "opt/lib/python3.11/site-packages/ipykernel-6.29.5.dist-info/METADATA"], {"run": 100},
+     "openssh-server, sudo could not be added (why); see what apt and pip say in the log"),
+])
+def test_an_image_that_cannot_be_completed_is_not_pushed(relay, tmp_path, files, answers, said):
+    for path in files:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    own, calls = completion(relay, tmp_path, answers)
+    with pytest.raises(relay.Failed) as caught:
+        own.complete(IMAGE, "docker://r.example/a@sha256:0")
+    assert str(caught.value).startswith(said) and set(calls) <= {"run", "rm"} and calls[-1] == "rm"
+
+
+def test_an_image_that_has_all_of_it_gets_labels_only(relay, tmp_path):
+    for path in ("usr/sbin/sshd", "usr/bin/sudo", "usr/lib/python3/dist-packages/ipykernel-6.29.5.dist-info/METADATA"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    own, calls = completion(relay, tmp_path, {})
+    assert own.complete(IMAGE, "docker://r.example/a@sha256:0") == [] and calls == ["run", "config", "commit", "push", "rm"]
 
 
 SLOW = """#!/bin/sh
