@@ -93,7 +93,8 @@ def proxy_config(wanted, checksum):
     certificate, key = (wanted["certificate"], wanted["key"]) if wanted["certificate"] else (TLS_CERTIFICATE, TLS_KEY)
     denied = '{"errors":[{"code":"DENIED","message":"%s"}]}'
     lines = [
-        HEADING + ("# Certificate %s.\n" % checksum if checksum else "") + "user %s;" % USER, "worker_processes auto;", "pid %s/pid;" % PROXY_RUN, "error_log stderr warn;", "events { worker_connections 1024; }",
+        HEADING + ("# Certificate %s.\n" % checksum if checksum else "") + "user %s;" % USER, "worker_processes auto;",
+        "pid %s/pid;" % PROXY_RUN, "error_log stderr warn;", "events { worker_connections 1024; }",
         "http {",
         "  server_tokens off; default_type application/json; log_not_found off;",
         "  log_format trainyard '$remote_addr $remote_user $status $request_method $uri';",
@@ -166,7 +167,8 @@ def units(wanted):
             "ExecStartPre=/usr/sbin/nginx -q -t -c %s" % PROXY,
             "ExecStart=/usr/sbin/nginx -c %s -g 'daemon off;'" % PROXY,
             # With a configuration that is wrong the reload fails, and the former one stays in use.
-            "ExecReload=/usr/sbin/nginx -q -t -c %s" % PROXY, "ExecReload=/bin/kill -HUP $MAINPID", "Restart=on-failure", "RestartSec=2", "NoNewPrivileges=true", "ProtectHome=true", "PrivateTmp=true",
+            "ExecReload=/usr/sbin/nginx -q -t -c %s" % PROXY, "ExecReload=/bin/kill -HUP $MAINPID",
+            "Restart=on-failure", "RestartSec=2", "NoNewPrivileges=true", "ProtectHome=true", "PrivateTmp=true",
             "[Install]", "WantedBy=multi-user.target"),
         "trainyard-image-tidy.service": _unit(
             "Removal of old tags and of unused content of the registry", "[Service]", "Type=oneshot", "ExecStart=%s tidy %s" % (PROGRAM, settings)),
@@ -219,7 +221,8 @@ def server_files(wanted, checksum):
                 _file(POLICY, policy(wanted)), _file(STORAGE_CONF, storage_conf(wanted)),
                 _file(SETTINGS, json.dumps(settings(wanted), indent=2, sort_keys=True) + "\n")]
     if not wanted["registry"]:
-        entries += [_folder(wanted["storage"] + "/registry", "0700", owner=USER), _file(CONFIG, registry_config(wanted)), _file(PROXY, proxy_config(wanted, checksum))]
+        entries += [_folder(wanted["storage"] + "/registry", "0700", owner=USER), _file(CONFIG, registry_config(wanted)),
+                    _file(PROXY, proxy_config(wanted, checksum))]
         entries += [_file("%s/%s" % (SYSTEMD, name), content) for name, content in sorted(units(wanted).items())]
     return entries
 

@@ -37,12 +37,13 @@ def fixture_ask(tmp_path, monkeypatch):
     (tmp_path / "tokens.json").write_text(json.dumps({"trainyard-relay": TOKEN}), encoding="utf-8")
 
     def ask(**arguments):
-        images = [{"name": "%s:1" % name, "source": source, "is_archive": name == "archive", "target": "192.0.2.10:5000/site/%s:1" % target} for name, source, target
-                  in (("here", "r.example/here:1", "here"), ("new", "r.example/new:1", "none"), ("lost", "r.example/none:1", "none"),
+        images = [{"name": "%s:1" % name, "source": source, "is_archive": name == "archive", "target": "192.0.2.10:5000/site/%s:1" % target}
+                  for name, source, target in (("here", "r.example/here:1", "here"), ("new", "r.example/new:1", "none"), ("lost", "r.example/none:1", "none"),
                       ("down", "r.example/down:1", "here"), ("archive", str(tmp_path / "none.tar"), "here"))]
         return run_module("image_relay_info", dict({
-            "record": str(tmp_path / "record"), "people": str(tmp_path / "people"), "images": images, "registry": "192.0.2.10:5000", "account": "trainyard-relay",
-            "tokens": str(tmp_path / "tokens.json"), "logins": [{"registry": "r.example", "username": "anna", "password": SECRET}]}, **arguments))
+            "record": str(tmp_path / "record"), "people": str(tmp_path / "people"), "images": images, "registry": "192.0.2.10:5000",
+            "account": "trainyard-relay", "tokens": str(tmp_path / "tokens.json"),
+            "logins": [{"registry": "r.example", "username": "anna", "password": SECRET}]}, **arguments))
 
     ask.log = log
     return ask

@@ -130,7 +130,8 @@ def completion(relay, root, answers):
 
     def buildah(*words, **_options):
         calls.append(words[0])
-        return SimpleNamespace(returncode=next((code for start, code in answers.items() if " ".join(words).startswith(start)), 0), stdout="image\n", stderr="why\n")
+        code = next((code for start, code in answers.items() if " ".join(words).startswith(start)), 0)
+        return SimpleNamespace(returncode=code, stdout="image\n", stderr="why\n")
 
     own.buildah = buildah
     return own, calls
@@ -183,7 +184,8 @@ def test_logins_go_when_a_run_is_stopped_or_was_killed(tmp_path):
     (tmp_path / "run/run.killed").mkdir(parents=True)
     (tmp_path / "run/run.killed/auth.json").touch()
     (tmp_path / "spec.json").write_text(json.dumps({
-        "registry": "front:5000", "account": "trainyard-relay", "tokens": "", "logins": str(tmp_path / "logins.json"), "plain_http": [], "policy": "/policy.json",
+        "registry": "front:5000", "account": "trainyard-relay", "tokens": "", "logins": str(tmp_path / "logins.json"), "plain_http": [],
+        "policy": "/policy.json",
         "storage_conf": "/storage.conf", "work": str(tmp_path / "work"), "relayed": str(tmp_path / "relayed.json"),
         "images": [{"name": "a:1", "what": "record", "source": "r.example/a:1", "is_archive": False, "digest": "sha256:0", "target": "front:5000/site/a:1",
                     "recipe": ""}]}), encoding="utf-8")
