@@ -31,8 +31,9 @@ NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "fuse
 LOCAL_TRANSPORTS = ("docker-archive", "oci-archive", "docker-daemon", "containers-storage", "dir", "oci", "tarball")
 # Epilog and teardown remove what is in these folders of the storage. Images of people, in another one, outlive teardown.
 OWN_FOLDERS = ("images", "jobs")
-# What podman creates when it runs, so that its package does not remove it. A folder that is not empty is used by others, too.
-OF_PODMAN = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni")
+# What podman creates when it runs, and systemd-tmpfiles for it at a boot, so that its package does not remove it. A folder that is not empty is used by
+# others, too.
+OF_PODMAN = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni", "/var/lib/cni/networks", "/var/lib/cni")
 # ansible-core before 2.19 makes texts of numbers and of none in variables.
 UNKNOWN = (None, "")
 # What the table of playbook drift calls it.

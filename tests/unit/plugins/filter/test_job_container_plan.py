@@ -158,7 +158,8 @@ def test_removal_keeps_what_others_have_written_since():
     back = {entry["path"]: entry.get("content") for entry in removal(found)["files"]}
     assert POLICY not in back and back["/etc/subuid"] == "dave:1:2\n"
     assert removal(host(record={})) == {"files": [], "storage": [], "absent": []}
-    assert removal(found)["absent"] == list(plan_of.OF_PODMAN) and removal(after(host(record={}, packages={}, cni=True)))["absent"] == [plan_of.OF_PODMAN[0]]
+    assert removal(found)["absent"] == ["/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni", "/var/lib/cni/networks", "/var/lib/cni"]
+    assert removal(after(host(record={}, packages={}, cni=True)))["absent"] == [plan_of.OF_PODMAN[0]]
     assert removal(dict(found, record=dict(found["record"], podman=True)))["absent"] == []
 
 
