@@ -209,9 +209,8 @@ class Relay:
         """Return what the catalogue tells of an image that the registry has, from its files."""
         reference = "docker://%s@%s" % (re.sub(r":[^:/]+$", "", image["target"]), _image_relay.digest_of(manifest))
         text = manifest.decode("utf-8")
-        config = "{}" if "manifests" in json.loads(text) else self.skopeo("inspect", "--config", "--authfile", self.auth,
-*_image_relay.tls_options(reference, self.plain),
-                                                                         reference).stdout
+        options = ("--authfile", self.auth) + tuple(_image_relay.tls_options(reference, self.plain))
+        config = "{}" if "manifests" in json.loads(text) else self.skopeo("inspect", "--config", *options, reference).stdout
         platforms = _image_relay.platforms_of(text, config)
         name, root = self.container_of(reference, platforms)
         try:
