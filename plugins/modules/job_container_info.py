@@ -109,7 +109,11 @@ cdi:
   type: dict
   sample: {/etc/cdi/trainyard-nvidia.yaml: nvidia.com/gpu}
 cni:
-  description: Whether C(/etc/cni) or C(/var/lib/cni) exists.
+  description: Whether C(/etc/cni) exists.
+  returned: success
+  type: bool
+cni_state:
+  description: Whether C(/var/lib/cni) exists.
   returned: success
   type: bool
 nvidia_ctk:
@@ -245,7 +249,8 @@ def main():
         gpu_nodes=host.gpu_nodes(),
         control_nodes=[path for path in CONTROL_NODES if os.path.exists(path)],
         cdi=host.cdi(),
-        cni=os.path.isdir("/etc/cni") or os.path.isdir("/var/lib/cni"),
+        cni=os.path.isdir("/etc/cni"),
+        cni_state=os.path.isdir("/var/lib/cni"),
         nvidia_ctk=bool(module.get_bin_path("nvidia-ctk")),
         images=images,
         docker_images=docker_images,

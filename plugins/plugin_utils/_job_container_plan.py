@@ -33,7 +33,7 @@ LOCAL_TRANSPORTS = ("docker-archive", "oci-archive", "docker-daemon", "container
 OWN_FOLDERS = ("images", "jobs")
 # What podman creates when it runs, and systemd-tmpfiles for it at a boot, so that its package does not remove it. A folder that is not empty is used by
 # others, too.
-OF_PODMAN = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni", "/var/lib/cni/networks", "/var/lib/cni")
+OF_PODMAN, OF_ITS_BOOT = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni"), ("/var/lib/cni/networks", "/var/lib/cni")
 # ansible-core before 2.19 makes texts of numbers and of none in variables.
 UNKNOWN = (None, "")
 # What the table of playbook drift calls it.
@@ -185,7 +185,8 @@ def _shared_contents(wanted, record):
 def record_of(found, wanted):
     """Return the record: what the host had before, and the lines that the role placed."""
     former = found["record"]
-    record = {"podman": former.get("podman", "podman" in found["packages"]), "cni": former.get("cni", found["cni"]), "images": former.get("images") or {},
+    record = {"podman": former.get("podman", "podman" in found["packages"]), "cni": former.get("cni", found["cni"]),
+              "cni_state": former.get("cni_state", found["cni_state"]), "images": former.get("images") or {},
               "storage": sorted(set(former.get("storage") or []) | {wanted["storage"]})}
     kept = former.get("files") or {}
     record["files"] = {path: kept[path] if path in kept else found["texts"].get(path) for path in SHARED_FILES}
@@ -240,7 +241,9 @@ def removal(found):
         if lines and text is not None:
             restored.append({"path": "/etc/" + name, "content": without_placed(text, lines), "mode": "0644"})
     # An engine may have created the folders before.
-    absent = [] if record.get("podman") is not False else list(OF_PODMAN[:1] if record.get("cni") else OF_PODMAN)
+    absent = list(OF_PODMAN[:1] if record.get("cni") else OF_PODMAN) + ([] if record.get("cni_state") else list(OF_ITS_BOOT))
+    if record.get("podman") is not False:
+        absent = []
     return {"files": restored, "storage": record.get("storage") or [], "absent": absent}
 
 

@@ -27,7 +27,8 @@ MEMBERS = [{"name": "a", "address": "10.0.0.1", "fabric_interface": "ib0"}, {"na
 
 def host(**changes):
     return dict({"packages": {name: "4.3.1+ds1-8+deb12u1" for name in plan_of.PACKAGES}, "is_container": False, "fuse": True, "masked": [],
-                 "storage_type": "ext4", "storage_entries": [], "share_is_mount": False, "gpu_nodes": [], "control_nodes": [], "cdi": {}, "cni": False, "nvidia_ctk": False, "images": [],
+                 "storage_type": "ext4", "storage_entries": [], "share_is_mount": False, "gpu_nodes": [], "control_nodes": [], "cdi": {}, "cni": False,
+                 "cni_state": False, "nvidia_ctk": False, "images": [],
                  "docker_images": {}, "files": {}, "texts": {}, "record": {"podman": False}}, **changes)
 
 
@@ -159,7 +160,8 @@ def test_removal_keeps_what_others_have_written_since():
     assert POLICY not in back and back["/etc/subuid"] == "dave:1:2\n"
     assert removal(host(record={})) == {"files": [], "storage": [], "absent": []}
     assert removal(found)["absent"] == ["/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni", "/var/lib/cni/networks", "/var/lib/cni"]
-    assert removal(after(host(record={}, packages={}, cni=True)))["absent"] == [plan_of.OF_PODMAN[0]]
+    assert removal(after(host(record={}, packages={}, cni=True)))["absent"] == [plan_of.OF_PODMAN[0], "/var/lib/cni/networks", "/var/lib/cni"]
+    assert removal(after(host(record={}, packages={}, cni_state=True)))["absent"] == list(plan_of.OF_PODMAN)
     assert removal(dict(found, record=dict(found["record"], podman=True)))["absent"] == []
 
 
