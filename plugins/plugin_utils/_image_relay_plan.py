@@ -12,6 +12,7 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._image_relay import auth_document
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import bad_names
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._job_container_plan import OF_PODMAN, image_name
 
 __all__ = ["auth_document", "client_plan", "drift", "host_plan", "images_plan", "removal"]
 
@@ -41,7 +42,6 @@ RELAY = "trainyard-relay"
 TOOLS, SERVERS = ("skopeo", "buildah", "ca-certificates"), ("docker-registry", "nginx", "openssl")
 # Services that the packages would start, with rules of their own.
 PACKAGED = {"docker-registry": "docker-registry.service", "nginx": "nginx.service"}
-OF_BUILDAH = ["/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni"]
 # Of an image that is completed: what is added if it is missing. A change makes new images of all of them.
 RECIPE = {"version": 1, "adds": ["openssh-server", "sudo", "ipykernel"]}
 HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
@@ -55,10 +55,6 @@ def registry_name(wanted):
 
 def reference(wanted, name):
     return "%s/%s/%s" % (registry_name(wanted), wanted["folder"], name)
-
-
-def full_name(name):
-    return name if ":" in name.rpartition("/")[2] else name + ":latest"
 
 
 def recipe_of(image):
@@ -259,7 +255,7 @@ def input_problems(wanted):
         texts.append("image_relay_folder: '%s' is the name of a person, who could write there; use another name" % wanted["folder"])
     if RELAY in wanted["people"]:
         texts.append("shared_storage_users: '%s' is the account of the relay; use another name for the person" % RELAY)
-    names = [full_name(image["name"]) for image in wanted["images"]]
+    names = [image_name(image["name"]) for image in wanted["images"]]
     texts += ["image_relay_images: '%s' is there twice; give each image a name of its own" % name for name in sorted(set(names)) if names.count(name) > 1]
     for image in wanted["images"]:
         if bool(image.get("source")) == bool(image.get("archive")):
@@ -314,8 +310,8 @@ def image_state(image, found, former):
 
 def requests(wanted):
     """Return the images as the module reads them."""
-    return [{"name": full_name(image["name"]), "source": image.get("source") or image.get("archive") or "", "is_archive": not image.get("source"),
-             "target": reference(wanted, full_name(image["name"]))} for image in wanted["images"]]
+    return [{"name": image_name(image["name"]), "source": image.get("source") or image.get("archive") or "", "is_archive": not image.get("source"),
+             "target": reference(wanted, image_name(image["name"]))} for image in wanted["images"]]
 
 
 def images_plan(found, wanted):
@@ -325,7 +321,7 @@ def images_plan(found, wanted):
     """
     todo, texts, kept = [], [], []
     for image in wanted["images"]:
-        name = full_name(image["name"])
+        name = image_name(image["name"])
         asked = image.get("source") or image["archive"]
         read = found["images"].get(name) or {"source": {"digest": "", "error": ""}, "there": {"digest": "", "error": ""}}
         former = found["relayed"].get(name) or {}
@@ -345,7 +341,7 @@ def catalogue(found, wanted, todo):
     coming = {entry["name"] for entry in todo}
     entries = []
     for image in wanted["images"]:
-        name = full_name(image["name"])
+        name = image_name(image["name"])
         entry = found["relayed"].get(name)
         if name in coming or not entry:
             entries.append({"name": reference(wanted, name), "digest": "not relayed yet"} if name in coming else None)
@@ -437,8 +433,8 @@ def drift(found, wanted, now, host):
         if not wanted["registry"] and not now["server"]["proxy_active"]:
             differs(SERVICES[1], "running", "stopped")
         for image in wanted["images"]:
-            if full_name(image["name"]) not in now["server"]["relayed"]:
-                differs(reference(wanted, full_name(image["name"])), "relayed", "absent")
+            if image_name(image["name"]) not in now["server"]["relayed"]:
+                differs(reference(wanted, image_name(image["name"])), "relayed", "absent")
         for text in plan["problems"]:
             differs("registry of images", "a plan without problems", text)
     return differences
@@ -457,7 +453,7 @@ def removal(found):
     absent += ["%s/%s" % (SYSTEMD, name) for name in UNITS] + ["/var/lib/systemd/timers/stamp-" + TIMERS[0]]
     absent += [PROGRAM, MODULE, LOGIN, LIBRARY, "/usr/local/lib/trainyard"]
     # After the packages, which do not remove them.
-    empty = (OF_BUILDAH if record.get("cni") is False else []) + list(CERTIFICATES) + [PLAIN_CONF.rpartition("/")[0], "/etc/containers", "/etc/docker"]
+    empty = (list(OF_PODMAN) if record.get("cni") is False else []) + list(CERTIFICATES) + [PLAIN_CONF.rpartition("/")[0], "/etc/containers", "/etc/docker"]
     return {"placed": bool(record), "absent": absent + ["/etc/trainyard"], "empty": empty,
             "unmask": ["%s/%s" % (SYSTEMD, unit) for unit in record.get("masked") or []],
             "storage": record.get("storage") or [], "units": [name for name in TIMERS + SERVICES[::-1] if name in found["units"]]}

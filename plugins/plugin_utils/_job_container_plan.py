@@ -31,8 +31,8 @@ NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "fuse
 LOCAL_TRANSPORTS = ("docker-archive", "oci-archive", "docker-daemon", "containers-storage", "dir", "oci", "tarball")
 # Epilog and teardown remove what is in these folders of the storage. Images of people, in another one, outlive teardown.
 OWN_FOLDERS = ("images", "jobs")
-# What podman creates when it runs, and systemd-tmpfiles for it at a boot, so that its package does not remove it. A folder that is not empty is used by
-# others, too.
+# What podman and buildah create when they run, and what systemd-tmpfiles creates for podman at a boot. Their packages do not remove it. A folder that is not
+# empty is used by others, too.
 OF_PODMAN, OF_ITS_BOOT = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni"), ("/var/lib/cni/networks", "/var/lib/cni")
 # ansible-core before 2.19 makes texts of numbers and of none in variables.
 UNKNOWN = (None, "")
@@ -241,14 +241,14 @@ def removal(found):
         if lines and text is not None:
             restored.append({"path": "/etc/" + name, "content": without_placed(text, lines), "mode": "0644"})
     # An engine may have created the folders before.
-    absent = list(OF_PODMAN[:1] if record.get("cni") else OF_PODMAN) + ([] if record.get("cni_state") else list(OF_ITS_BOOT))
-    if record.get("podman") is not False:
-        absent = []
+    absent = []
+    if record.get("podman") is False:
+        absent = list(OF_PODMAN[:1] if record.get("cni") else OF_PODMAN) + ([] if record.get("cni_state") else list(OF_ITS_BOOT))
     return {"files": restored, "storage": record.get("storage") or [], "absent": absent}
 
 
 def image_name(name):
-    """Return the full name that docker save and podman load give to an image."""
+    """Return the full name of an image, with its tag, as docker save, podman load and registries have it."""
     return name if "@" in name or ":" in name.rpartition("/")[2] else name + ":latest"
 
 
