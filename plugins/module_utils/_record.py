@@ -9,7 +9,30 @@ from __future__ import annotations
 import json
 import os
 
-__all__ = ["Record"]
+__all__ = ["DamagedRecord", "Record", "parse"]
+
+
+class DamagedRecord(ValueError):
+    """The content of a record that cannot be used. The text says what to do."""
+
+
+def parse(content, path):
+    """Return the dictionary in the bytes of the record at C(path), {} if there are none. Raises DamagedRecord."""
+    # Older versions could leave an empty file after a power loss.
+    if not content.strip():
+        return {}
+    try:
+        record = json.loads(content.decode("utf-8"))
+    except ValueError as error:
+        raise _damaged(path, error) from error
+    if not isinstance(record, dict):
+        raise _damaged(path, "a dictionary is expected")
+    return record
+
+
+def _damaged(path, reason):
+    return DamagedRecord("%s is damaged (%s). It records what teardown restores or removes. Restore it from a backup, or remove it: teardown then "
+                         "leaves the host as it is now" % (path, reason))
 
 
 class Record:
@@ -25,16 +48,10 @@ class Record:
                 content = file.read()
         except FileNotFoundError:
             return {}
-        # Older versions could leave an empty file after a power loss.
-        if not content.strip():
-            return {}
         try:
-            record = json.loads(content.decode("utf-8"))
-        except ValueError as error:
-            self._fail(error)
-        if not isinstance(record, dict):
-            self._fail("a dictionary is expected")
-        return record
+            return parse(content, self.path)
+        except DamagedRecord as error:
+            self.module.fail_json(msg=str(error))
 
     def write(self, record):
         """Write the record as a whole and sync it to disk. An empty one is removed. Does nothing in check mode."""
@@ -55,7 +72,3 @@ class Record:
             file.flush()
             os.fsync(file.fileno())
         os.rename(unfinished, self.path)
-
-    def _fail(self, reason):
-        self.module.fail_json(msg="%s is damaged (%s). It records what teardown restores or removes. Restore it from a backup, or remove it: teardown then "
-                                  "leaves the host as it is now" % (self.path, reason))

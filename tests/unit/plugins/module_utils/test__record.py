@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import base64
 import os
 import stat
 from types import SimpleNamespace
 
 import pytest
+from ansible.errors import AnsibleFilterError
 
+from ansible_collections.trainyard.gpu.plugins.filter.recorded import recorded
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 
@@ -64,6 +67,14 @@ def test_a_damaged_record_is_an_error_that_says_what_to_do(module, tmp_path, con
         Record(module, str(tmp_path / "role.json")).read()
     assert str(error.value).startswith(str(tmp_path / "role.json")) and reason in str(error.value)
     assert "Restore it from a backup, or remove it" in str(error.value)
+    with pytest.raises(AnsibleFilterError) as of_filter:
+        recorded({"content": base64.b64encode(content).decode(), "source": str(tmp_path / "role.json")})
+    assert str(of_filter.value) == str(error.value)
+
+
+def test_a_role_reads_its_record_by_a_filter():
+    assert recorded({"content": base64.b64encode(b'{"account": true}').decode(), "source": "/r.json"}) == {"account": True}
+    assert recorded({"content": "", "source": "/r.json"}) == {}
 
 
 def test_an_empty_file_is_no_record(module, tmp_path):
