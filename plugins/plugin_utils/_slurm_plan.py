@@ -417,6 +417,8 @@ def slurm_conf(cluster_name, controller, nodes, former, partitions, options, usa
         "UnkillableStepTimeout": "180",
         "MinJobAge": "300",
         "MpiDefault": "none",
+        # The soft limit of a person's login, 8 MiB by default, would stop InfiniBand and NCCL, which lock memory. slurmd's own limit is unlimited.
+        "PropagateResourceLimitsExcept": "MEMLOCK",
         "LaunchParameters": "use_interactive_step",
         "MailProg": mail_program or "/bin/true",
         "ProctrackType": "proctrack/cgroup" if usable else "proctrack/linuxproc",

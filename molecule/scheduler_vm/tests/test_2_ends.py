@@ -33,11 +33,21 @@ def ids(cluster, pattern):
 
 
 def ends_without_a_trace(cluster, first, second):
-    cluster.reaches(first, "FAILED", "NODE_FAIL", "CANCELLED", "COMPLETED", seconds=240)
+    cluster.reaches(first, "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "COMPLETED", seconds=240)
     cluster.reaches(second, "RUNNING", seconds=240)
     # pgrep ran when the job of ben began.
     assert cluster.output("ben", second) == ""
     assert [line for line in cluster.left("anna").splitlines() if second not in line] == []
+
+
+@pytest.mark.parametrize("command, state", [("scancel %s", "CANCELLED"), ("scontrol update jobid=%s timelimit=1", "TIMEOUT")])
+def test_a_job_that_is_cancelled_or_out_of_time_leaves_nothing(cluster, command, state):
+    first = begun(cluster)
+    second = cluster.submit("ben", "pgrep --uid anna; exec sleep 600", gpus=4)
+    assert cluster.job(second)[0] == "PENDING"
+    cluster.on(cluster.head, command % first)
+    ends_without_a_trace(cluster, first, second)
+    assert cluster.job(first)[0] == state
 
 
 @pytest.mark.parametrize("victim", ["^/usr/bin/conmon", "trainyard-run"])

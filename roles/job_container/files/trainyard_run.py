@@ -520,6 +520,16 @@ def arguments_of(argv):
     return options
 
 
+def infiniband_devices(paths):
+    """Return the device nodes that RDMA programs open. The others, umad and issm, manage the fabric."""
+    return sorted(path for path in paths if re.search(r"/(uverbs\d+|rdma_cm)$", path))
+
+
+def memlock_option(limit):
+    """Return podman's soft and hard limit of locked memory. A container of a user cannot have more than the job's hard limit."""
+    return "-1:-1" if limit == resource.RLIM_INFINITY else "%d:%d" % (limit, limit)
+
+
 def working_folder(asked, current, mounted, home):
     """Return the folder in which the command starts."""
     inside = any(current == path or current.startswith(path + "/") for path in mounted)
@@ -553,7 +563,7 @@ def prepare(options, environment, config):
     mounts = [path for path in (share, home) if path and os.path.isdir(path)]
     mounts = [path for path in mounts if not any(path.startswith(other.rstrip("/") + "/") for other in mounts)]
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
-    infiniband = sorted(path for path in glob.glob("/dev/infiniband/*") if re.search(r"/(uverbs\d+|rdma_cm)$", path))
+    infiniband = infiniband_devices(glob.glob("/dev/infiniband/*"))
     if infiniband and limit != resource.RLIM_INFINITY:
         print("trainyard-run: InfiniBand needs more locked memory than this host allows (%d bytes)" % limit, file=sys.stderr)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -561,8 +571,7 @@ def prepare(options, environment, config):
         "job": job, "name": "job-%s.%s.%s" % (job, step, environment.get("SLURM_PROCID") or 0), "image": image, "uid": person["uid"], "gid": person["gid"],
         "store": make_folder(os.path.join(disk, "store")), "runtime": runtime, "folder": folder, "stores": stores, "terminal": terminal,
         "command": options.command,
-        "shm": shared_memory(options.shm_size, environment, config.get("shm_size") or "1g"), "memlock": "-1:-1" if limit == resource.RLIM_INFINITY
-        else "%d:%d" % (limit, limit), "workdir": working_folder(options.workdir, os.getcwd(), mounts, home),
+        "shm": shared_memory(options.shm_size, environment, config.get("shm_size") or "1g"), "memlock": memlock_option(limit), "workdir": working_folder(options.workdir, os.getcwd(), mounts, home),
         "mounts": [bind(make_folder(os.path.join(disk, "tmp"), 0o1777), "/tmp"), bind(folder, INSIDE),
                    # Programs cannot be started from /run on most hosts.
                    bind(make_folder(os.path.join(disk, os.path.basename(folder))), INSIDE + "/bin"),

@@ -149,6 +149,13 @@ def test_devices():
         run.device_options([1, 2], nodes, there)
 
 
+def test_infiniband_devices_and_locked_memory():
+    nodes = ["/dev/infiniband/" + name for name in ("uverbs10", "umad0", "rdma_cm", "issm0", "uverbs0", "by-path")]
+    assert run.infiniband_devices(nodes) == ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs10"]
+    assert run.infiniband_devices([]) == []
+    assert run.memlock_option(run.resource.RLIM_INFINITY) == "-1:-1" and run.memlock_option(65536) == "65536:65536"
+
+
 def plan(**changes):
     return dict({"store": "/s", "runtime": "/r", "folder": "/r/task.0.0", "stores": ["/images", "/own"], "name": "job-7.0.0", "job": "7",
                  "uid": 2101, "gid": 2102,
