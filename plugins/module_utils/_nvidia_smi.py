@@ -22,7 +22,11 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+except ImportError:
+    # Role job_container copies both files to hosts, into one folder.
+    from _quantity import quantity
 
 # Message of nvidia-smi -> cause, in this order: if there are two, the first explains the other. The wording is NVML's (nvmlErrorString), or nvidia-smi's for
 # its own checks.

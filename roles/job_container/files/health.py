@@ -10,16 +10,18 @@ import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
 try:
-    from ansible_collections.trainyard.gpu.plugins.module_utils import _host_health
+    from ansible_collections.trainyard.gpu.plugins.module_utils import _host_health, _nvidia_smi
 except ImportError:
-    # On hosts it is in the same folder.
+    # On hosts they are in the same folder.
     import _host_health
+    import _nvidia_smi
 
 CONFIG = "/etc/trainyard/job/config.json"
 REASON = "/run/trainyard/health.reason"
@@ -40,6 +42,19 @@ def judge_gpus(expected, found):
 def judge_kernel_log(text):
     bad = ["Xid %d (%s) of %s" % (entry["code"], XIDS[entry["code"]], entry["device"]) for entry in _host_health.parse_gpu_errors(text)
            if entry["kind"] == "Xid" and entry["code"] in XIDS]
+    return ", ".join(bad[:2])
+
+
+def judge_memory(gpus):
+    """Return what is wrong with the memory of GPUs, as check gpu-ecc of verify judges it: errors since the driver was loaded, and lasting damage."""
+    bad = []
+    for gpu in gpus:
+        errors = gpu["ecc_errors"]["volatile"]["uncorrectable"]
+        said = ["%d uncorrectable memory errors" % errors if errors else "",
+                "memory waits for a reset" if gpu["retired_pages_pending"] or gpu["remapped_rows_pending"] else "",
+                "memory could not be retired" if gpu["remapped_rows_failure"] else ""]
+        if any(said):
+            bad.append("GPU %d: %s" % (gpu["index"], ", ".join(words for words in said if words)))
     return ", ".join(bad[:2])
 
 
@@ -82,6 +97,22 @@ def output(command, seconds, environment=None):
     except subprocess.TimeoutExpired:
         child.kill()
         return None
+
+
+def judge_cards(seconds=TOOL_SECONDS):
+    """Check the memory of the GPUs by nvidia-smi, on a host whose driver is loaded."""
+    if not shutil.which("nvidia-smi"):
+        return ""
+    text = output(["nvidia-smi", "-q", "-x"], seconds)
+    if text is None:
+        return "nvidia-smi fails, or gives no answer within %d s" % seconds
+    try:
+        answer = _nvidia_smi.parse_query(text)
+    except _nvidia_smi.ParseError as error:
+        # A driver whose document is new must not drain all hosts. verify reports it.
+        print("trainyard: nvidia-smi -q -x: %s" % error, file=sys.stderr)
+        return ""
+    return judge_memory(answer.gpus) if answer else ""
 
 
 def count_gpus(config):
@@ -149,7 +180,7 @@ def problems(config):
     loaded = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read("/proc/driver/nvidia/version"))
     kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""
     return [judge_gpus(health.get("gpus", 0), count_gpus(config.get("gpus") or {})), judge_kernel_log(kernel or ""),
-            judge_driver(loaded.group(1) if loaded else "", library_version()), missing or judge_share(share),
+            judge_cards() if loaded else "", judge_driver(loaded.group(1) if loaded else "", library_version()), missing or judge_share(share),
             judge_space(free_space(health.get("free_gib") or {}), health.get("free_gib") or {}), unfinished()]
 
 

@@ -290,6 +290,41 @@ def test_errors_in_the_kernel_log(text, said):
     assert health.judge_kernel_log(text) == said
 
 
+def card(volatile=None, **found):
+    return dict({"index": 1, "ecc_errors": {"volatile": {"uncorrectable": volatile}}, "retired_pages_pending": None, "remapped_rows_pending": False,
+                 "remapped_rows_failure": False}, **found)
+
+
+@pytest.mark.parametrize("gpu, said", [
+    (card(), ""), (card(0), ""), (card(3), "GPU 1: 3 uncorrectable memory errors"),
+    (card(0, retired_pages_pending=True), "GPU 1: memory waits for a reset"), (card(0, remapped_rows_pending=True), "GPU 1: memory waits for a reset"),
+    (card(2, remapped_rows_failure=True), "GPU 1: 2 uncorrectable memory errors, memory could not be retired"),
+])
+def test_memory_of_gpus(gpu, said):
+    assert health.judge_memory([card(index=0), gpu]) == said
+
+
+@pytest.mark.parametrize("program, said", [
+    ("cat %s", "GPU 0: 2 uncorrectable memory errors"), ("cat %s; exit 15", "nvidia-smi fails, or gives no answer within 1 s"),
+    ("exec sleep 60", "nvidia-smi fails, or gives no answer within 1 s"), ("echo '<nvidia_smi_log>'", ""), ("echo No devices were found", ""),
+])
+def test_nvidia_smi_is_asked(monkeypatch, tmp_path, program, said):
+    document = (FILES.parents[2] / "tests/fixtures/nvidia-smi-xml/h100-80gb-hbm3-v13-580.xml").read_text(encoding="utf-8")
+    whole, counter = "<volatile>", "<sram_uncorrectable_parity>0<"
+    begin = document.index(whole)
+    (tmp_path / "document").write_text(document[:begin] + document[begin:].replace(counter, counter.replace("0", "2"), 1), encoding="utf-8")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\n" + program.replace("%s", str(tmp_path / "document")), encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", "%s:%s" % (tmp_path, os.environ["PATH"]))
+    assert health.judge_cards(1) == said
+
+
+def test_a_host_without_nvidia_smi(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert health.judge_cards() == ""
+
+
 def test_driver_and_library():
     assert "driver 550.54.15 is loaded, and library 550.90.07 is installed; reboot" in health.judge_driver("550.54.15", "550.90.07")
     assert health.judge_driver("550.54.15", "550.54.15") == health.judge_driver("", "550.54.15") == ""
@@ -343,7 +378,8 @@ def test_programs_are_placed_with_their_interpreter():
     """Slurm and people start them by name."""
     programs = role_variable("job_container", "__job_container_programs", ansible_search_path=[str(FILES.parent)], role_path=str(FILES.parent))
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
-    assert first.pop("_host_health.py").startswith("#") and first.pop("trainyard-launch") == "#!/usr/bin/env python3"
+    assert all(first.pop(name).startswith("# Copyright") for name in ("_host_health.py", "_nvidia_smi.py", "_quantity.py"))
+    assert first.pop("trainyard-launch") == "#!/usr/bin/env python3"
     assert first == dict.fromkeys(("trainyard-run", "prolog", "epilog", "health"), "#!/usr/bin/python3")
     for text in programs.values():
         compile(text, "program", "exec")
