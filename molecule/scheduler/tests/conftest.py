@@ -42,9 +42,9 @@ class Cluster:
         assert "'" not in command
         return self.on(host or self.head, "cd /tmp && su %s -c '%s'" % (person, command), check)
 
-    def submit(self, person, *options, seconds=3600):
-        """The number of a new job that sleeps."""
-        done = self.as_person(person, 'sbatch --parsable --output=/dev/null %s --wrap "sleep %d"' % (" ".join(options), seconds))
+    def submit(self, person, *options, command="sleep 3600"):
+        """The number of a new job, which sleeps if no command is given."""
+        done = self.as_person(person, 'sbatch --parsable --output=/dev/null %s --wrap "%s"' % (" ".join(options), command))
         assert done.out.isdigit(), done.text
         return done.out
 

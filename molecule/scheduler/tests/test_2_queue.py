@@ -43,15 +43,33 @@ def test_a_job_sees_its_gpus_as_its_person(cluster):
     assert told == ["anna", "0,1"]
 
 
+def test_a_login_does_not_limit_the_locked_memory_of_a_job(cluster):
+    told = cluster.as_person("anna", "ulimit -S -l 64 && srun --quiet sh -c \"ulimit -l\"").out
+    limit = cluster.on(cluster.head, "prlimit --pid $(pidof -s slurmd) --memlock --noheadings --raw --output=SOFT").out
+    assert told == (limit if limit == "unlimited" else str(int(limit) // 1024)) != "64"
+
+
+def test_an_array_and_jobs_that_depend_on_it(cluster):
+    array = cluster.submit("ben", "--array=0-2", "--gpus=1", command="sleep 5")
+    after = cluster.submit("ben", "--dependency=afterok:" + array, command="true")
+    otherwise = cluster.submit("ben", "--dependency=afternotok:" + array, "--kill-on-invalid-dep=yes", command="true")
+    assert cluster.job(after)[:2] == cluster.job(otherwise)[:2] == ("PENDING", "Dependency")
+    cluster.state_of(after, "COMPLETED", seconds=120)
+    cluster.state_of(otherwise, "CANCELLED", seconds=120)
+    tasks = "sacct --noheader --parsable2 --allocations --format=JobID,State --jobs=" + array
+    expected = ["%s_%d|COMPLETED" % (array, index) for index in range(3)]
+    cluster.wait("accounting has the tasks", lambda: sorted(cluster.on(cluster.head, tasks).out.splitlines()) == expected)
+
+
 def test_a_higher_priority_takes_the_hosts_and_the_job_comes_back(cluster):
-    low = cluster.submit("ben", "--qos=low", "--nodes=2", "--gpus-per-node=4", "--requeue")
+    low = cluster.submit("ben", "--qos=low", "--nodes=2", "--gpus-per-node=4", "--requeue", command="test -n \\\"\\$SLURM_RESTART_COUNT\\\" || sleep 3600")
     cluster.state_of(low, "RUNNING")
     # Of the other account: a job waits for the quota of its own one, whatever its priority.
     high = cluster.submit("anna", "--qos=high", "--nodes=1", "--gpus-per-node=2")
     cluster.state_of(high, "RUNNING", seconds=150)
     assert cluster.job(low)[0] in ("PENDING", "COMPLETING")
     cluster.on(cluster.head, "scancel " + high)
-    cluster.state_of(low, "RUNNING", seconds=200)
+    cluster.state_of(low, "COMPLETED", seconds=200)
     assert "Restarts=1" in cluster.on(cluster.head, "scontrol show job " + low).out
 
 

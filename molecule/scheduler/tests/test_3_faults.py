@@ -38,7 +38,7 @@ def test_a_database_that_is_stopped(cluster):
     cluster.on(cluster.head, "systemctl stop mariadb slurmdbd")
     try:
         # Jobs go on, and new ones are accepted: slurmctld knows the accounts.
-        later = cluster.submit("ben", "--gpus=1", seconds=1)
+        later = cluster.submit("ben", "--gpus=1", command="sleep 1")
         assert cluster.job(running)[0] == "RUNNING" and cluster.state_of(later, "COMPLETED", "COMPLETING")
         told = cluster.module(cluster.head, "slurm_accounts", "cluster=trainyard record=/root/none.json timeout=1")
         assert "Check that slurmdbd runs" in told["msg"], told
@@ -110,7 +110,7 @@ def test_a_scheduler_without_space(cluster):
     is_full(found, cluster.head, STATE)
     assert "I/O error writing script/environment to file" in told
     assert cluster.job(running)[0] == "RUNNING"
-    cluster.state_of(cluster.submit("ben", "--gpus=1", seconds=1), "COMPLETED")
+    cluster.state_of(cluster.submit("ben", "--gpus=1", command="sleep 1"), "COMPLETED")
     cluster.idle()
 
 
@@ -127,7 +127,7 @@ def test_a_node_without_space(cluster):
     cluster.nothing_is_left_of_verify()
     cluster.on(cluster.head, "scontrol update nodename=%s state=resume" % cluster.peer)
     cluster.idle()
-    cluster.state_of(cluster.submit("ben", "--nodelist=" + cluster.peer, "--gpus=1", seconds=1), "COMPLETED")
+    cluster.state_of(cluster.submit("ben", "--nodelist=" + cluster.peer, "--gpus=1", command="sleep 1"), "COMPLETED")
     cluster.idle()
 
 
