@@ -571,7 +571,8 @@ def prepare(options, environment, config):
         "job": job, "name": "job-%s.%s.%s" % (job, step, environment.get("SLURM_PROCID") or 0), "image": image, "uid": person["uid"], "gid": person["gid"],
         "store": make_folder(os.path.join(disk, "store")), "runtime": runtime, "folder": folder, "stores": stores, "terminal": terminal,
         "command": options.command,
-        "shm": shared_memory(options.shm_size, environment, config.get("shm_size") or "1g"), "memlock": memlock_option(limit), "workdir": working_folder(options.workdir, os.getcwd(), mounts, home),
+        "shm": shared_memory(options.shm_size, environment, config.get("shm_size") or "1g"), "memlock": memlock_option(limit),
+        "workdir": working_folder(options.workdir, os.getcwd(), mounts, home),
         "mounts": [bind(make_folder(os.path.join(disk, "tmp"), 0o1777), "/tmp"), bind(folder, INSIDE),
                    # Programs cannot be started from /run on most hosts.
                    bind(make_folder(os.path.join(disk, os.path.basename(folder))), INSIDE + "/bin"),
