@@ -49,7 +49,7 @@ class ActionModule(ActionBase):
         findings += [self._lost(member["name"]) for member in members
                      if member["reachable"] and member["name"] in task_vars["ansible_play_hosts_all"] and member["name"] not in alive]
         for table in {id(table): table for table, dummy in rules}.values():
-            hosts, each = {}, []
+            hosts, each, once = {}, [], None
             for name in alive:
                 extra = {
                     "data": table.get("data", {}),
@@ -60,7 +60,11 @@ class ActionModule(ActionBase):
                     "member": next(member for member in members if member["name"] == name),
                 }
                 hosts[name] = HostInput(self._templar, hostvars, name, defaults, extra)
-                each.append(dict(self._let(table, name, hosts[name]), name=name))
+                if once is None:
+                    once = self._let(table.get("let_once", {}), name, hosts[name])
+                else:
+                    hosts[name].settle(once)
+                each.append(dict(self._let(table.get("let", {}), name, hosts[name]), name=name))
             for rule in [rule for its_table, rule in rules if its_table is table]:
                 for name in alive if rule.get("stage") == "host" else alive[:1]:
                     findings += self._judge(rule, table, name, hosts[name], members)
@@ -104,10 +108,10 @@ class ActionModule(ActionBase):
         return list(rules.values())
 
     @staticmethod
-    def _let(table, name, inputs):
-        """The values of C(let) of the table for a host, in their order."""
+    def _let(expressions, name, inputs):
+        """The values of the expressions for a host, in their order. Each can use those before it."""
         values = {}
-        for key, expression in table.get("let", {}).items():
+        for key, expression in expressions.items():
             try:
                 values[key] = inputs.evaluate(expression)
             except AnsibleError as error:

@@ -16,8 +16,12 @@ def preflight_differences(gpus):
     return _preflight_plan.differences(gpus)
 
 
+def preflight_wrong_names(members, own_name, resolved, loopback):
+    return _preflight_plan.wrong_names(members, own_name, resolved, loopback)
+
+
 class FilterModule:
     """Filters for the plan and the rules of role preflight."""
 
     def filters(self):
-        return {"preflight_plan": preflight_plan, "preflight_differences": preflight_differences}
+        return {"preflight_plan": preflight_plan, "preflight_differences": preflight_differences, "preflight_wrong_names": preflight_wrong_names}

@@ -28,6 +28,10 @@ def verify_port_rates(variables, members):
     return _verify_plan.port_rates(members, variables)
 
 
+def verify_logins(proofs):
+    return _verify_plan.logins(proofs)
+
+
 def verify_logs(checks, host, sources, job_log, job_checks=()):
     return _verify_plan.logs(checks, host, sources, job_checks, job_log)
 
@@ -88,5 +92,5 @@ class FilterModule:
     def filters(self):
         return {"verify_plan": verify_plan, "verify_evidence": verify_evidence, "verify_logs": verify_logs, "verify_nodes": verify_nodes,
                 "verify_ids": verify_ids, "verify_probe": verify_probe, "verify_probe_checks": verify_probe_checks, "verify_unmeasured": verify_unmeasured,
-                "verify_port_rates": verify_port_rates, "bandwidth_checks": bandwidth_checks, "bandwidth_tool": bandwidth_tool,
+                "verify_port_rates": verify_port_rates, "verify_logins": verify_logins, "bandwidth_checks": bandwidth_checks, "bandwidth_tool": bandwidth_tool,
                 "bandwidth_of_nccl_tests": bandwidth_of_nccl_tests, "bandwidth_with_search": bandwidth_with_search, "stack_problems": stack_problems}

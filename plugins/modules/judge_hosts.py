@@ -27,10 +27,11 @@ options:
         C(trainyard.gpu.verify). They do not change the judgement. C(checked) says in a sentence what passes, and C(warns) when C(only_warn) is true. The tables
         in the READMEs of the roles show them. The rules of a site need neither.
       - C(when) and C(otherwise) of a file apply to all of its rules of stage V(host). Its C(let) has expressions by name, which are evaluated for every host in
-        this order before the rules.
-      - Expressions can use the variables of all roles and the facts of the host, C(data), the values of C(let), C(answer) (the variable named in O(answers)),
-        C(member) (the host in C(cluster_members)), C(check_mode), C(answering) (C(cluster_host) of every host that answered, with its C(name)), and in rules of
-        stage V(cluster) C(each) (the values of C(let) for every host, with its C(name)).
+        this order before the rules. Those of C(let_once) are evaluated before C(let), once for all hosts, on the first one. Use it for what is equal for all
+        hosts and grows with their number.
+      - Expressions can use the variables of all roles and the facts of the host, C(data), the values of C(let_once) and C(let), C(answer) (the variable named
+        in O(answers)), C(member) (the host in C(cluster_members)), C(check_mode), C(answering) (C(cluster_host) of every host that answered, with its C(name)),
+        and in rules of stage V(cluster) C(each) (the values of C(let) for every host, with its C(name)).
     type: list
     elements: path
     required: true

@@ -19,7 +19,7 @@ REQUIRED = {"id", "severity", "stage", "that", "expected", "found", "source", "f
 OPTIONAL = {"for_each", "hosts", "only_warn", "when", "otherwise", "needs"}
 # Only for the report of role verify.
 PUBLISHED = {"title", "checked", "required", "applies_to", "procedure", "drains", "job", "needed_by_jobs", "logs"}
-TABLE = {"host_rules", "other_checks", "data", "let", "when", "otherwise"}
+TABLE = {"host_rules", "other_checks", "data", "let", "let_once", "when", "otherwise"}
 _EXPRESSIONS = ("that", "when", "for_each", "hosts", "only_warn")
 _TEXTS = ("expected", "found", "source", "fix", "otherwise")
 # For readers of reports and of the roles' READMEs. The rules of a site need none of them.
@@ -88,13 +88,13 @@ def problem_of_table(table, templates=True):
     unknown = _unknown_keys(table, TABLE)
     if unknown:
         return "%s; known are %s" % (unknown, _names(TABLE))
-    for key in ("let", "data"):
+    for key in ("let", "let_once", "data"):
         if not isinstance(table.get(key, {}), dict):
             return "%s is not a dictionary" % key
-    for name, expression in table.get("let", {}).items() if templates else ():
+    for key, name, expression in [(key, *pair) for key in ("let_once", "let") for pair in table.get(key, {}).items()] if templates else ():
         bad = _bad_template(str(expression), True)
         if bad:
-            return "let.%s is not a Jinja expression: %s" % (name, bad)
+            return "%s.%s is not a Jinja expression: %s" % (key, name, bad)
     return next((told for told in (problem_of_rule(rule, templates) for rule in table["host_rules"]) if told), "")
 
 

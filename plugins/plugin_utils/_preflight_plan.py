@@ -79,3 +79,16 @@ def preflight_plan(members, host, port, storage, mounts=(), options=(), clients=
             connect.append(target)
     names = [member["name"] for member in members if member["name"] != host and member["address"]]
     return {"names": names + (nfs_client_names(clients, exports) if host == storage else []), "connect": connect, "groups": gids(users, groups)}
+
+
+def wrong_names(members, own_name, resolved, loopback):
+    """The members whose name has a loopback address or another member's address (C(resolved), C(addresses) by name), and not their own."""
+    taken = {member["address"] for member in members}
+    wrong = []
+    for member in members:
+        if member["name"] == own_name or not member["address"]:
+            continue
+        found = resolved[member["name"]]["addresses"]
+        if member["address"] not in found and any(address in taken or re.match(loopback, address) for address in found):
+            wrong.append(member)
+    return wrong

@@ -124,12 +124,12 @@ def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=()
 
 def shared_storage_verdict(readings, mounts=None):
     """Return the verdict on what the hosts have read of each other; see the filter."""
-    pairs = [{"writer": seen["name"], "reader": reader, "cause": seen["cause"], "seconds": seen["seconds"]}
-             for reader, those in readings.items() for seen in those]
-    broken = [pair for pair in pairs if pair["cause"] != ""]
+    pairs = {reader: [{"writer": seen["name"], "reader": reader, "cause": seen["cause"], "seconds": seen["seconds"]} for seen in those]
+             for reader, those in readings.items()}
+    broken = [pair for those in pairs.values() for pair in those if pair["cause"] != ""]
     return {
         "pairs": pairs,
         "broken": broken,
-        "verdict": "fail" if broken else "pass" if pairs else "not_evaluated",
+        "verdict": "fail" if broken else "pass" if any(pairs.values()) else "not_evaluated",
         "mounted": ["%s has %s (%s) at %s." % (host, mount["source"], mount["type"], mount["path"]) for host, mount in (mounts or {}).items()],
     }

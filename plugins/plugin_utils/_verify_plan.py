@@ -55,6 +55,23 @@ def port_rates(members, variables):
     return rates
 
 
+def logins(proofs):
+    """What the logins to each host have shown: C(own_cause) of its own login to itself, and the limits C(memlocks) that its sessions have.
+
+    C(proofs) has the result of M(trainyard.gpu.ssh_mesh_info) by the host that logged in.
+    """
+    found = {}
+    for host, proof in proofs.items():
+        for login in proof.get("logins") or []:
+            its = found.setdefault(login["name"], {"own_cause": "", "memlocks": []})
+            if login["name"] == host:
+                its["own_cause"] = login["cause"]
+            limit = (login.get("session") or {}).get("memlock")
+            if limit is not None and limit not in its["memlocks"]:
+                its["memlocks"].append(limit)
+    return found
+
+
 def versions(names, variables):
     """Installed versions by host. What is not installed is left out."""
     found = {}

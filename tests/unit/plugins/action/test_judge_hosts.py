@@ -224,3 +224,40 @@ def test_a_rule_that_is_misspelt_is_an_error(tmp_path):
         judge(a_host("a", "10.0.0.11"), rules=[str(own)])
     with pytest.raises(judge_hosts.AnsibleError, match="the file does not exist"):
         judge(a_host("a", "10.0.0.11"), rules=[str(tmp_path / "none.yml")])
+
+
+LET_ONCE = """
+let_once: {all: "hostvars.values() | map(attribute='cluster_address') | sort", first: "all | first ~ inventory_hostname"}
+let: {own: "first ~ inventory_hostname"}
+host_rules:
+  - {id: each-host, severity: warn, stage: host, that: "false", expected: "{{ all | join(' ') }}", found: "{{ own }}", source: x, fix: x}
+  - {id: whole, severity: warn, stage: cluster, that: "false", expected: x, found: "{{ each | map(attribute='own') | join(' ') }} {{ first }}", source: x, fix: x}
+"""
+
+
+def test_a_value_that_is_equal_for_all_hosts_is_evaluated_once(tmp_path):
+    own = tmp_path / "rules.yml"
+    own.write_text(LET_ONCE, encoding="utf-8")
+    found = judge(a_host("a", "10.0.0.11"), a_host("b", "10.0.0.12"), rules=[str(own)])["findings"]
+    assert [(entry["host"], entry["expected"], entry["found"]) for entry in found] == [
+        ("a", "10.0.0.11 10.0.0.12", "10.0.0.11aa"), ("b", "10.0.0.11 10.0.0.12", "10.0.0.11ab"), ("a", "x", "10.0.0.11aa 10.0.0.11ab 10.0.0.11a")]
+
+
+# A rule that is evaluated for each pair of hosts takes minutes with many hosts: only pairs with a problem may be evaluated.
+def test_no_rule_is_evaluated_for_each_pair_of_hosts(monkeypatch):
+    evaluated = []
+    evaluate = judge_hosts.HostInput.evaluate
+    monkeypatch.setattr(judge_hosts.HostInput, "evaluate", lambda inputs, expression, **extra: evaluated.append(expression) or evaluate(inputs, expression, **extra))
+    counts = []
+    for size in (2, 6):
+        evaluated.clear()
+        judge(*[connected_to_all(number, size) for number in range(size)], report_only=True)
+        counts.append(len(evaluated) / size)
+    assert counts[1] <= counts[0]
+
+
+def connected_to_all(number, size):
+    others = [("h%d" % other, "10.0.0.%d" % (11 + other)) for other in range(size) if other != number]
+    name, address = "h%d" % number, "10.0.0.%d" % (11 + number)
+    return a_host(name, address, answer_connections=[connection(name=other, address=its, source=source) for other, its in others for source in ("", "10.1.0.9")],
+                  answer_resolved={peer: {"addresses": [its], "error": ""} for peer, its in others + [(name, address)]})

@@ -92,3 +92,15 @@ def versions(driver, nccl):
 ])
 def test_what_the_hosts_do_not_have_in_common(gpus, differences):
     assert FilterModule().filters()["preflight_differences"](gpus) == differences
+
+
+@pytest.mark.parametrize("addresses, wrong", [
+    # Its own address, also beside others, an address of no member, or none.
+    (["10.0.0.11"], False), (["127.0.1.1", "10.0.0.11"], False), (["192.168.9.9"], False), ([], False),
+    (["127.0.1.1"], True), (["::1"], True), (["192.168.9.9", "10.0.0.12"], True), (["10.0.0.10"], True),
+])
+def test_names_of_members_with_a_wrong_address(addresses, wrong):
+    members = [member(0), member(1), member(2), member(3, address="")]
+    resolved = {"b": {"addresses": addresses}, "c": {"addresses": []}}
+    found = FilterModule().filters()["preflight_wrong_names"](members, "a", resolved, r"(127\.|::1$)")
+    assert [each["name"] for each in found] == (["b"] if wrong else [])

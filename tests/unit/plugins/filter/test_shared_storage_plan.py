@@ -150,8 +150,8 @@ def seen(name, cause="", seconds=0.1):
 
 def test_every_host_reads_the_others_files():
     verdict = shared_storage_verdict({"a": [seen("b"), seen("c")], "b": [seen("a"), seen("c", seconds=2.5)], "c": [seen("a"), seen("b")]})
-    assert (verdict["verdict"], verdict["broken"], len(verdict["pairs"])) == ("pass", [], 6)
-    assert verdict["pairs"][3] == {"writer": "c", "reader": "b", "cause": "", "seconds": 2.5}
+    assert (verdict["verdict"], verdict["broken"], {name: len(those) for name, those in verdict["pairs"].items()}) == ("pass", [], {"a": 2, "b": 2, "c": 2})
+    assert verdict["pairs"]["b"][1] == {"writer": "c", "reader": "b", "cause": "", "seconds": 2.5}
 
 
 def test_a_host_that_does_not_see_a_file():
@@ -163,7 +163,7 @@ def test_a_host_that_does_not_see_a_file():
 
 
 def test_one_host_alone_verifies_nothing():
-    assert shared_storage_verdict({"b": []}) == {"pairs": [], "broken": [], "verdict": "not_evaluated", "mounted": []}
+    assert shared_storage_verdict({"b": []}) == {"pairs": {"b": []}, "broken": [], "verdict": "not_evaluated", "mounted": []}
 
 
 def test_mounts_that_are_compared():

@@ -147,6 +147,23 @@ def test_rates_of_ports(ports, rates):
     assert FILTERS["verify_port_rates"](variables, [{"name": name} for name in variables]) == rates
 
 
+def a_login(name, cause="", **session):
+    return {"name": name, "cause": cause, "session": session}
+
+
+@pytest.mark.parametrize("proofs, told", [
+    ({}, {}), ({"a": {}, "b": {"logins": []}}, {}),
+    # A host's own login is the one that Horovod's check needs. Each limit is listed once.
+    ({"a": {"logins": [a_login("a", memlock="unlimited"), a_login("b", "refused")]},
+      "b": {"logins": [a_login("a", "timeout", memlock="64"), a_login("b", "denied", memlock="unlimited"), a_login("c", memlock="64")]},
+      "c": {"logins": [a_login("c", memlock="64")]}},
+     {"a": {"own_cause": "", "memlocks": ["unlimited", "64"]}, "b": {"own_cause": "denied", "memlocks": ["unlimited"]},
+      "c": {"own_cause": "", "memlocks": ["64"]}}),
+])
+def test_what_logins_have_shown(proofs, told):
+    assert FILTERS["verify_logins"](proofs) == told
+
+
 @pytest.mark.parametrize("key, value, ids", [
     ("job", None, ["scheduler-job", "bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters", "nccl-transport"]),
     ("needed_by_jobs", None, ["image-identical", "container-running", "ssh-mesh", "shared-storage", "host-unreachable"]),

@@ -45,6 +45,8 @@ def test_missing_keys():
 @pytest.mark.parametrize("table, said", [
     (None, "no list host_rules"), ("x", "no list host_rules"), ([RULE], "no list host_rules"), ({"host_rules": {}}, "no list host_rules"),
     ({"host_rules": []}, "no list host_rules"), ({"rules": [RULE]}, "no list host_rules"), ({"host_rules": [RULE], "lett": {}}, "unknown key 'lett' (did you mean let?)"),
+    ({"host_rules": [RULE], "let_once": []}, "let_once is not a dictionary"),
+    ({"host_rules": [RULE], "let_once": {"a": "b +"}}, "let_once.a is not a Jinja expression"),
     ({"host_rules": [RULE], "let": []}, "let is not a dictionary"), ({"host_rules": [RULE], "let": {"a": "b +"}}, "let.a is not a Jinja expression"),
     ({"host_rules": [RULE, dict(RULE, id="y", stage="x")]}, "rule y: "),
 ])
