@@ -153,7 +153,7 @@ def a_login(name, cause="", **session):
 
 @pytest.mark.parametrize("proofs, told", [
     ({}, {}), ({"a": {}, "b": {"logins": []}}, {}),
-    # A host's own login is the one that Horovod's check needs. Each limit is listed once.
+    # The login of a host to itself is the one that Horovod's check needs. Each limit is listed once.
     ({"a": {"logins": [a_login("a", memlock="unlimited"), a_login("b", "refused")]},
       "b": {"logins": [a_login("a", "timeout", memlock="64"), a_login("b", "denied", memlock="unlimited"), a_login("c", memlock="64")]},
       "c": {"logins": [a_login("c", memlock="64")]}},
