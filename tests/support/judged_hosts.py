@@ -68,7 +68,7 @@ def judge(*hosts, rules=("host_rules.yml",), members=None, play=None, findings=(
     names = [host["inventory_hostname"] for host in hosts]
     members = members or [
         {"name": host["inventory_hostname"], "address": host["cluster_address"], "interface": "eth0", "fabric_address": host["cluster_address"],
-         "fabric_interface": "eth0", "fabric_rdma": None, "slots": host.get("slots", 1), "reachable": True, "in_play": True}
+         "fabric_interface": "eth0", "fabric_rdma": None, "slots": host.get("slots", 1), "nvidia_devices": host["cluster_host"]["nvidia_devices"], "reachable": True, "in_play": True}
         for host in hosts
     ]
     for host in hosts:

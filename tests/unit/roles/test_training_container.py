@@ -24,14 +24,18 @@ def test_gpus_by_default(groups, devices, gpus):
     assert Templar(DataLoader(), variables).template(trust_as_template(default)) == gpus
 
 
-@pytest.mark.parametrize("groups, devices, operations", [
-    ({}, {"a": 8, "b": 0}, ["nccl"]), ({}, {"a": 0, "b": 0}, ["gloo"]), ({"gpu": ["b"]}, {"a": 0, "b": 8}, ["nccl"]), ({"gpu": ["b"]}, {"b": 0}, ["gloo"]),
-    # Who is left out by --limit is not known; the first host that is known stands for all. Before any is known, on the controller, it is NCCL.
-    ({}, {"b": 0}, ["gloo"]), ({}, {}, ["nccl"]),
+def a_member(slots, devices, reachable=True):
+    return {"slots": slots, "nvidia_devices": devices, "reachable": reachable}
+
+
+@pytest.mark.parametrize("members, operations", [
+    ([a_member(8, 8), a_member(1, 0)], ["nccl"]), ([a_member(1, 0), a_member(1, 0)], ["gloo"]), ([a_member(0, 0), a_member(8, 8)], ["nccl"]),
+    ([a_member(0, 8), a_member(1, 0)], ["gloo"]),
+    # The first training host that answers stands for all. Before any is known, on the controller, it is NCCL.
+    ([a_member(4, 0, reachable=False), a_member(1, 0)], ["gloo"]), ([a_member(4, 0, reachable=False)], ["nccl"]), ([], ["nccl"]), (None, ["nccl"]),
 ])
-def test_nccl_is_required_by_default_where_there_are_gpus(groups, devices, operations):
-    hostvars = {host: {"cluster_host": {"nvidia_devices": devices[host]}} if host in devices else {} for host in "ab"}
-    variables = {"groups": {"cluster": ["a", "b"], **groups}, "hostvars": hostvars}
+def test_nccl_is_required_by_default_where_there_are_gpus(members, operations):
+    variables = {} if members is None else {"cluster_members": members}
     default = yaml.safe_load((ROOT / "roles/training_image/defaults/main.yml").read_text(encoding="utf-8"))["training_image_requires"]
     required = Templar(DataLoader(), variables).template({key: trust_as_template(value) if isinstance(value, str) else value for key, value in default.items()})
     assert required == {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": operations}
