@@ -11,7 +11,8 @@ short_description: Create a certificate and its authority
 version_added: "0.3.0"
 description:
   - Creates an authority in O(folder) once, and a certificate for O(names) and O(addresses) that it signs.
-  - The certificate is created again if it ends within O(renew_days), if it has other names, or if the authority did not sign it. The authority stays.
+  - The certificate is created again if it ends within O(renew_days), if it has other names, or if the authority did not sign it. The authority stays, unless
+    its key was replaced by another one.
   - The keys never leave the host, and only root can read them.
 author:
   - trainyard maintainers (@trainyard)
@@ -140,11 +141,17 @@ class Certificates:
             stream.write(text)
         return path
 
+    def has_authority(self):
+        """Return whether there is one whose key is its own. Another program may have replaced the key."""
+        certificate, key = self.path("ca.pem"), self.path("ca.key")
+        return (os.path.exists(certificate) and os.path.exists(key)
+                and self.run("x509", "-in", certificate, "-noout", "-pubkey") == self.run("pkey", "-in", key, "-pubout"))
+
     def create(self):
         own = self.options["name"]
         if not os.path.isdir(self.folder):
             os.mkdir(self.folder, 0o755)
-        if not (os.path.exists(self.path("ca.pem")) and os.path.exists(self.path("ca.key"))):
+        if not self.has_authority():
             self.key("ca.key.new")
             self.run("req", "-x509", "-new", "-sha256", "-key", self.path("ca.key.new"), "-days", str(AUTHORITY_DAYS), "-config",
                      self.config(authority_config()), "-out", self.path("ca.pem.new"))
@@ -168,7 +175,7 @@ class Certificates:
         names = os.listdir(self.folder) if os.path.isdir(self.folder) else []
         own = [self.options["name"] + end for end in (".pem", ".key", ".pem.new", ".key.new")]
         authority = ["ca" + end for end in (".pem", ".key", ".pem.new", ".key.new")]
-        others = [name for name in names if name not in own + authority]
+        others = [name for name in names if name.endswith((".pem", ".key")) and name not in own + authority]
         gone = [name for name in names if name in own or name in authority and not others]
         if not self.module.check_mode:
             for name in gone:

@@ -72,6 +72,22 @@ def test_a_certificate_of_another_authority_is_replaced(run, tmp_path):
     assert run()["reasons"] == ["there is none"] and spoken(tmp_path / "tls", run()["ca"], "localhost")
 
 
+def test_an_authority_with_another_key_is_replaced(run, tmp_path):
+    ca = run()["ca"]
+    (tmp_path / "tls/ca.key").write_bytes((tmp_path / "tls/hub.key").read_bytes())
+    assert not run()["changed"]
+    names = ["localhost", "hub.example.org"]
+    made = run(names=names)
+    assert made["changed"] and made["ca"] != ca and spoken(tmp_path / "tls", made["ca"], "localhost") and not run(names=names)["changed"]
+
+
+def test_removal_of_the_last_certificate_leaves_other_files(run, tmp_path):
+    """As releases up to 0.2.0 of role training_image left one."""
+    run()
+    (tmp_path / "tls/ca.crt").write_text("of another role")
+    assert run(state="absent")["changed"] and [path.name for path in (tmp_path / "tls").iterdir()] == ["ca.crt"]
+
+
 def test_removal_leaves_what_others_use(run, tmp_path):
     folder = tmp_path / "tls"
     run()
