@@ -107,6 +107,12 @@ def test_hand_out_left_nothing_open(host):
     assert host.file("/etc/docker/certs.d/172.30.85.51:5443/ca.crt").mode == 0o644
 
 
+def test_authority_of_earlier_releases_is_replaced(host):
+    head = host.get_host("ansible://training-image-a", ansible_inventory=host.backend.ansible_inventory, sudo=True)
+    assert not host.file("/etc/trainyard/tls").exists
+    assert host.file("/etc/docker/certs.d/172.30.85.51:5443/ca.crt").content == head.file("/etc/trainyard/transfer/ca.crt").content
+
+
 def test_registry_was_closed_but_for_the_hand_out_and_gave_strangers_nothing(host):
     if not on(host, "b"):
         return
@@ -120,6 +126,8 @@ def test_registry_of_the_package_is_masked_and_keys_are_root_s(host):
     if not on(host, "a"):
         return
     assert host.run("systemctl is-enabled docker-registry").stdout.strip() == "masked"
-    assert host.file("/etc/trainyard/tls/ca.key").mode == 0o600
+    folder = host.file("/etc/trainyard/transfer")
+    assert folder.mode == 0o700 and sorted(folder.listdir()) == ["ca.crt", "ca.key"]
+    assert host.file("/etc/trainyard/transfer/ca.key").mode == 0o600
     tags = host.check_output("ls /var/lib/trainyard/registry/docker/registry/v2/repositories/trainyard/training/_manifests/tags").split()
     assert len(tags) == 1
