@@ -20,7 +20,7 @@ help:
 	@echo 'make lab-shell   a shell on a host of the lab (HOST=lab-b)'
 	@echo 'make lab-down    removes the lab (KEEP=1 keeps images and wheels)'
 	@echo 'make test        what CI runs: lint, unit tests, Molecule scenarios'
-	@echo 'make test-fast   lint and unit tests, without ansible-test sanity'
+	@echo 'make test-fast   lint and unit tests, without ansible-test sanity and runs of playbooks'
 	@echo 'make acceptance  test, and what is too heavy for CI'
 	@echo 'make lint        style and documentation only'
 	@echo 'make docs        writes the tables of variables and checks in the READMEs of the roles, and docs/errors.md'

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+# They run playbooks, which takes seconds each.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 INVENTORY = {"cluster": {
     "hosts": {

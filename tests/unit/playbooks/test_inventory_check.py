@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+# They run playbooks, which takes seconds each.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 GOOD = """\
 ---

@@ -12,6 +12,9 @@ import yaml
 from stand_in_cluster import StandInCluster
 from stand_in_hosts import MODULES, StandInHost, name_of
 
+# They run playbooks, which takes seconds each.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 # Counted as the callback counts them: tasks that are skipped, too. Each costs the controller a process per host.
 TASKS = 55

@@ -720,6 +720,7 @@ def tell(capsys, missed, refused):
 BAD = HARMFUL + REFUSED
 
 
+@pytest.mark.slow
 def test_bad_inputs_are_refused_and_good_ones_are_not(campaign, capsys):
     rounds, alone = together(BAD)
     missed = []

@@ -13,6 +13,9 @@ import zipfile
 import pytest
 from scripted_tools import run_module
 
+# They create virtual environments.
+pytestmark = pytest.mark.slow
+
 
 def wheel(folder, version):
     """A wheel with one module, and the line of a requirements file for it."""

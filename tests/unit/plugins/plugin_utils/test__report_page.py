@@ -62,6 +62,7 @@ def _seen(browser):
     return lambda kind, width, dark=False: of_theme(dark)[kind, width]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("kind", SEEN_IN_BOTH_THEMES)
