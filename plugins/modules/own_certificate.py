@@ -43,6 +43,9 @@ options:
     description: Days before its end in which a certificate is created again.
     type: int
     default: 60
+  copy_to:
+    description: Folder that gets a copy of the certificate and its key, for a program that must not reach the key of the authority. It must exist.
+    type: path
   state:
     description: V(absent) removes the certificate, and the authority if it signed no other one that is still in the folder.
     type: str
@@ -170,6 +173,21 @@ class Certificates:
         os.rename(self.path(name + ".key.new"), self.path(name + ".key"))
         os.rename(self.path(name + ".pem.new"), self.path(name + ".pem"))
 
+    def copy(self):
+        """Make the copies alike. Returns whether they differed."""
+        differ = False
+        for end, mode in ((".pem", 0o644), (".key", 0o600)):
+            content, path = self.text(self.options["name"] + end), os.path.join(self.options["copy_to"], self.options["name"] + end)
+            if content and os.path.exists(path) and read_text(path) == content:
+                continue
+            differ = True
+            if not self.module.check_mode:
+                with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as stream:
+                    stream.write(content)
+                os.chmod(path + ".new", mode)
+                os.rename(path + ".new", path)
+        return differ
+
     def remove(self):
         """Remove the certificate, and the authority with the last one. Returns whether there was something."""
         names = os.listdir(self.folder) if os.path.isdir(self.folder) else []
@@ -189,7 +207,7 @@ def main():
     module = AnsibleModule(argument_spec={
         "folder": {"type": "path", "required": True}, "name": {"type": "str", "required": True},
         "names": {"type": "list", "elements": "str", "default": []}, "addresses": {"type": "list", "elements": "str", "default": []},
-        "days": {"type": "int", "default": 397}, "renew_days": {"type": "int", "default": 60},
+        "days": {"type": "int", "default": 397}, "renew_days": {"type": "int", "default": 60}, "copy_to": {"type": "path"},
         "state": {"type": "str", "choices": ["present", "absent"], "default": "present"}, "executable": {"type": "path", "default": "openssl"},
     }, supports_check_mode=True)
     certificates = Certificates(module)
@@ -207,7 +225,8 @@ def main():
     why = certificates.missing()
     if why and not module.check_mode:
         certificates.create()
-    module.exit_json(changed=bool(why), ca=certificates.text("ca.pem"), certificate_changed=bool(why), reasons=why)
+    copied = bool(module.params["copy_to"]) and certificates.copy()
+    module.exit_json(changed=bool(why) or copied, ca=certificates.text("ca.pem"), certificate_changed=bool(why), reasons=why)
 
 
 if __name__ == "__main__":

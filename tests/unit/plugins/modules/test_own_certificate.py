@@ -98,6 +98,20 @@ def test_removal_leaves_what_others_use(run, tmp_path):
     assert run(state="absent")["changed"] and not folder.exists() and not run(state="absent")["changed"]
 
 
+def test_copies_without_the_key_of_the_authority(run, tmp_path):
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    assert run(copy_to=str(copies), check=True)["changed"] and list(copies.iterdir()) == []
+    run(copy_to=str(copies))
+    assert {path.name: path.stat().st_mode & 0o777 for path in copies.iterdir()} == {"hub.pem": 0o644, "hub.key": 0o600}
+    assert not run(copy_to=str(copies))["changed"]
+    (copies / "hub.key").write_text("another key")
+    assert run(copy_to=str(copies), check=True)["changed"] and run(copy_to=str(copies))["changed"]
+    for changes in ({}, {"names": ["other.example.org"]}):
+        told = run(copy_to=str(copies), **changes)
+        assert told["changed"] is bool(changes) and all((copies / name).read_text() == (tmp_path / "tls" / name).read_text() for name in ("hub.pem", "hub.key"))
+
+
 @pytest.mark.parametrize("change, problem", [({"names": ["a\nb"]}, "cannot be in a certificate"), ({"names": ["a,DNS:b"]}, "cannot be in a certificate"),
                                              ({"addresses": ["1.2.3"]}, "cannot be in a certificate"), ({"names": [], "addresses": []}, "there is none"),
                                              ({"executable": "/nowhere/openssl"}, "is not installed")])
