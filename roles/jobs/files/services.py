@@ -38,12 +38,12 @@ def socket_on_host(name, environment):
     return "%s/%s/%s/%s.sock" % (ON_HOST, environment["TRAINYARD_JOB_ID"], task, name)
 
 
-def jupyter_config(path, token, folder):
+def jupyter_config(token, folder, **place):
     """Return Jupyter's configuration. It is a file, because everybody on a host can read the arguments of a process."""
-    lines = ["# Of the job's service jupyter."]
+    lines = ["# Placed by trainyard.gpu."]
     # The first name is that of Jupyter Server, the second one of Notebook 6.
     for name in ("ServerApp", "NotebookApp"):
-        settings = {"sock": path, "sock_mode": "0600", "token": token, "open_browser": False, "port_retries": 0}
+        settings = dict(place, token=token, open_browser=False, port_retries=0)
         settings["root_dir" if name == "ServerApp" else "notebook_dir"] = folder
         lines += ["c.%s.%s = %r" % (name, key, settings[key]) for key in sorted(settings)]
     lines.append("c.IdentityProvider.token = %r" % token)
@@ -169,7 +169,7 @@ class Service:
         self.token = secrets.token_hex(24)
         os.makedirs(INSIDE + "/jupyter", 0o700, exist_ok=True)
         config = INSIDE + "/jupyter/config.py"
-        write_private(config, jupyter_config(self.path, self.token, os.getcwd()))
+        write_private(config, jupyter_config(self.token, os.getcwd(), sock=self.path, sock_mode="0600"))
         return [sys.executable, "-m", found[0][0], "--config=" + config]
 
     def tensorboard(self, setting):

@@ -44,7 +44,7 @@ def test_paths_and_arguments():
 
 
 def test_jupyter_listens_on_its_socket_only():
-    text = services.jupyter_config("/run/trainyard/jupyter.sock", "t0k'en", "/home/anna/it's")
+    text = services.jupyter_config("t0k'en", "/home/anna/it's", sock="/run/trainyard/jupyter.sock", sock_mode="0600")
 
     class Config:
         def __getattr__(self, name):
