@@ -15,10 +15,12 @@ INITS = ("docker-init", "tini", "catatonit", "dumb-init")
 SSHD = ("sshd", "sshd-session", "sshd-auth")
 SHELLS = ("sh", "dash", "bash", "ash", "busybox")
 ENTRYPOINT = "/usr/local/lib/trainyard/entrypoint"
+# The supervisor of services is a child of the entrypoint, and each service is a child of the supervisor.
+SUPERVISOR = "/etc/trainyard/services/supervisor.py"
 
 
 def busy_processes(table):
-    """Names of the processes other than init, the entrypoint, its sshd, and the sleep of the entrypoint.
+    """Names of the processes other than init, the entrypoint, its sshd, its sleep, and services. What a service starts counts, such as a kernel of Jupyter.
 
     A name alone does not tell: sh may be the entrypoint, a session or a job that is a script, and sleep may be the entrypoint's or a job's.
     """
@@ -29,8 +31,9 @@ def busy_processes(table):
             processes[fields[0]] = (fields[1], fields[2], fields[3] if len(fields) > 3 else fields[2])
     entrypoints = {pid for pid, (_parent, name, arguments) in processes.items() if _is_entrypoint(name, arguments)}
     inits = {pid for pid, (_parent, name, _arguments) in processes.items() if name in INITS}
+    supervisors = {pid for pid, (parent, _name, arguments) in processes.items() if parent in entrypoints and SUPERVISOR in arguments.split()[:3]}
     return sorted({name for pid, (parent, name, arguments) in processes.items()
-                   if pid not in entrypoints | inits and name not in SSHD and not arguments.endswith("<defunct>")
+                   if pid not in entrypoints | inits | supervisors and parent not in supervisors and name not in SSHD and not arguments.endswith("<defunct>")
                    and not _serves(pid, parent, name, arguments, entrypoints, inits, processes)})
 
 

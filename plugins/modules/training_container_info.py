@@ -67,6 +67,26 @@ options:
         type: int
         default: 120
     version_added: "0.3.0"
+  services_folder:
+    description: Folder of the host with the files of the container's services. If empty, services are not read.
+    type: path
+    default: ''
+    version_added: "0.3.0"
+  services_config:
+    description: SHA-256 checksum of a configuration of the services. With O(wait), all services of this configuration are awaited, too.
+    type: str
+    default: ''
+    version_added: "0.3.0"
+  certificate:
+    description: The services' certificate, whose end is read. If empty, none is read.
+    type: path
+    default: ''
+    version_added: "0.3.0"
+  repository:
+    description: Repository of git whose checked out revision is returned. If empty, none is read.
+    type: path
+    default: ''
+    version_added: "0.3.0"
   executable:
     description: Docker's command line client.
     type: path
@@ -202,6 +222,36 @@ unit:
       description: Its last lines in the journal; empty if it runs.
       type: list
       elements: str
+services:
+  description: Services of the container.
+  returned: always
+  type: dict
+  version_added: "0.3.0"
+  contains:
+    files:
+      description: Paths of all files in O(services_folder), sorted.
+      type: list
+      elements: str
+    config:
+      description: SHA-256 checksum of the configuration that the supervisor of the running container uses. Empty if it runs none.
+      type: str
+    states:
+      description: State of each service by name, as the supervisor tells it. C(state) is V(starting), V(ready), V(failed) or V(refused),
+        and C(why) is the reason. The supervisor does not restart a refused one.
+      type: dict
+      sample: {jupyterlab: {state: ready, why: ""}}
+    certificate_days:
+      description: Days until O(certificate) ends. Null if there is none, or if openssl cannot read it.
+      type: int
+notebooks:
+  description: The checkout of O(repository).
+  returned: always
+  type: dict
+  version_added: "0.3.0"
+  contains:
+    revision:
+      description: Its revision. Empty if there is none.
+      type: str
 files:
   description: SHA-256 checksums of the existing files among O(files).
   returned: always
@@ -212,8 +262,10 @@ paths:
   type: dict
 """
 
+import datetime
 import json
 import os
+import re
 import stat
 import time
 
@@ -223,6 +275,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._container_processes
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._horovod import KEYS, check_build_command
 from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import asked_servers
+from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import ParseError, not_after
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import begin_tool
 
 RESOLV_CONF = "/etc/resolv.conf"
@@ -230,6 +283,9 @@ DAEMON_CONFIG = "/etc/docker/daemon.json"
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload", "FragmentPath")
 # First line of the unit file that role training_container writes.
 OURS = "# Placed by trainyard.gpu.training_container."
+# In the container. Its supervisor writes it.
+STATUS = "/run/trainyard-services/status.json"
+STATUS_BYTES = 65536
 # Without overlayfs, docker diff compares whole images.
 DIFF_TIMEOUT = 15
 
@@ -288,6 +344,40 @@ def outdated_resolv_conf(found):
     return path if theirs and not engine.get("dns") and theirs != asked_servers(read_text(RESOLV_CONF)) else ""
 
 
+def supervised(pid):
+    """What the supervisor of a container tells, as (checksum of its configuration, states). The container's users may have changed it."""
+    try:
+        # Not one that somebody has linked to a file of the host, and without waiting for a writer.
+        handle = os.open("/proc/%d/root%s" % (pid, STATUS), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(handle, "rb") as stream:
+            told = json.loads(stream.read(STATUS_BYTES).decode("utf-8", "replace"))
+        states = {str(name): {"state": str(state["state"]), "why": str(state["why"])} for name, state in told["services"].items()}
+        return str(told["config"]), states
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "", {}
+
+
+def files_below(folder):
+    return sorted(os.path.join(path, name) for path, dummy, names in os.walk(folder) for name in names)
+
+
+def days_left(module, path):
+    openssl = module.get_bin_path("openssl")
+    if not openssl or not os.path.exists(path):
+        return None
+    rc, out, dummy = module.run_command([openssl, "x509", "-in", path, "-noout", "-enddate"])
+    try:
+        return (not_after(out) - datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)).days if rc == 0 else None
+    except ParseError:
+        return None
+
+
+def revision_of(repository):
+    """The revision that is checked out, from HEAD of a repository without a branch."""
+    head = read_text(os.path.join(repository, "HEAD")).strip()
+    return head if re.match(r"[0-9a-f]{40}$", head) else ""
+
+
 def ask_docker(module, result):
     name, image = module.params["name"], module.params["image"]
     docker = module.get_bin_path(module.params["executable"])
@@ -295,6 +385,7 @@ def ask_docker(module, result):
     result["container"] = {"exists": False, "running": False, "id": "", "image_id": "", "started_at": "", "managed": False,
                            "settings": "", "restart_policy": "", "paused": False, "changed_files": [], "busy": [], "resolv_conf": ""}
     result["runtimes"] = []
+    result["services"].update(config="", states={})
     if not docker:
         return result.update(available=False, cause="not_installed", fix="run gpu_stack.yml")
     rc, out, err = module.run_command([docker, "inspect", name] + ([image] if image else []))
@@ -322,6 +413,8 @@ def ask_docker(module, result):
                 "busy": [],
                 "resolv_conf": outdated_resolv_conf(found),
             }
+            if module.params["services_folder"] and found["State"]["Running"]:
+                result["services"]["config"], result["services"]["states"] = supervised(found["State"].get("Pid", 0))
             if result["container"]["managed"]:
                 result["container"]["changed_files"] = changed_files(module, docker, found)
                 result["container"]["busy"] = busy(module, docker, found) if result["container"]["changed_files"] else []
@@ -356,6 +449,12 @@ def ask_systemd(module, result):
         result["unit"]["log"] = out.splitlines() if rc == 0 else err.splitlines()
 
 
+def serves(module, result):
+    """Whether the awaited services serve, or never will."""
+    expected, found = module.params["services_config"], result["services"]
+    return not expected or found["config"] == expected and all(state["state"] in ("ready", "refused") for state in found["states"].values())
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -371,15 +470,23 @@ def main():
                 "frameworks": {"type": "list", "elements": "str", "choices": KEYS["frameworks"], "default": []},
                 "timeout": {"type": "int", "default": 120},
             }},
+            "services_folder": {"type": "path", "default": ""},
+            "services_config": {"type": "str", "default": ""},
+            "certificate": {"type": "path", "default": ""},
+            "repository": {"type": "path", "default": ""},
             "executable": {"type": "path", "default": "docker"},
         },
         supports_check_mode=True,
     )
+    folder, certificate, repository = (module.params[name] for name in ("services_folder", "certificate", "repository"))
     result = {
         "changed": False,
         "begun": "",
         "paths": {path: permissions(path) for path in module.params["paths"]},
         "files": {path: module.sha256(path) for path in module.params["files"] if os.path.exists(path)},
+        "services": {"files": files_below(folder) if folder else [], "config": "", "states": {},
+                     "certificate_days": days_left(module, certificate) if certificate else None},
+        "notebooks": {"revision": revision_of(repository) if repository else ""},
     }
     deadline = time.monotonic() + module.params["wait"]
     started_before = ""
@@ -388,7 +495,7 @@ def main():
         ask_systemd(module, result)
         runs = result["container"]["running"] and result["unit"]["active"]
         # A container in a restart loop seems to run at any single check, so check twice.
-        if (runs and result["container"]["started_at"] == started_before) or time.monotonic() >= deadline:
+        if (runs and result["container"]["started_at"] == started_before and serves(module, result)) or time.monotonic() >= deadline:
             break
         started_before = result["container"]["started_at"] if runs else ""
         time.sleep(1)

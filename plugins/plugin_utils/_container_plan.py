@@ -10,6 +10,8 @@ import hashlib
 import json
 import re
 
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_services as services
+
 LOOPBACK = re.compile(r"127[.]|::1$")
 
 
@@ -20,8 +22,8 @@ def plain(value):
     return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def faults(found, name, image):
-    """Faults of a container that should run."""
+def faults(found, name, image, names=()):
+    """Faults of a container that should run, and of its services C(names)."""
     found = plain(found)
     container, unit, said = found["container"], found["unit"], []
     if not container["running"]:
@@ -36,7 +38,7 @@ def faults(found, name, image):
         said.append("%s.service is not enabled, so it will not start at boot" % name)
     if container["image_id"] != found["image"]["id"]:
         said.append("the container was created from another image than %s" % image)
-    return said
+    return said + ["service %s: %s" % service for service in services.unready(found, plain(names))]
 
 
 def problems(found, asked, host):
@@ -99,7 +101,7 @@ def settings(found, asked, host):
         "working_dir": asked["workdir"],
         "env": environment,
         "env_file": {path: digest for path, digest in found["files"].items() if path == asked["env_file"]},
-        "mounts": [dict(bind, type="bind") for bind in binds] + [dict({"type": "bind"}, **mount) for mount in asked["mounts"]],
+        "mounts": [dict(bind, type="bind") for bind in binds] + [dict({"type": "bind"}, **mount) for mount in asked["mounts"] + services.mounts(asked)],
         # Half of the host's memory in GiB.
         "shm_size": "%dg" % max(host["memory_mib"] // 2048, 1) if asked["shm_size"] == "auto" else asked["shm_size"],
         # Name, soft and hard.
@@ -140,7 +142,7 @@ def plan(found, asked, host, files):
     """C(asked) is the request, C(host) has the facts of role cluster, C(files) are the unit's files, the unit itself last; see the filter."""
     found, asked = plain(found), plain(asked)
     wanted, also, failing = settings(found, asked, host), options(asked), faults(found, asked["name"], asked["image"])
-    missing = problems(found, asked, host)
+    missing, served = problems(found, asked, host), services.plan(found, asked, asked["service_programs"])
     name_is_as_asked, address = own_name(asked, host)
     # A change of the address recreates the container.
     hashed = dict(wanted, **dict(also, **({"own_name": address} if address else {})))
@@ -149,6 +151,6 @@ def plan(found, asked, host, files):
     files_are_as_asked = found["files"].get(unit["path"], "") == hashlib.sha256(unit["content"].encode()).hexdigest() and all(
         found["paths"].get(entry["path"]) == entry["mode"] for entry in files)
     as_asked = (found["container"]["settings"] == digest and found["container"]["restart_policy"] == "no" and not failing
-                and not found["unit"]["reload_needed"])
-    return {"problems": missing, "settings": wanted, "options": also, "hash": digest, "own_name_as_asked": name_is_as_asked,
+                and not found["unit"]["reload_needed"] and not served["differ"])
+    return {"services": served, "problems": missing, "settings": wanted, "options": also, "hash": digest, "own_name_as_asked": name_is_as_asked,
             "as_asked": bool(not missing and files_are_as_asked and as_asked)}

@@ -35,10 +35,12 @@ def test_mounts(host):
     assert mounts["/data1"] == ("/data1", True, "rslave")
     assert mounts["/etc/trainyard/ssh"][:2] == ("/etc/trainyard/ssh", False)
     assert mounts["/opt/of_the_host"][:2] == ("/opt", False)
-    assert mounts["/claraDevDay"][:2] == ("/srv", True)
-    host.check_output("docker exec %s sh -c 'echo notebook > /claraDevDay/one.ipynb'", NAME)
-    assert host.file("/srv/one.ipynb").content_string == "notebook\n"
-    host.check_output("rm /srv/one.ipynb")
+    assert mounts["/mnt/srv"][:2] == ("/srv", True)
+    assert mounts["/claraDevDay"][:2] == ("/var/lib/trainyard/notebooks/tree", True)
+    assert mounts["/etc/trainyard/services"][:2] == ("/etc/trainyard/services/inside", False)
+    host.check_output("docker exec %s sh -c 'echo notebook > /claraDevDay/mine.ipynb'", NAME)
+    assert host.file("/var/lib/trainyard/notebooks/tree/mine.ipynb").content_string == "notebook\n"
+    host.check_output("rm /var/lib/trainyard/notebooks/tree/mine.ipynb")
     assert oct(host.file("/etc/trainyard/ssh").mode) == "0o700"
 
 

@@ -40,6 +40,8 @@ FILES = [
     "plugins/module_utils/_bandwidth.py",
     "plugins/module_utils/_blame.py",
     "roles/train/files/_job_watch.py",
+    "roles/training_container/files/supervisor.py",
+    "roles/jobs/files/services.py",
 ]
 EXAMPLES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "roles/train/files/examples").glob("*.py"))
 CASES = re.findall(r"\w+", PROGRAM.read_text(encoding="utf-8").partition("\nCASES = (")[2].partition(")")[0])

@@ -78,6 +78,7 @@ TIMEOUTS = ["cuda_toolkit_timeout", "nccl_timeout", "nccl_tests_timeout", "nfs_c
     "training_image_timeout", "job_container_timeout", "image_relay_timeout",
             "training_sshd_timeout", "verify_timeout", "verify_bandwidth_timeout", "nvidia_driver_reboot_timeout", "train_start_timeout"]
 TREE = {"of": "users"}
+NOTEBOOKS = {"repository": "https://git.example.org/notebooks.git", "revision": "0123456789" * 4}
 SSH_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfWBWeD+lmc81HJ9lxOQA+NHp50RTLc67//Lm0MyXzY anna@laptop"
 REPOSITORY = {"uris": ["https://m.example/debian"], "suites": ["stable"], "components": ["main"], "signed_by": ARMOR}
 FIX = {"name": "ours", "reason": "why", "source": ["issue"], "when": {"torch": ">=2"}}
@@ -282,6 +283,21 @@ REFUSED = (
     bad("package_sources_name_servers", ["999.999.1.1"], [":::::"], ["ns.example"], ["0.0.0.0"], ["10.0.0.1/24"], ["1.1.1.1"] * 2 + ["1.1.1.2", "1.1.1.3"],
         "1.1.1.1", [1.1]) +
     bad("training_container_gpus", [0, 0], [-1], [None], [{"id": 0}], ["all"], [], "some", {"a": 1}, [True], [1.5], 2, ["0", 0], "") +
+    bad("training_container_services", *[[dict({"name": "x", "port": 5001, "command": "serve"}, **change)] for change in (
+        {"name": "X"}, {"name": "a b"}, {"name": "../x"}, {"name": ""}, {"name": "x" * 32}, {"name": "1x"}, {"port": 0}, {"port": 80}, {"port": 65536},
+        {"port": "http"}, {"port": 12345}, {"command": ""}, {"command": "serve 'x"}, {"command": "serve\nother"}, {"command": ["serve"]},
+        {"address": "0.0.0.0"}, {"address": "cluster"}, {"address": "cluster", "command": "serve {certificate}"}, {"workdir": "x"}, {"workdir": "/a;b"},
+        {"token": "5ec4e7"})]) +
+    bad("training_container_services", "jupyterlab", ["jupyterlab"], [{"port": 8890}], [{"name": "x", "command": "serve"}], [{"name": "aiaa"}],
+        [{"name": "jupyterlab"}] * 2, [{"name": "jupyterlab"}, {"name": "x", "port": 8890, "command": "serve"}], {"jupyterlab": 8890}) +
+    bad("training_container_services", [{"name": "jupyterlab"}], cluster_ssh_port=8890) +
+    bad("training_container_notebooks", *[dict(NOTEBOOKS, **change) for change in (
+        {"repository": ""}, {"revision": ""}, {"repository": "https://anna:hunter2@git.example.org/x.git"}, {"repository": "git@git.example.org:x.git"},
+        {"repository": "--upload-pack=x"}, {"repository": "ext::sh -c id"}, {"repository": "https://git.example.org/x\n"}, {"revision": "main"},
+        {"revision": "0123456"}, {"revision": "G" * 40}, {"target": "/"}, {"target": "/etc"}, {"target": "/data1"}, {"target": "x"}, {"target": "/a b"},
+        {"branch": "main"}, {"read_only": "maybe"})]) +
+    bad("training_container_notebooks", "https://git.example.org/x.git", [], {"repository": "https://git.example.org/x.git"}) +
+    bad("training_container_notebooks", NOTEBOOKS, training_container_mounts=[{"source": "/srv/data", "target": "/claraDevDay/"}]) +
     bad("training_container_shm_size", "999999999999g", "1", "1t", "auto ", 64, "-1g", "1.5g", ["1g"]) +
     bad("training_container_ulimits", {"memlok": -1}, {"memlock": 10 ** 30}, {"memlock": "x"}, {"memlock": -2}, {"memlock": [1]}, {"memlock": 1.5},
         {"nofile": None}, ["x"]) +
@@ -439,6 +455,11 @@ GOOD = [
     {"training_image_base": "ubuntu"},
     {"training_image_base": "10.0.0.1:5000/a/b__c:x"}, {"training_container_gpus": [0, 1, 2]},
     {"training_container_gpus": ["GPU-3d2e1c0f-1111-2222-3333-444455556666"]},
+    {"training_container_services": [{"name": "jupyterlab"}, {"name": "aiaa", "command": "serve --port {port}"}], "training_container_notebooks": NOTEBOOKS},
+    {"training_container_services": [{"name": "jupyterlab", "port": 8891, "address": "cluster", "workdir": "/claraDevDay/scripts"},
+    {"name": "x-1_y", "port": "5001", "address": "cluster", "command": "serve '{address}' {certificate} --key={key}"}], "training_container_notebooks": {}},
+    {"training_container_notebooks": dict(NOTEBOOKS, target="/notebooks", read_only=True, repository="file:///srv/notebooks.git"),
+    "training_container_mounts": [{"source": "/srv/data", "target": "/claraDevDay"}]},
     {"training_container_gpus": ["0", "3"]}, {"training_container_shm_size": "126g"}, {"train_command": "python3 train.py \\\n  --epochs 3\n"},
     {"train_command": "sh -c 'a; b && c'"},
     {"train_environment": {"LR": 0.1, "N": 4, "NAME": "a b", "EMPTY": "", "FLAG": True}}, {"train_job_id": "2026-11-24_run.1"},

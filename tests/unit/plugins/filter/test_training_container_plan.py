@@ -24,7 +24,8 @@ SERVICE = {"loaded": True, "foreign": "", "active": True, "state": "active", "en
 ASKED = {"name": "job", "image": "site/image:1", "runtime": "", "gpus": "none", "shm_size": "auto", "ulimits": {"memlock": -1, "stack": "67108864"},
          "environment": {}, "mounts": [], "devices": [], "capabilities": ["IPC_LOCK"], "workdir": "/data1/share", "ipc": "", "tty": False, "user": "",
          "repair_own_name": False, "address": "10.0.0.11", "share": "/data1/share", "share_root": "/data1", "ssh_dir": "/etc/trainyard/ssh",
-         "site_dir": "/etc/trainyard/site", "env_file": "/etc/trainyard/site/environment", "infiniband": "/dev/infiniband"}
+         "site_dir": "/etc/trainyard/site", "env_file": "/etc/trainyard/site/environment", "infiniband": "/dev/infiniband", "services": [],
+         "notebooks": {}, "host_name": "server-a", "service_programs": {"supervisor.py": "run()\n"}}
 HOST = {"gpus": 2, "memory_mib": 257000, "own_name_in_hosts": [], "own_name_repaired": False}
 PLAN, FAULTS = [FilterModule().filters()["training_container_" + name] for name in ("plan", "faults")]
 
@@ -33,6 +34,7 @@ def found(container=None, unit=None, image=None, **more):
     return dict({
         "available": True, "cause": "", "fix": "", "runtimes": ["runc"], "image": dict({"exists": True, "id": "i"}, **(image or {})),
         "container": dict(CONTAINER, **(container or {})), "unit": dict(SERVICE, **(unit or {})), "paths": PATHS,
+        "services": {"files": [], "config": "", "states": {}, "certificate_days": None}, "notebooks": {"revision": ""},
         "files": {UNIT["path"]: hashlib.sha256(UNIT["content"].encode()).hexdigest()}}, **more)
 
 
@@ -192,8 +194,59 @@ def test_the_role_s_variables_are_the_request(tty, repair):
 
     state = found()
     templar = Templar(DataLoader(), dict(trusted(variables), cluster_share_path="/data1/share", cluster_address="10.0.0.11", cluster_host=HOST,
-                                         training_container_state=state))
+                                         training_container_state=state, inventory_hostname="server-a"))
     told = templar.template(trust_as_template("{{ __training_container_plan }}"))
     wanted = plan(state, ulimits={"memlock": -1, "stack": 67108864}, tty=tty == "true", repair_own_name=repair == "true")
     assert told == wanted and told["problems"] == []
     assert templar.template(trust_as_template("{{ __training_container_faults }}")) == []
+
+
+INSIDE = "/etc/trainyard/services/inside"
+SERVICES = [{"name": "jupyterlab"}, {"name": "aiaa", "address": "cluster", "command": "serve {certificate} {key}"}]
+NOTEBOOKS = {"repository": "https://git.example.org/notebooks.git", "revision": "0123456789" * 4}
+
+
+@pytest.mark.parametrize("services, notebooks, paths, files, certificate, repository", [
+    ([], {}, [], [], "", ""),
+    (SERVICES, NOTEBOOKS, ["/etc/trainyard/services", INSIDE, INSIDE + "/config.json", INSIDE + "/jupyterlab.token", INSIDE + "/aiaa.token",
+                           "/var/lib/trainyard/notebooks/tree"],
+     [INSIDE + "/supervisor.py", INSIDE + "/services.py", INSIDE + "/config.json"], "/etc/trainyard/services/tls/services.pem",
+     "/var/lib/trainyard/notebooks/repository"),
+    (SERVICES[:1], {}, ["/etc/trainyard/services", INSIDE, INSIDE + "/config.json", INSIDE + "/jupyterlab.token"],
+     [INSIDE + "/supervisor.py", INSIDE + "/services.py", INSIDE + "/config.json"], "", ""),
+])
+def test_what_the_role_reads_of_services(services, notebooks, paths, files, certificate, repository):
+    variables = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))
+    variables.update(yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8")), training_container_name="job")
+    templar = Templar(DataLoader(), dict(trusted(variables), cluster_share_path="/data1/share", cluster_address="10.0.0.11", role_path=str(ROLE),
+                                         training_container_services=services, training_container_notebooks=notebooks))
+
+    def value(name):
+        return templar.template(trust_as_template("{{ __training_container_%s }}" % name))
+
+    assert value("paths")[8:] == paths and value("checked_files")[2:] == files
+    assert (value("certificate"), value("repository")) == (certificate, repository)
+    if services:
+        assert value("service_programs") == {"supervisor.py": (ROLE / "files/supervisor.py").read_text(encoding="utf-8"),
+                                             "services.py": (ROLE.parent / "jobs/files/services.py").read_text(encoding="utf-8")}
+
+
+def test_services_and_notebooks_are_mounted():
+    told = plan(services=SERVICES, notebooks=NOTEBOOKS, mounts=[{"source": "/opt", "target": "/x"}])
+    assert [(mount["source"], mount["target"], mount.get("read_only", False)) for mount in told["settings"]["mounts"]][2:] == [
+        ("/opt", "/x", False), (INSIDE, "/etc/trainyard/services", True), ("/var/lib/trainyard/notebooks/tree", "/claraDevDay", False)]
+    assert told["services"]["names"] == ["jupyterlab", "aiaa"]
+
+
+def test_a_container_whose_services_do_not_serve_is_not_as_asked():
+    asked = {"services": [{"name": "x", "port": 5001, "command": "serve"}]}
+    plain = plan(**asked)
+    paths = dict(PATHS, **{entry["path"]: entry["mode"] for entry in plain["services"]["files"]})
+    files = {entry["path"]: hashlib.sha256(entry["content"].encode()).hexdigest() for entry in plain["services"]["files"] + [UNIT] if "content" in entry}
+    told = {"files": [path for path in files if path.startswith(INSIDE)], "config": plain["services"]["config"], "certificate_days": None,
+            "states": {"x": {"state": "ready", "why": ""}}}
+    state = found({"settings": plain["hash"]}, paths=paths, files=files, services=told)
+    assert plan(state, **asked)["as_asked"] is True and FAULTS(state, "job", "site/image:1", ["x"]) == []
+    failed = dict(state, services=dict(told, states={"x": {"state": "failed", "why": "no disk space"}}))
+    assert plan(failed, **asked)["as_asked"] is False and FAULTS(failed, "job", "site/image:1", ["x"]) == ["service x: failed: no disk space"]
+    assert FAULTS(found(), "job", "site/image:1", ["x"]) == ["service x: not started"]

@@ -9,6 +9,10 @@ IDLE = """PID                 PPID                COMMAND             COMMAND
 101                 100                 entrypoint          /bin/sh /usr/local/lib/trainyard/entrypoint
 102                 101                 sshd                sshd: /usr/sbin/sshd -D -e -f /etc/trainyard/ssh/sshd_config [listener] 1 of 10-100 startups
 """
+SERVICES = IDLE + """110                 101                 entrypoint          /bin/sh /usr/local/lib/trainyard/entrypoint
+111                 110                 python3             python3 -B /etc/trainyard/services/supervisor.py /run/trainyard-services
+112                 111                 python3             /usr/bin/python3 -m jupyterlab --config=/run/trainyard-services/jupyterlab/config.py
+"""
 SESSION = IDLE + "106                 102                 sshd                sshd: root@notty\n"
 
 
@@ -21,7 +25,7 @@ SESSION = IDLE + "106                 102                 sshd                ss
     # OpenSSH 9.8 and newer; a login that is not through.
     SESSION.replace("sshd                sshd: root", "sshd-session        sshd-session: root"), SESSION + "107 106 sshd sshd: root [net]\n",
     IDLE + "103 100 python3 [python3] <defunct>\n",
-    IDLE.replace("docker-init ", "tini "),
+    IDLE.replace("docker-init ", "tini "), SERVICES, SERVICES + "113 110 sleep sleep 2\n",
 ])
 def test_the_containers_own_processes_do_not_count(table):
     assert busy_processes(table) == []
@@ -42,3 +46,12 @@ def test_the_containers_own_processes_do_not_count(table):
 ])
 def test_other_processes_are_named(rows, busy):
     assert busy_processes(SESSION + rows) == busy
+
+
+@pytest.mark.parametrize("rows, busy", [
+    # A kernel, and a supervisor that is not the entrypoint's.
+    ("113 112 python3 python3 -m ipykernel_launcher -f kernel.json\n", ["python3"]),
+    ("113 106 python3 python3 -B /etc/trainyard/services/supervisor.py /tmp\n114 113 train train\n", ["python3", "train"]),
+])
+def test_what_a_service_starts_is_named(rows, busy):
+    assert busy_processes(SERVICES + rows) == busy

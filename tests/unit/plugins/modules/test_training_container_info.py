@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scripted_tools import run_module
@@ -60,6 +62,7 @@ def test_all_is_there(run, tmp_path):
     assert told["unit"] == {"loaded": True, "foreign": "", "active": True, "state": "active", "enabled": True, "reload_needed": False, "log": []}
     assert told["paths"] == {str(tmp_path): "0750", "/no/such": ""}
     assert told["begun"] == ""
+    assert told["services"] == {"files": [], "config": "", "states": {}, "certificate_days": None} and told["notebooks"] == {"revision": ""}
 
 
 @pytest.mark.parametrize("first_line, foreign", [("# Placed by trainyard.gpu.training_container.", False), ("[Unit]", True), ("", True)])
@@ -166,6 +169,73 @@ def test_a_containers_name_servers(monkeypatch, theirs, host, engine, changes, o
     found = dict(CONTAINER, ResolvConfPath="/var/lib/docker/containers/c/resolv.conf", HostConfig=dict({"NetworkMode": "host", "Dns": []}, **changes))
     assert training_container_info.outdated_resolv_conf(found) == ("/var/lib/docker/containers/c/resolv.conf" if outdated else "")
     assert training_container_info.outdated_resolv_conf(dict(found, State={"Running": False})) == ""
+
+
+STATES = {"jupyterlab": {"state": "ready", "why": ""}}
+
+
+@pytest.fixture(name="supervised")
+def fixture_supervised(tmp_path, monkeypatch):
+    """What the module reads of a container: the state that its supervisor wrote, as the process of this test sees it."""
+    path = tmp_path / "status.json"
+    monkeypatch.setattr(training_container_info, "STATUS", str(path))
+
+    def read(content):
+        path.unlink(missing_ok=True)
+        if isinstance(content, str):
+            path.write_text(content, encoding="utf-8")
+        elif content is not None:
+            path.symlink_to(content)
+        return training_container_info.supervised(os.getpid())
+    return read
+
+
+def test_states_of_services(supervised):
+    assert supervised(json.dumps({"config": "0123", "services": STATES})) == ("0123", STATES)
+    assert supervised(json.dumps({"config": "0123", "services": {}})) == ("0123", {})
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"config": "0123", "services": {"a": {}}}', '{"config": "0123", "services": [1]}', "\0", '{"a": '])
+def test_states_that_somebody_in_the_container_has_changed(supervised, content):
+    assert supervised(content) == ("", {})
+
+
+def test_a_link_in_the_container_is_not_followed(supervised, tmp_path):
+    (tmp_path / "of-the-host").write_text(json.dumps({"config": "0123", "services": STATES}), encoding="utf-8")
+    assert supervised(tmp_path / "of-the-host") == ("", {})
+
+
+def test_a_pipe_in_the_container_does_not_stop_the_module(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(training_container_info, "STATUS", str(tmp_path / "pipe"))
+    assert training_container_info.supervised(os.getpid()) == ("", {})
+
+
+def test_files_certificate_and_revision(run, tmp_path):
+    for name in ("inside/a.token", "tls/ca.pem"):
+        (tmp_path / "services" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "services" / name).write_text("x", encoding="utf-8")
+    (tmp_path / "HEAD").write_text("0123456789" * 4 + "\n", encoding="utf-8")
+    (tmp_path / "bin/openssl").write_text("#!/bin/sh\necho 'notAfter=Jan  2 00:00:00 2090 GMT'\n", encoding="utf-8")
+    (tmp_path / "bin/openssl").chmod(0o755)
+    options = {"services_folder": str(tmp_path / "services"), "certificate": str(tmp_path / "services/tls/ca.pem"), "repository": str(tmp_path)}
+    told = run(prints(CONTAINER, IMAGE), **options)
+    assert told["services"]["files"] == [str(tmp_path / "services/inside/a.token"), str(tmp_path / "services/tls/ca.pem")]
+    assert told["services"]["certificate_days"] > 20000 and told["notebooks"]["revision"] == "0123456789" * 4
+    (tmp_path / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
+    (tmp_path / "bin/openssl").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    told = run(prints(CONTAINER, IMAGE), **options)
+    assert (told["services"]["certificate_days"], told["notebooks"]["revision"]) == (None, "")
+
+
+@pytest.mark.parametrize("config, states, done", [
+    ("0123", {"a": "ready"}, True), ("0123", {"a": "ready", "b": "starting"}, False), ("0123", {"a": "failed"}, False), ("0123", {"a": "refused"}, True),
+    ("4567", {"a": "ready"}, False), ("", {}, False)])
+def test_services_are_awaited(config, states, done):
+    found = {"services": {"config": config, "states": {name: {"state": state, "why": ""} for name, state in states.items()}}}
+    module = SimpleNamespace(params={"services_config": "0123"})
+    assert training_container_info.serves(module, found) is done
+    assert training_container_info.serves(SimpleNamespace(params={"services_config": ""}), found) is True
 
 
 def answers(found, log, table="true", started="2026-11-20T12:41:28Z", gate="/"):
