@@ -169,7 +169,7 @@ def test_removed_service_is_gone(host, role):
     run = role(training_container_services=[READER])
     assert run.code == 0
     assert host_processes(host, "aiaa") == host_processes(host, "open") == [] and ask(host, "https://%s:5000/" % ADDRESS)[0] == 0
-    assert host.check_output("find /etc/trainyard/services -type f -printf '%%P ' | tr ' ' '\\n' | sort").split() == [
+    assert host.check_output("find /etc/trainyard/services -type f -printf '%P ' | tr ' ' '\\n' | sort").split() == [
         "inside/config.json", "inside/reader.token", "inside/services.py", "inside/supervisor.py"]
     # The other one and the container go on.
     assert started(host) == container and process_of(host, "reader", 8890) == before
