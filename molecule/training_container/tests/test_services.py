@@ -142,6 +142,7 @@ def test_lives_and_dies_with_the_container(host):
     until(lambda: process_of(host, "reader", 8890))
 
 
+@pytest.mark.acceptance
 def test_drift_tells_a_service_that_does_not_run(host, role):
     assert role().code == 0
     assert role("drift", shows="training_container_differences").shown == []
@@ -206,6 +207,7 @@ def test_jupyterlab(host, role, jupyter_image):
     assert seen(host, "jupyterlab") == "[]"
 
 
+@pytest.mark.acceptance
 def test_z_removal_keeps_the_work_of_people(host, role):
     assert role().code == 0
     host.check_output("echo mine > /var/lib/trainyard/notebooks/tree/mine.ipynb")
