@@ -8,7 +8,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _jobs_plan
 
 
 class FilterModule:
-    """Filters for role jobs: its plan, and what it removes."""
+    """Filters for role jobs: its plan, and how a host differs from it."""
 
     def filters(self):
-        return {"jobs_plan": _jobs_plan.jobs_plan}
+        return {"jobs_plan": _jobs_plan.jobs_plan, "jobs_drift": _jobs_plan.jobs_drift}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan of role jobs: which of its programs a host gets, its settings, and the folders of people on the share."""
+"""Plan of role jobs: which of its programs a host gets, its settings, the folders of people on the share, and how a host differs from that."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_plan import P
 COMMAND = "/usr/local/bin/trainyard"
 LIBRARY = "/usr/local/lib/trainyard/jobs"
 CONFIG = "/etc/trainyard/jobs.json"
+#: What the table of playbook drift calls it.
+PART = "command trainyard"
 COMPLETION = "/etc/bash_completion.d/trainyard"
 #: The folder of a program is where Python looks for modules first. What the person has set for a Python of their own does not count. People cannot write into
 #: that folder, so their home keeps the compiled modules, without which each call would compile them.
@@ -69,3 +71,21 @@ def jobs_plan(wanted, host):
 def owned():
     """Return the paths of all files that the role places, for its removal."""
     return sorted({"%s/%s" % (LIBRARY, name) for name in OF_LOGIN + OF_TRAINING} | {COMMAND, COMPLETION, CONFIG})
+
+
+def jobs_drift(now, wanted, host):
+    """See the filter."""
+    plan = jobs_plan(wanted, host)
+    rows = [_row(path, "absent", "present") for path in plan["absent"] if path in now["changed_paths"]]
+    if plan["files"] and not now["is_placed"]:
+        # One line in place of one for each program.
+        rows.append(_row(PART, "installed", "not installed"))
+    else:
+        rows += [_row(entry["path"], "as planned", "missing or changed") for entry in plan["files"] if entry["path"] in now["changed_paths"]]
+    rows += [_row("package " + name, "installed", "absent") for name in now["missing_packages"]]
+    return rows + [_row(entry["path"], "a folder of user %d, mode %s" % (entry["owner"], entry["mode"]), "missing or changed")
+                   for entry in plan["folders"] if entry["path"] in now["changed_folders"]]
+
+
+def _row(what, asked, found):
+    return {"what": what, "asked": asked, "found": found}

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What role jobs places on each kind of host, and the folders of people."""
+"""What role jobs places on each kind of host, the folders of people, and how a host differs from that."""
 
 from __future__ import annotations
 
@@ -50,3 +50,29 @@ def test_folders_are_made_on_one_host_for_people_with_an_account():
     assert [(entry["path"], entry["owner"], entry["mode"]) for entry in plan("c")["folders"]] == [
         ("/data1/share/.trainyard", 0, "0755"), ("/data1/share/.trainyard/jobs", 0, "0755"),
         ("/data1/share/.trainyard/jobs/anna", 2001, "0700"), ("/data1/share/.trainyard/jobs/anna/.out", 2001, "0700")]
+
+
+AS_PLANNED = {"is_placed": True, "changed_paths": [], "changed_folders": [], "missing_packages": []}
+LIBRARY = "/usr/local/lib/trainyard/jobs/"
+
+
+@pytest.mark.parametrize("host, now, wanted, rows", [
+    ("a", {}, {}, []), ("c", {}, {}, []),
+    # Each of them is compared: the command, its completion, its settings, and the folders that the role creates.
+    *[("a", {"changed_paths": [path]}, {}, [(path, "as planned", "missing or changed")]) for path in (
+        _jobs_plan.COMMAND, _jobs_plan.COMPLETION, _jobs_plan.CONFIG, LIBRARY + "trainyard", LIBRARY + "job", LIBRARY[:-1], "/etc/trainyard")],
+    # Of a former login host.
+    ("b", {"changed_paths": [_jobs_plan.COMMAND, LIBRARY + "job"]}, {},
+     [(_jobs_plan.COMMAND, "absent", "present"), (LIBRARY + "job", "as planned", "missing or changed")]),
+    # A host that has joined since: one line, not one for each program.
+    ("b", {"is_placed": False, "changed_paths": [LIBRARY + "job", LIBRARY + "rank"]}, {}, [("command trainyard", "installed", "not installed")]),
+    # One that has no part in it. Its folders are those of the share.
+    ("c", {"is_placed": False, "changed_folders": ["/data1/share/.trainyard/jobs/anna", "/data1/share/.trainyard/jobs"]}, {}, [
+        ("/data1/share/.trainyard/jobs", "a folder of user 0, mode 0755", "missing or changed"),
+        ("/data1/share/.trainyard/jobs/anna", "a folder of user 2001, mode 0700", "missing or changed")]),
+    ("b", {"missing_packages": ["rclone"]}, {}, [("package rclone", "installed", "absent")]),
+    ("b", {"changed_paths": [LIBRARY + "job"], "is_placed": False}, {"training_hosts": ["a"]}, [(LIBRARY + "job", "absent", "present")]),
+])
+def test_drift(host, now, wanted, rows):
+    found = FilterModule().filters()["jobs_drift"](dict(AS_PLANNED, **now), dict(WANTED, **wanted), host)
+    assert [(row["what"], row["asked"], row["found"]) for row in found] == rows
