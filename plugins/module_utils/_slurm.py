@@ -93,6 +93,10 @@ _BLOCKING = frozenset(("drain", "fail", "invalid_reg", "maintenance", "not_respo
 _STARTING = frozenset(("idle", "mixed", "allocated"))
 _UNITS = {"": 1.0, "K": 1.0 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 ** 2, "P": 1024.0 ** 3}
 _COUNTS = {"": 1, "K": 1024, "M": 1024 ** 2}
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
+_EXIT_CODE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
+_ENDED_STATE = re.compile(r"[A-Z_]+\+?")
+_LEADING_NUMBER = re.compile(r"[0-9]+")
 
 
 class ParseError(ValueError):
@@ -140,7 +144,7 @@ def _number(key, value, line):
 def _time(key, value, line):
     if value in _NONE:
         return None
-    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}", value):
+    if not _TIME.fullmatch(value):
         raise ParseError("%s is %.40r, expected a time such as 2026-01-31T23:59:59: %.160r" % (key, value, line))
     return value + "Z"
 
@@ -467,6 +471,50 @@ def _job(values, line):
     }
 
 
+class _Memo(dict):
+    """Results of a function by its argument."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def __missing__(self, text):
+        self[text] = found = self.function(text)
+        return found
+
+
+def _finished(fields, line, amounts, hosts):
+    """Return a job of FINISHED_FIELDS. C(line) is for messages."""
+    number, raw, user, account, qos, partition, shown, submit, start, end, elapsed, nodes, tres, reason, name, comment, code = fields
+    state, dummy, by = shown.partition(" by ")
+    match = _EXIT_CODE.fullmatch(code)
+    if not _ENDED_STATE.fullmatch(state) or not match or not _LEADING_NUMBER.match(number):
+        raise ParseError("not a job as sacct prints it: %.160r" % line)
+    gpus, models = amounts[tres]
+    return {
+        "id": number,
+        "raw_id": _number("JobIDRaw", raw, line),
+        "name": name,
+        "comment": _text(comment),
+        "user": user,
+        "account": account,
+        "qos": qos,
+        "partition": partition,
+        "state": state.rstrip("+").lower(),
+        "cancelled_by": _number("State", by, line) if by else None,
+        "exit_code": int(match.group(1)),
+        "signal": int(match.group(2)),
+        "reason": _text(reason),
+        "nodes": list(hosts[nodes]),
+        "gpus": gpus,
+        "gpu_models": dict(models),
+        "submit_time": _time("Submit", submit, line),
+        "start_time": _time("Start", start, line),
+        "end_time": _time("End", end, line),
+        "seconds": _number("ElapsedRaw", elapsed, line),
+    }
+
+
 def parse_finished(text, mark):
     """Return the jobs in the output of finished_command(mark), in its order, with those that still run.
 
@@ -482,39 +530,18 @@ def parse_finished(text, mark):
     if (len(pieces) - 1) % width:
         raise ParseError("the output of sacct is incomplete or has another format; its end is: %.160r" % text[-160:])
     first = pieces[0]
+    # Thousands of jobs have the same few amounts and lists of hosts, so each text is parsed once.
+    amounts, hosts = _Memo(lambda text: _gpus_of_tres(parse_tres(text))), _Memo(expand_hosts)
     for at in range(1, len(pieces), width):
         # The last field of a job, a line break, the first field of the next one.
         last, dummy, following = pieces[at + width - 1].partition("\n")
-        values = dict(zip(FINISHED_FIELDS, [first] + pieces[at:at + width - 1] + [last]))
-        line = " ".join(values.values())
+        fields = [first] + pieces[at:at + width - 1] + [last]
         first = following
-        state, dummy, by = values["State"].partition(" by ")
-        match = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", last)
-        if not re.fullmatch(r"[A-Z_]+\+?", state) or not match or not re.match(r"[0-9]+", values["JobID"]):
-            raise ParseError("not a job as sacct prints it: %.160r" % line)
-        gpus, models = _gpus_of_tres(parse_tres(values["AllocTRES"]))
-        jobs.append({
-            "id": values["JobID"],
-            "raw_id": _number("JobIDRaw", values["JobIDRaw"], line),
-            "name": values["JobName"],
-            "comment": _text(values["Comment"]),
-            "user": values["User"],
-            "account": values["Account"],
-            "qos": values["QOS"],
-            "partition": values["Partition"],
-            "state": state.rstrip("+").lower(),
-            "cancelled_by": _number("State", by, line) if by else None,
-            "exit_code": int(match.group(1)),
-            "signal": int(match.group(2)),
-            "reason": _text(values["Reason"]),
-            "nodes": expand_hosts(values["NodeList"]),
-            "gpus": gpus,
-            "gpu_models": models,
-            "submit_time": _time("Submit", values["Submit"], line),
-            "start_time": _time("Start", values["Start"], line),
-            "end_time": _time("End", values["End"], line),
-            "seconds": _number("ElapsedRaw", values["ElapsedRaw"], line),
-        })
+        try:
+            jobs.append(_finished(fields, "", amounts, hosts))
+        except ParseError:
+            # Once more for its message: the line is not put together for jobs that can be read.
+            jobs.append(_finished(fields, " ".join(fields), amounts, hosts))
     if first:
         raise ParseError("the output of sacct is incomplete; its end is: %.160r" % first)
     return jobs

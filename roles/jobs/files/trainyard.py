@@ -309,7 +309,8 @@ def word(state):
 
 def printable(text):
     """Return text without characters that a terminal would obey."""
-    return "".join(character if character.isprintable() else "?" for character in str(text))
+    text = str(text)
+    return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
 
 
 def table(heads, rows):
@@ -324,9 +325,14 @@ def local(stamp, today=None):
     """Return a time of Slurm in the zone of this host: the clock alone if it is today."""
     if not stamp:
         return "-"
-    moment = datetime.datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc).astimezone()
+    moment = moment_of(stamp).astimezone()
     today = today or datetime.datetime.now().date()
     return moment.strftime("%H:%M" if moment.date() == today else "%Y-%m-%d %H:%M")
+
+
+def moment_of(stamp):
+    # Ten times as fast as strptime, which counts for thousands of jobs. Python 3.8 does not read the Z.
+    return datetime.datetime.fromisoformat(stamp.rstrip("Z")).replace(tzinfo=datetime.timezone.utc)
 
 
 def duration(seconds):
@@ -338,9 +344,8 @@ def duration(seconds):
 def lasted(job):
     if not job["started"]:
         return "-"
-    begin = datetime.datetime.strptime(job["started"], "%Y-%m-%dT%H:%M:%SZ")
-    end = datetime.datetime.strptime(job["ended"], "%Y-%m-%dT%H:%M:%SZ") if job["ended"] else datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
-    return duration((end - begin).total_seconds())
+    end = moment_of(job["ended"]) if job["ended"] else datetime.datetime.now(datetime.timezone.utc)
+    return duration((end - moment_of(job["started"])).total_seconds())
 
 
 def out(options, value, show):
@@ -454,14 +459,14 @@ def start_interactive(options, job, place):
 def list_jobs(options):
     jobs = {job["id"]: job for job in map(of_ended, ended_jobs(ALL if options.all else RECENT))}
     jobs.update({job["id"]: job for job in map(of_active, active_jobs())})
-    ordered = sorted(jobs.values(), key=lambda job: (job["submitted"] or "", job["id"]))
+    ordered, today = sorted(jobs.values(), key=lambda job: (job["submitted"] or "", job["id"])), datetime.datetime.now().date()
 
     def show(found):
         if not found:
             print("no jobs%s" % ("" if options.all else " in the last day; `trainyard list --all` shows older ones"))
             return
         table(("JOB", "NAME", "STATE", "ACCOUNT", "WORKERS", "GPUS", "SUBMITTED", "RUNS", "HOSTS"),
-              [(job["id"], job["name"], word(job["state"]), job["account"], job["workers"], job["gpus"], local(job["submitted"]), lasted(job),
+              [(job["id"], job["name"], word(job["state"]), job["account"], job["workers"], job["gpus"], local(job["submitted"], today), lasted(job),
                 ",".join(job["hosts"]) or job["reason"] or "-") for job in found])
 
     return out(options, ordered, show)

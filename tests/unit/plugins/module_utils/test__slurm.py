@@ -370,6 +370,41 @@ def test_finished_jobs(version):
     assert {job["id"] for job in named(jobs, "arr")} >= {"24_1", "24_2"} and {job["id"] for job in named(jobs, "het")} >= {"22+0", "22+1"}
 
 
+def ended(**values):
+    known = {"JobID": "7", "JobIDRaw": "7", "User": "alice", "Account": "vision", "QOS": "normal", "Partition": "train", "State": "COMPLETED",
+             "Submit": "2026-11-26T04:00:00", "Start": "2026-11-26T04:00:05", "End": "2026-11-26T05:00:05", "ElapsedRaw": "3600", "NodeList": "gpu[001-016]",
+             "AllocTRES": "billing=4,cpu=4,gres/gpu:h100=2,gres/gpu=2,mem=4G,node=1", "Reason": "None", "JobName": "a job", "Comment": "", "ExitCode": "0:0"}
+    return MARK.join(dict(known, **values)[field] for field in slurm.FINISHED_FIELDS) + "\n"
+
+
+def test_finished_jobs_share_nothing():
+    """Lists of hosts and amounts are parsed once for each text. Each job has its own."""
+    first, second = slurm.parse_finished(ended() + ended(JobID="8"), MARK)
+    first["nodes"].append("other")
+    first["gpu_models"]["other"] = 1
+    assert len(second["nodes"]) == 16 and second["gpu_models"] == {"h100": 2} and second["gpus"] == 2
+
+
+@pytest.mark.parametrize("values, message", [
+    ({"ElapsedRaw": "1.5"}, "ElapsedRaw is '1.5', expected a number: 8 7 alice vision"), ({"State": "done"}, "not a job as sacct prints it: 8 7 alice"),
+    ({"ExitCode": "0"}, "not a job as sacct prints it: 8 7 alice"), ({"End": "now"}, "End is 'now', expected a time such as .*: 8 7 alice"),
+    ({"NodeList": "gpu[1-"}, "not a list of hosts"), ({"AllocTRES": "cpu=x"}, "not a resource such as cpu=8"),
+    ({"State": "CANCELLED by me"}, "State is 'me', expected a number: 8 7 alice"),
+])
+def test_a_finished_job_that_cannot_be_read_is_refused(values, message):
+    with pytest.raises(slurm.ParseError, match=message):
+        slurm.parse_finished(ended() + ended(JobID="8", **values) + ended(JobID="9"), MARK)
+
+
+def test_ten_thousand_finished_jobs_in_less_than_a_second():
+    text = "".join(ended(JobID=str(number), JobName="training of %d" % number, Start="2026-11-26T04:%02d:%02d" % (number // 60 % 60, number % 60))
+                   for number in range(1, 10001))
+    start = time.process_time()
+    assert len(slurm.parse_finished(text, MARK)) == 10000
+    # `trainyard list` has a second for all of its work.
+    assert time.process_time() - start < 0.5
+
+
 # --- values -----------------------------------------------------------------------------------------------------------------
 
 

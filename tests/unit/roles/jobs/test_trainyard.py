@@ -69,15 +69,19 @@ class Run:
                     TRAINYARD_JOBS_CONFIG=str(self.here / "jobs.json"), TZ="UTC0", PYTHONDONTWRITEBYTECODE="1", **environment)
         # As a person: root has no jobs.
         # As a person with a home of their own: root has no jobs.
-        program = ("import os, pwd, sys; sys.path.insert(0, %r); found = list(pwd.getpwuid(os.getuid())); found[5] = %r; found = pwd.struct_passwd(found); "
+        program = ("import atexit, os, pwd, sys, time; atexit.register(lambda: open(%r, 'w').write(str(time.process_time()))); sys.path.insert(0, %r); found = list(pwd.getpwuid(os.getuid())); found[5] = %r; found = pwd.struct_passwd(found); "
                    "os.getuid = lambda: found.pw_uid or 1000; pwd.getpwuid = lambda _uid: found; exec(compile(open(%r).read(), 'trainyard', 'exec'))" % (
-                       str(self.here / "library"), str(self.here / "home"), str(FILES / "trainyard.py")))
+                       str(self.here / "seconds"), str(self.here / "library"), str(self.here / "home"), str(FILES / "trainyard.py")))
         command = [sys.executable, "-c", program, *words]
         done = subprocess.run(command, cwd=self.here, env=ours, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=60)
         if "--json" in words and "--dry-run" not in words:
             # Other programs read it.
             jsonschema.validate(json.loads(done.stdout), dict(SCHEMA, **{"$ref": "#/$defs/" + (words[0] if done.returncode < 2 else "error")}))
         return done
+
+    def seconds(self):
+        """CPU seconds of the last call, without those of Slurm's programs."""
+        return float((self.here / "seconds").read_text(encoding="utf-8"))
 
     def file(self, text=SAMPLE, name="job.yml"):
         (self.here / name).write_text(text, encoding="utf-8")
@@ -148,6 +152,29 @@ def test_list(run):
     (run.here / "ended").write_text("", encoding="utf-8")
     (run.here / "jobs").write_text("", encoding="utf-8")
     assert run("list").stdout == "no jobs in the last day; `trainyard list --all` shows older ones\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["table", "json"])
+def test_ten_thousand_ended_jobs_in_less_than_a_second(run, words):
+    """Of the CPU, in Python alone. Scenario workbench has the real sacct with as many."""
+    def row(number):
+        clock = "2026-11-26T%02d:%02d:%02d" % (number // 3600, number // 60 % 60, number % 60)
+        return ended(number, *(("COMPLETED", "0:0"), ("FAILED", "3:0"), ("CANCELLED by 2001", "0:15"))[number % 3], "gpu[%03d-%03d]" % (number % 50, number % 50 + 15)
+                     ).replace("T04:00:05", clock[10:]).replace("@first@", "@training of %d@" % number)
+
+    (run.here / "ended").write_text("".join(map(row, range(1, 10001))), encoding="utf-8")
+    assert run("list", "--help").returncode == 0
+    start = run.seconds()
+    done = run("list", "--all", *words)
+    assert done.returncode == 0, done.stderr
+    if words:
+        told = json.loads(done.stdout)
+        assert len({job["id"] for job in told}) == 10000 and {len(job["hosts"]) for job in told} == {16}
+    else:
+        lines = done.stdout.splitlines()
+        assert len(lines) == 10001 and sum(" failed " in line for line in lines) == 3334 and sum(" stopped " in line for line in lines) == 3333
+    print("%.2f s, of which %.2f s are those of --help" % (run.seconds(), start))
+    assert run.seconds() < 1
 
 
 def test_why(run):
