@@ -32,7 +32,8 @@ def accounts_of(associations, person):
     """Return the accounts of a person, with the limits of each: C(account), C(gpus), C(person_gpus), C(max_minutes), C(qos). None means without limit."""
     found = {}
     for entry in associations:
-        if entry["user"] == person:
+        # One that a person was removed from stays while their jobs run, and accepts no more of them.
+        if entry["user"] == person and entry["max_submitted"] != 0:
             found[entry["account"]] = {"account": entry["account"], "gpus": None, "person_gpus": entry["group_tres"].get("gres/gpu"),
                                        "job_gpus": entry["job_tres"].get("gres/gpu"), "max_minutes": entry["max_minutes"], "qos": list(entry["qos"])}
     parents = {entry["account"]: entry for entry in associations if not entry["user"]}

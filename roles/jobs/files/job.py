@@ -186,9 +186,13 @@ def with_sample(minutes, minute, gpus):
     return (kept + [{"minute": minute, "gpus": merged}])[-MINUTES:]
 
 
+def workers(found):
+    return "%d worker%s" % (len(found), "" if len(found) == 1 else "s")
+
+
 def summary(result):
     """Return the result as lines for the log, with the problems last."""
-    lines = ["job %s: %d workers in %.1f s, exit code %d" % (result["job_id"], len(result["ranks"]), result["seconds"]["total"], result["exit_code"])]
+    lines = ["job %s: %s in %.1f s, exit code %d" % (result["job_id"], workers(result["ranks"]), result["seconds"]["total"], result["exit_code"])]
     if result["metrics"]:
         lines.append("  ".join("%s %s" % item for item in sorted(result["metrics"].items())))
     for host in sorted(result["gpus"]):
@@ -210,9 +214,10 @@ def summary(result):
 
 # --- functions with side effects ---
 
-def say(text):
-    sys.stdout.write("trainyard: %s\n" % text)
-    sys.stdout.flush()
+def say(text, descriptor=1):
+    """Write a line to the log, unless the share is full. Without a buffer, which Python would write once more at its end and then change the exit code."""
+    with contextlib.suppress(OSError):
+        os.write(descriptor, ("trainyard: %s\n" % text).encode("utf-8", "replace"))
 
 
 def read(path, size=None):
@@ -333,16 +338,21 @@ class Job:
         return result
 
     def tell(self, result):
-        write_private(self.folder + "/result.json", json.dumps(result, indent=2) + "\n")
-        for line in summary(result):
+        path = self.folder + "/result.json"
+        try:
+            write_private(path, json.dumps(result, indent=2) + "\n")
+            where = "result: " + path
+        except OSError as error:
+            # A job that was good stays good.
+            where = "warning: %s cannot be written: %s" % (path, error.strerror)
+        for line in summary(result) + [where]:
             say(line)
-        say("result: %s/result.json" % self.folder)
         return result["exit_code"]
 
     def run(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self.stop)
-        say("job %s, %s: %d workers on %s, in %s" % (self.number, self.job["name"], len(self.hosts), ", ".join(self.hosts), self.job["worker_image"]))
+        say("job %s, %s: %s on %s, in %s" % (self.number, self.job["name"], workers(self.hosts), ", ".join(self.hosts), self.job["worker_image"]))
         for attempt in range(1, self.job["retries"] + 2):
             self.prepare()
             result = self.finish(self.launch(), attempt)
@@ -432,5 +442,8 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except (Refused, _job_text.TextError, _job_file.JobFileError) as problem:
-        print("trainyard: %s" % problem, file=sys.stderr)
+        say(problem, 2)
+        sys.exit(NOT_STARTED)
+    except OSError as problem:
+        say("%s: %s. Free space on the share, or tell the operator" % (problem.filename or "the folder of the job", problem.strerror), 2)
         sys.exit(NOT_STARTED)

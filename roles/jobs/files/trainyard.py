@@ -69,7 +69,11 @@ class Refused(Exception):
 
 
 class NoAnswer(Exception):
-    """Slurm does not answer. The message is for the person."""
+    """Slurm does not answer. The message is for the person, C(cause) one of P(_slurm.FIXES)."""
+
+    def __init__(self, message, cause=""):
+        super().__init__(message)
+        self.cause = cause
 
 
 # --- Slurm ------------------------------------------------------------------------------------------------------------------
@@ -98,7 +102,7 @@ def ask(command, text=None, environment=None):
         cause, evidence = _slurm.why_no_answer(done.returncode, stdout, stderr)
         if cause in ("failed", "permission"):
             raise Refused("%s: %s" % (command[0], re.sub(r"^\w+: (?:error: )?", "", evidence)))
-        raise NoAnswer("Slurm does not answer ('%s'). %s" % (evidence, sentence(_slurm.FIXES[cause])))
+        raise NoAnswer("Slurm does not answer ('%s'). %s" % (evidence, sentence(_slurm.FIXES[cause])), cause)
     return stdout
 
 
@@ -159,6 +163,21 @@ class Site:
             raise Refused("root has no jobs; log in as a person, or use su")
         if not os.path.isdir(os.path.join(self.folder, ".out")):
             raise Refused("%s/.out does not exist; tell the operator to run playbook people" % self.folder)
+        problem = self.write_problem()
+        if problem:
+            raise Refused(problem)
+
+    def write_problem(self):
+        """Return why jobs cannot write their logs, or an empty text. It is tried: a quota does not show in the free space, and NFS tells it when it syncs."""
+        folder = os.path.join(self.folder, ".out")
+        try:
+            with tempfile.TemporaryFile(dir=folder) as stream:
+                stream.write(bytes(4096))
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            return "%s cannot be written: %s. Remove files of yours on the share, or tell the operator" % (folder, error.strerror)
+        return ""
 
     def catalogue(self):
         return self.config.get("images") or []
@@ -420,7 +439,14 @@ def site_problems(site, job):
     # A damaged catalogue does not keep jobs from running.
     with contextlib.suppress(Refused):
         approved = site.approved()
-    return (_job_limits.account_problems(job, accounts.result(), site.person) + _job_limits.host_problems(job, hosts.result(), partitions.result())
+    try:
+        problems = _job_limits.account_problems(job, accounts.result(), site.person)
+    except NoAnswer as error:
+        # Without the database, the controller judges the account. It refuses the job, or accepts it and keeps its record for the database.
+        if error.cause != "database_down":
+            raise
+        problems = []
+    return (problems + _job_limits.host_problems(job, hosts.result(), partitions.result())
             + _job_limits.image_problems(job, site.catalogue(), site.config.get("registries") or []) + folder_problems(job, site.home)
             + _job_limits.platform_problems(job, approved, hosts.result(), partitions.result())
             + (["copy_results: this cluster has no rclone (jobs_rclone); remove the key"] if job["copy_results"] and not site.config.get("rclone") else []))
@@ -478,12 +504,22 @@ def reason_words(job):
     return words + ("; estimated start %s" % local(job["start_estimate"]) if job["start_estimate"] else "")
 
 
+def state_words(site, job, result):
+    """Return why a job waits, or why one that has ended left no result, as far as that is known."""
+    if job["state"] in WAITING:
+        return reason_words(job)
+    if job["state"] in ACTIVE or not job["started"] or result:
+        return ""
+    problem = site.write_problem()
+    return "it has left no result: " + problem if problem else ""
+
+
 def show(options):
     site, number = Site(), number_of(options.id)
     job = find(number)
     result = site.result_of(number) if job["state"] not in WAITING else None
     running = job["state"] == "running"
-    told = dict(job, folder=site.folder_of(number), log=site.log_of(number), result=result, why=reason_words(job) if job["state"] in WAITING else "",
+    told = dict(job, folder=site.folder_of(number), log=site.log_of(number), result=result, why=state_words(site, job, result),
                 efficiency=efficiency(number) if job["started"] else None, endpoints=endpoints(site, number) if running else [],
                 usage=usage(site, number, job["hosts"]) if running else [])
 
@@ -571,8 +607,12 @@ def show_usage(found):
 
 def efficiency(number):
     """Return how much of its CPUs and memory a job has used, as far as Slurm has measured it."""
-    text = ask(["sacct", "--noheader", "--parsable2", "--noconvert", "--units=M", "--jobs=" + number,
-                "--format=JobID,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS,ReqMem"])
+    try:
+        text = ask(["sacct", "--noheader", "--parsable2", "--noconvert", "--units=M", "--jobs=" + number,
+                    "--format=JobID,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS,ReqMem"])
+    except NoAnswer:
+        # The controller has told the rest, without the database.
+        return {}
     cpu, seconds, cpus, memory = 0.0, 0, 0, 0.0
     for line in text.splitlines():
         fields = line.split("|")
@@ -607,7 +647,7 @@ def logs(options):
         if not os.path.exists(path):
             job = find(number)
             raise Refused("job %s has no log yet: it is %s" % (number, word(job["state"])) if job["state"] in ACTIVE else
-                          "%s does not exist%s" % (path, "" if options.rank is None else "; the job had %d workers" % job["workers"]))
+                          "%s does not exist%s" % (path, "" if options.rank is None else "; the workers of the job are 0 to %d" % (job["workers"] - 1)))
         with open(path, "rb") as stream:
             copy(stream)
         return GOOD

@@ -240,6 +240,27 @@ def test_a_job_that_is_stopped_says_so(whole):
     process.stdout.close()
 
 
+def test_a_good_job_stays_good_on_a_full_share(whole, tmp_path):
+    """Neither its log nor its result can be written at its end."""
+    process, folder, text = whole(dict(SMALL, worker_count="2", command="mkdir -p \"$TRAINYARD_JOB_DIR/result.json.new\""))
+    process.kill()
+    process.communicate()
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(process.args, env=dict(os.environ, PATH="%s:%s" % (tmp_path / "bin", os.environ["PATH"]), SLURM_JOB_ID="7"), input=text,
+                              text=True, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "") and not (folder / "result.json").exists()
+
+
+def test_a_job_that_cannot_write_does_not_start(whole, tmp_path):
+    process, folder, text = whole(dict(SMALL, worker_count="2", command="touch %s" % (tmp_path / "begun")))
+    process.kill()
+    process.communicate()
+    done = subprocess.run(["sh", "-c", "ulimit -f 0; exec \"$@\"", "sh", *process.args], env=dict(os.environ, SLURM_JOB_ID="7", PATH="%s:%s" % (
+        tmp_path / "bin", os.environ["PATH"])), input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert done.returncode == 125 and done.stderr == "trainyard: the folder of the job: File too large. Free space on the share, or tell the operator\n"
+    assert folder.exists() and not (tmp_path / "begun").exists()
+
+
 @pytest.mark.parametrize("text, environment, said", [
     ("name: a\n", {}, "command: the file does not have this key"), ("name: [\n", {}, "line 1"),
     ("name: a\ncommand: b\nworker_image: c\n", {"SLURM_JOB_ID": ""}, "this is not a job of Slurm"),

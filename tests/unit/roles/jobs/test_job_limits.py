@@ -16,8 +16,8 @@ def judged(**values):
     return _job_file.judge(dict({"name": "a", "command": "b", "worker_image": "tools:1"}, **values))
 
 
-def association(account, user="", parent="root", gpus=None, job_gpus=None, minutes=None, qos=("low", "normal")):
-    return {"account": account, "user": user, "parent": "" if user else parent, "group_tres": {} if gpus is None else {"gres/gpu": gpus},
+def association(account, user="", parent="root", gpus=None, job_gpus=None, minutes=None, qos=("low", "normal"), submitted=None):
+    return {"max_submitted": submitted, "account": account, "user": user, "parent": "" if user else parent, "group_tres": {} if gpus is None else {"gres/gpu": gpus},
             "job_tres": {} if job_gpus is None else {"gres/gpu": job_gpus}, "max_minutes": minutes, "qos": list(qos)}
 
 
@@ -36,6 +36,9 @@ def test_the_tightest_limit_counts():
     found = _job_limits.accounts_of(ASSOCIATIONS, "anna")
     assert [(entry["account"], entry["gpus"], entry["person_gpus"], entry["max_minutes"]) for entry in found] == [("language", 2, 1, None), ("vision", 6, None, 600)]
     assert _job_limits.accounts_of(ASSOCIATIONS, "carla") == []
+    # A person who was removed while a job of theirs runs.
+    left = ASSOCIATIONS + [association("vision", "carla", submitted=0), association("language", "carla", submitted=5)]
+    assert [entry["account"] for entry in _job_limits.accounts_of(left, "carla")] == ["language"]
 
 
 @pytest.mark.parametrize("values, said", [

@@ -64,7 +64,7 @@ class Run:
         (self.here / "bin" / name).write_text("#!/bin/bash\n%s\n" % body, encoding="utf-8")
         (self.here / "bin" / name).chmod(0o755)
 
-    def __call__(self, *words, text=None, **environment):
+    def __call__(self, *words, text=None, before=(), **environment):
         ours = dict(os.environ, PATH="%s:/usr/bin:/bin" % (self.here / "bin"), SECRET="s3cret",
                     TRAINYARD_JOBS_CONFIG=str(self.here / "jobs.json"), TZ="UTC0", PYTHONDONTWRITEBYTECODE="1", **environment)
         # As a person: root has no jobs.
@@ -72,7 +72,7 @@ class Run:
         program = ("import atexit, os, pwd, sys, time; atexit.register(lambda: open(%r, 'w').write(str(time.process_time()))); sys.path.insert(0, %r); found = list(pwd.getpwuid(os.getuid())); found[5] = %r; found = pwd.struct_passwd(found); "
                    "os.getuid = lambda: found.pw_uid or 1000; pwd.getpwuid = lambda _uid: found; exec(compile(open(%r).read(), 'trainyard', 'exec'))" % (
                        str(self.here / "seconds"), str(self.here / "library"), str(self.here / "home"), str(FILES / "trainyard.py")))
-        command = [sys.executable, "-c", program, *words]
+        command = [*before, sys.executable, "-c", program, *words]
         done = subprocess.run(command, cwd=self.here, env=ours, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=60)
         if "--json" in words and "--dry-run" not in words:
             # Other programs read it.
@@ -205,7 +205,7 @@ def test_show_and_logs_of_a_job_that_failed(run):
     assert run("logs", "4").stdout == "line\n" and run("logs", "4", "--rank", "1").stdout == "of worker 1\n"
     done = run("logs", "-f", "4")
     assert (done.returncode, done.stdout, done.stderr) == (1, "line\n", "trainyard: job 4: failed\n")
-    assert "rank.7.log does not exist; the job had 1 workers" in run("logs", "4", "--rank", "7").stderr
+    assert "rank.7.log does not exist; the workers of the job are 0 to 0" in run("logs", "4", "--rank", "7").stderr
 
 
 def test_stop(run):
@@ -348,6 +348,42 @@ def test_slurm_that_does_not_answer(run, name, body, code, said):
     run.program(name, body)
     done = run("list")
     assert done.returncode == code and said in done.stderr and done.stdout == ""
+
+
+def without_database(run):
+    for name in ("sacct", "sacctmgr"):
+        run.program(name, "echo '%s: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:a:6819: Connection refused' >&2; exit 1" % name)
+
+
+def test_the_database_is_down(run):
+    """The controller goes on without it: it judges jobs, and tells of those that run."""
+    without_database(run)
+    assert run("submit", run.file()).stdout.startswith("job 12 submitted.")
+    # What the controller knows is judged as usual, and what it refuses is told.
+    assert "the largest host of this cluster has 8 CPUs" in run("submit", run.file(SAMPLE + "worker_cpu: 9\n")).stderr
+    a_running_job(run)
+    assert json.loads(run("show", "5", "--json").stdout)["efficiency"] == {} and "job 5  job  running\n" in run("show", "5").stdout
+    for words in (("list",), ("quota",), ("show", "4")):
+        done = run(*words)
+        assert done.returncode == 3 and done.stdout == "" and done.stderr.count("\n") == 1 and "Jobs go on meanwhile" in done.stderr, done.stderr
+    # Any other fault of sacctmgr keeps the job back.
+    run.program("sacctmgr", "echo 'sacctmgr: error: Munge encode failed: Failed to access \"/run/munge/munge.socket.2\"' >&2; exit 1")
+    done = run("submit", run.file())
+    assert done.returncode == 3 and "Start MUNGE on this host" in done.stderr
+
+
+def test_a_full_share(run):
+    """A limit for the size of files is in the place of the full file system of scenario workbench."""
+    full = ("sh", "-c", 'ulimit -f 1; exec "$@"', "sh")
+    done = run("submit", run.file(), before=full)
+    assert done.returncode == 2 and not (run.here / "script").exists()
+    assert done.stderr == "trainyard: %s/.out cannot be written: File too large. Remove files of yours on the share, or tell the operator\n" % run.jobs
+    assert list((run.jobs / ".out").iterdir()) == []
+    # Why a job has left no result.
+    (run.here / "ended").write_text(ended(4, "FAILED", "125:0"), encoding="utf-8")
+    said = "it has left no result: %s/.out cannot be written: File too large." % run.jobs
+    assert said in run("show", "4", before=full).stdout and said in json.loads(run("show", "4", "--json", before=full).stdout)["why"]
+    assert json.loads(run("show", "4", "--json").stdout)["why"] == ""
 
 
 def test_sbatch_that_refuses(run):
