@@ -71,4 +71,6 @@ def script(job, values, place):
 def interactive_command(job, place):
     """Return the command of an interactive job: its only worker has the terminal of the person."""
     shared = ["--shm-size=%dm" % job["worker_shared_memory"]] if job["worker_shared_memory"] else []
-    return ["srun"] + options(job, place) + ["--pty", "trainyard-run"] + shared + [job["worker_image"], "--", "bash", "-c", job["command"]]
+    # As of a batch job: bash, if the image has it.
+    shell = ["sh", "-c", 'exec $(command -v bash || echo sh) -c "$1"', "sh"]
+    return ["srun"] + options(job, place) + ["--pty", "trainyard-run"] + shared + [job["worker_image"], "--"] + shell + [job["command"]]

@@ -289,8 +289,12 @@ def _together(job, lines, priorities, default_image):
         problem("priority" if "priority" in lines else "preemptible", fault)
     if job["kind"] == "MindSporeJob":
         problem("kind", "'MindSporeJob' needs NPUs, which this release does not support; use another kind")
-    if job["interactive"] and any(job["services"].values()):
-        problem("services", "an interactive job has none; remove the key, or interactive")
+    if job["interactive"]:
+        # Its command runs in the terminal, without the program that reads these keys.
+        for key, is_set in (("services", any(job["services"].values())), ("environment", job["environment"]), ("copy_results", job["copy_results"]),
+                            ("environment_aliases", job["environment_aliases"] != "none")):
+            if is_set:
+                problem(key, "an interactive job has none; remove the key, or interactive")
     if job["interactive"] and job["worker_count"] != 1:
         problem("interactive", "an interactive job has one worker, but worker_count is %d" % job["worker_count"])
     if job["interactive"] and job["retries"]:

@@ -41,10 +41,17 @@ def test_each_key_of_slurm():
     assert "--mail-type=END,FAIL,REQUEUE" in _batch.options(judged(), dict(PLACE, mail=True))
 
 
-def test_an_interactive_job_is_one_command():
+def test_an_interactive_job_is_one_command(tmp_path):
+    (tmp_path / "sh").symlink_to("/bin/dash")
     command = _batch.interactive_command(judged(interactive="true", worker_gpu="1", worker_shared_memory="2"), PLACE)
     assert command[0] == "srun" and "--gpus-per-node=1" in command and "--output" not in " ".join(command)
-    assert command[-8:] == ["--pty", "trainyard-run", "--shm-size=2048m", "pytorch:2.5", "--", "bash", "-c", "python3 train.py"]
+    at = command.index("--")
+    assert command[at - 4:at] == ["--pty", "trainyard-run", "--shm-size=2048m", "pytorch:2.5"] and command[-1] == "python3 train.py"
+    # With or without bash in the image.
+    command = _batch.interactive_command(judged(interactive="true", command="echo \"it's $((1 + 1))\"; exit 3"), PLACE)
+    for folder in ("/usr/bin:/bin", str(tmp_path)):
+        done = subprocess.run(["/bin/sh"] + command[command.index("--") + 2:], env={"PATH": folder}, stdout=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stdout) == (3, "it's 2\n")
 
 
 def lines(text):

@@ -74,6 +74,9 @@ def test_all_keys_in_yaml():
     ("interactive: true\nretries: 1", "line 5: retries: an interactive job is not run again"),
     ("kind: MindSporeJob", "line 4: kind: 'MindSporeJob' needs NPUs, which this release does not support"),
     ("interactive: true\nservices: {ssh: true}", "line 5: services: an interactive job has none; remove the key, or interactive"),
+    ("interactive: true\nenvironment: {A: b}", "line 5: environment: an interactive job has none"),
+    ("interactive: true\ncopy_results: r:x", "line 5: copy_results: an interactive job has none"),
+    ("interactive: true\nenvironment_aliases: dlws", "line 5: environment_aliases: an interactive job has none"),
     ("preemptible: true\npriority: high", "line 5: priority: jobs of priority high are never preempted; use low, or remove preemptible"),
 ])
 def test_what_is_refused(line, said):
