@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shlex
 import time
 from pathlib import Path
@@ -13,15 +15,17 @@ import jsonschema
 import pytest
 import testinfra
 from left_to_acceptance import pytest_collection_modifyitems
-from role_again import role
+from role_again import playbook, role
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = json.loads((ROOT / "plugins/plugin_utils/trainyard.schema.json").read_text(encoding="utf-8"))
-__all__ = ["pytest_collection_modifyitems", "role"]
+__all__ = ["playbook", "pytest_collection_modifyitems", "role"]
 
 
 class Cluster:
     head, peer = hosts = ("workbench-a", "workbench-b")
+    # Of all people's jobs on the share, and of containers on each host.
+    folder, store = "/data1/share/.trainyard/jobs", "/var/lib/trainyard/containers"
 
     def on(self, host, command, check=True):
         """A shell command on a host as root."""
@@ -50,6 +54,36 @@ class Cluster:
                 return job
             assert time.monotonic() < deadline, job
             time.sleep(1)
+
+    def refused(self, code, *words, person="alice", text=None):
+        """The error of a command, which is one line for the person, and no traceback."""
+        done = self.trainyard(person, *words, check=False, text=text)
+        assert done.code == code and done.text.startswith("trainyard: ") and done.text.count("\n") == 1, (words, done.code, done.text)
+        return done.text
+
+    def nothing_left(self, *people):
+        """Nothing of any job is left: in the queue, of the GPUs and hosts, among the processes of these people, and of containers."""
+        self.wait("an empty queue", lambda: self.on(self.head, "squeue --all --noheader").out == "", 120)
+        look = "pgrep --list-full --uid %s; ls /run/trainyard/jobs %s/jobs | grep -v :$; find /dev/shm -mindepth 1 -user %s" % (
+            ",".join(people), self.store, " -o -user ".join(people))
+        for host in self.hosts:
+            self.wait("an end on " + host, lambda host=host: not self.on(host, look, check=False).out.strip())
+        # A test may have taken one out of service.
+        self.wait("free hosts", lambda: set(self.on(self.head, "sinfo --noheader --Node --format %T").out.split()) <= {"idle", "drained"})
+        assert set(re.findall(r"gpu:h100:(\d+)", self.on(self.head, "sinfo --noheader --Node --Format=GresUsed:100").out)) == {"0"}
+
+    @contextlib.contextmanager
+    def out_of_service(self, *hosts):
+        """Hosts on which no job starts."""
+        names = ",".join(hosts)
+        self.on(self.head, "scontrol update nodename=%s state=drain reason=test" % names)
+        try:
+            yield
+        finally:
+            self.on(self.head, "scontrol update nodename=%s state=resume" % names)
+
+    def sql(self, statement):
+        return self.on(self.head, "mariadb --batch --skip-column-names slurm_acct_db --execute %s" % shlex.quote(statement)).out
 
     @staticmethod
     def wait(what, condition, seconds=60):

@@ -103,3 +103,13 @@ def test_others_see_nothing(cluster):
 def test_folders_belong_to_their_people(cluster):
     assert cluster.on(cluster.head, "stat --format '%%a %%U' %s %s/alice %s/alice/.out" % (FOLDER, FOLDER, FOLDER)).out.split("\n")[:3] == ["755 root", "700 alice", "700 alice"]
     assert cluster.as_person("bob", "ln -s /etc %s/alice2" % FOLDER, check=False).code != 0
+
+
+def test_an_interactive_job_has_the_terminal(cluster):
+    """Its image has no bash."""
+    text = SAMPLE.replace("interactive=false", "interactive=true").replace('echo "hello world"', 'test -t 0 && test -t 1 && echo "job $TRAINYARD_JOB_ID of $(id -un)"; exit 4')
+    cluster.as_person("alice", "cat > shell.params << 'END'\n%sEND" % text)
+    done = cluster.as_person("alice", "script --quiet --return --command 'trainyard submit shell.params %s' /dev/null" % " ".join(FITS), check=False)
+    assert done.code == 4 and re.search(r"^job \d+ of alice\r?$", done.out, re.MULTILINE), done.text
+    done = cluster.trainyard("alice", "submit", "shell.params", *FITS, check=False)
+    assert done.code == 2 and "the job needs your terminal" in done.text
