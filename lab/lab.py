@@ -182,12 +182,13 @@ def timer(seconds):
 
 
 def share(options):
-    """Bring up a cluster that groups share, and run a job of each person."""
+    """Bring up a cluster that groups share, with the command trainyard, and run a job of each person."""
     seconds = {}
     timed = timer(seconds)
     with only_one(options.state):
         lab, folder = timed("lab", bring_up, options, COMMITTED_SLURM, queue_demo.GPUS)
         timed("site.yml", playbook, "site.yml", folder, options.state)
+        timed("workbench", playbook, "playbooks/workbench.yml", folder, options.state)
         waiting, ended = timed("jobs", queue_demo.run_jobs, lab, say)
         image = lab.on(next(iter(lab.hosts)), "docker", "inspect", "--format", "{{.Config.Image}}", CONTAINER).stdout.strip()
         accuracy = timed("training", queue_demo.train, lab, image, say)
@@ -312,7 +313,7 @@ def main():
         ("prepare", prepare, "Prepare a Docker engine, the hosts' image, the base archive of the training image and the wheels."),
         ("up", up, "Create and start the hosts."),
         ("run", whole_way, "Create the hosts, run site.yml and train.yml on them, and print a summary."),
-        ("share", share, "Create the hosts, run site.yml with Slurm on them, and run a job of each of three people."),
+        ("share", share, "Create the hosts, run site.yml with Slurm and workbench.yml on them, and run a job of each of three people."),
     ):
         added = command(name, action, text)
         added.add_argument("--hosts", type=int, choices=range(2, 10), default=2, metavar="N", help="number of hosts, 2 to 9")

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import transcript
 from virtual_cluster import VirtualCluster
 from whole_cluster import WholeCluster
 
@@ -150,10 +151,22 @@ def test_on_virtual_machines(clone, tmp_path):
 @pytest.mark.acceptance
 @pytest.mark.scenario
 def test_a_cluster_that_groups_share(clone, tmp_path):
-    """make lab-slurm: a queue with quotas, and the digits through it in containers, by each launcher. The same parameters as by train.yml."""
+    """make lab-slurm: a queue with quotas, and the digits through it in containers, by each launcher. The same parameters as by train.yml. Then what
+    docs/shared-cluster.md has people type."""
     text = made(clone, tmp_path / "lab-slurm.log", "lab-slurm")
     assert re.fullmatch(r"lab: ok hosts=2 jobs=3 waited=1 accuracy=0\.9[5-9]\d* seconds=\d+", text.rstrip().splitlines()[-1])
     assert re.search(r"^\d+ +ben +vision +PENDING +AssocGrpGRES$", text, re.MULTILINE)
+    connection = ["-i", str(clone / ".lab/ssh/id_ed25519"), "-o", "UserKnownHostsFile=%s" % (clone / ".lab/ssh/known_hosts"), "-o", "IdentitiesOnly=yes"]
+
+    def types(command, *options, keys=None):
+        """What anna sees who has logged in."""
+        return subprocess.run(["ssh", *connection, *options, "anna@172.30.77.11", command], check=False, text=True, input=keys, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT).stdout
+
+    begun, page = time.monotonic(), clone / "docs/shared-cluster.md"
+    transcript.play(transcript.steps(transcript.FIRST_JOB, page), types)
+    print("the first job took %.0f s" % (time.monotonic() - begun))
+    assert time.monotonic() - begun < 300
 
     cluster = WholeCluster("lab", "172.30.77.0/24")
     cluster.inventory, cluster.state = clone / "inventories/lab_slurm", tmp_path
@@ -161,7 +174,6 @@ def test_a_cluster_that_groups_share(clone, tmp_path):
     assert run.code == 0 and run.changed == {}, run.text[-3000:]
     image = docker("exec", "lab-a", "docker", "inspect", "--format", "{{.Config.Image}}", "trainyard-training")[0]
     examples = clone / "roles/train/files/examples"
-    connection = ["-i", str(clone / ".lab/ssh/id_ed25519"), "-o", "UserKnownHostsFile=%s" % (clone / ".lab/ssh/known_hosts"), "-o", "IdentitiesOnly=yes"]
     programs = [examples / "digits_horovod.py", examples / "example_tools.py"]
     subprocess.run(["scp", "-q", *connection, *programs, "anna@172.30.77.11:/data1/share/user/anna/"], check=True)
 
@@ -175,6 +187,15 @@ def test_a_cluster_that_groups_share(clone, tmp_path):
     run = cluster.playbook("playbooks/train.yml", cwd=clone)
     assert run.code == 0 and "Relinquishing job allocation" in run.text
     assert {rank["checksum"] for rank in cluster.last_job()["ranks"]} == checksums and len(checksums) == 1
+    (job,) = transcript.blocks("Horovod on two hosts", "yaml", page)
+    said = types("cd /data1/share/user/anna && cat > horovod.yml << 'END'\n%sEND\ntrainyard submit horovod.yml" % job)
+    said = types("trainyard logs -f %s; echo ended with $?" % re.match(r"job (\d+) submitted", said).group(1))
+    print(said)
+    assert said.endswith("ended with 0\n") and set(re.findall(r"parameters sha256 (\w+)$", said, re.MULTILINE)) == checksums
+    (job,) = [block for block in transcript.blocks("A shell in a container", "", page) if "interactive=true" in block]
+    types("cat > shell.params << 'END'\n%sEND" % job)
+    said = types("trainyard submit shell.params; echo ended with $?", "-tt", keys="echo $((6 * 7)) of $(id -un) in $TRAINYARD_JOB_ID\nexit 3\n")
+    assert re.search(r"^42 of anna in \d+\r?$", said, re.MULTILINE) and "ended with 3" in said, said
     # As the person, on the share, with no GPU but those of the job.
     told = as_anna("--gpus-per-node=1", "sh -c 'touch made-$SLURM_NODEID; id -un; ls /dev | grep -c ^nvidia[0-9]; ulimit -l'").split()
     assert sorted(told) == sorted(["anna", "1", cluster.on(cluster.head, "ulimit -l").out.strip()] * 2), told

@@ -5,20 +5,10 @@ from __future__ import annotations
 import json
 import re
 
+from transcript import here_document
+
 ROLE = "jobs"
-SAMPLE = """name=first_job
-kind=PyTorchJob
-worker_count=1
-worker_cpu=4
-worker_gpu=0
-worker_memory=4
-worker_shared_memory=4
-worker_image=master0:5000/eflops/pytorch:v1
-command=echo "hello world"
-priority=1
-workspace_id=your-workspace-id
-interactive=false
-"""
+SAMPLE = here_document()
 FITS = ("--set", "worker_image=site/tools:1", "--set", "workspace_id=vision")
 FOLDER = "/data1/share/.trainyard/jobs"
 

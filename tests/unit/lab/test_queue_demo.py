@@ -85,7 +85,7 @@ def test_one_of_them_trains_on_all_hosts(people):
 def test_summary():
     text = report.queue_summary(HOSTS, QUEUE, ENDED, "0.9722", ["  ssh anna@172.30.77.11"], {"lab": 10.4, "site.yml": 20.4})
     assert text.endswith("\nlab: ok hosts=2 jobs=3 waited=1 accuracy=0.9722 seconds=31")
-    assert "\n2    ben     vision    PENDING  AssocGrpGRES\n" in text and "\n  ssh anna@172.30.77.11\n" in text
+    assert "\n2    ben     vision    PENDING  AssocGrpGRES\n" in text and "\n  ssh anna@172.30.77.11\n" in text and "docs/shared-cluster.md has your first job" in text
     with pytest.raises(LabError, match="2 ben vision FAILED 1:0 lab-a; .*Expected 3 jobs with state COMPLETED"):
         report.queue_summary(HOSTS, QUEUE, [ENDED[0], ["2", "ben", "vision", "FAILED", "1:0", "lab-a"], ENDED[2]], "", [], {})
     with pytest.raises(LabError, match="sacct reports: no job"):
