@@ -99,7 +99,8 @@ def small_share(cluster):
     """A small file system in the place of alice's folder on the share. All of her jobs run on the host that has it."""
     folder = cluster.folder + "/alice"
     with cluster.out_of_service(cluster.peer):
-        cluster.on(cluster.head, "mount -t tmpfs -o size=1m,mode=700,uid=2101,gid=2101 small {0} && install -d -m 700 -o alice -g alice {0}/.out".format(folder))
+        cluster.on(cluster.head, "mount -t tmpfs -o size=1m,mode=700,uid=2101,gid=2101 small {0} && "
+                                 "install -d -m 700 -o alice -g alice {0}/.out".format(folder))
         try:
             yield folder
         finally:
@@ -138,8 +139,8 @@ def test_fifty_submits_at_once(cluster):
         cluster.as_person("alice", "scancel --me")
         cluster.wait("an empty queue", lambda: cluster.on(cluster.head, "squeue --noheader").out == "")
         # They have not begun, so they have no folder.
-        assert cluster.as_person("alice", "ls %s/alice" % cluster.folder).out.split() and not set(numbers) & set(
-            cluster.as_person("alice", "ls %s/alice" % cluster.folder).out.split())
+        folders = set(cluster.as_person("alice", "ls %s/alice" % cluster.folder).out.split())
+        assert folders and not set(numbers) & folders
     cluster.nothing_left("alice")
 
 

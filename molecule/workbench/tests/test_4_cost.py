@@ -17,7 +17,8 @@ def seconds(cluster, command):
 
 
 def test_submit_needs_little_more_than_sbatch(cluster):
-    cluster.as_person("alice", "printf 'name: quick\\nworker_image: site/tools:1\\ncommand: \"true\"\\n' > quick.yml; trainyard submit quick.yml --dry-run > quick.sh")
+    cluster.as_person("alice", "printf 'name: quick\\nworker_image: site/tools:1\\ncommand: \"true\"\\n' > quick.yml && "
+                               "trainyard submit quick.yml --dry-run > quick.sh")
     with cluster.out_of_service(*cluster.hosts):
         ours, theirs = seconds(cluster, "trainyard submit quick.yml"), seconds(cluster, "sbatch quick.sh")
         cluster.as_person("alice", "scancel --me")
@@ -31,7 +32,8 @@ def _history(cluster):
     """Ended jobs of alice in the database of Slurm: one that has run, many times, with numbers and times of their own."""
     job = cluster.ends("alice", cluster.submit("alice", "name: many\nworker_image: site/tools:1\ncommand: 'true'\n"))
     # slurmctld has told the database the end of it.
-    cluster.wait("the end in the database", lambda: cluster.sql("SELECT COUNT(*) FROM trainyard_job_table WHERE id_job = %s AND time_end > 0" % job["id"]) == "1\n")
+    ended = "SELECT COUNT(*) FROM trainyard_job_table WHERE id_job = %s AND time_end > 0" % job["id"]
+    cluster.wait("the end in the database", lambda: cluster.sql(ended).strip() == "1")
     columns = cluster.sql("SELECT column_name FROM information_schema.columns WHERE table_schema = 'slurm_acct_db' AND table_name = 'trainyard_job_table' "
                           "AND extra NOT LIKE '%auto_increment%' AND extra NOT LIKE '%GENERATED%'").split()
     other = {"id_job": "%d + seq" % FIRST, "time_submit": "time_submit - seq", "time_eligible": "time_eligible - seq", "time_start": "time_start - seq",

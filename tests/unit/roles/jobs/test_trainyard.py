@@ -351,8 +351,9 @@ def test_slurm_that_does_not_answer(run, name, body, code, said):
 
 
 def without_database(run):
+    said = "error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:a:6819: Connection refused"
     for name in ("sacct", "sacctmgr"):
-        run.program(name, "echo '%s: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:a:6819: Connection refused' >&2; exit 1" % name)
+        run.program(name, "echo '%s: %s' >&2; exit 1" % (name, said))
 
 
 def test_the_database_is_down(run):
