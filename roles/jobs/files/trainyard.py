@@ -336,8 +336,7 @@ def table(heads, rows):
     """Print rows below their heads, each column as wide as it needs to be."""
     cells = [list(heads)] + [[printable(value) for value in row] for row in rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
-    for row in cells:
-        print("  ".join(value.ljust(width) for value, width in zip(row, widths)).rstrip())
+    print("\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells))
 
 
 def local(stamp, today=None):
@@ -350,8 +349,8 @@ def local(stamp, today=None):
 
 
 def moment_of(stamp):
-    # Ten times as fast as strptime, which counts for thousands of jobs. Python 3.8 does not read the Z.
-    return datetime.datetime.fromisoformat(stamp.rstrip("Z")).replace(tzinfo=datetime.timezone.utc)
+    # Much faster than strptime, which counts for thousands of jobs. Python 3.8 does not read the Z.
+    return datetime.datetime.fromisoformat(stamp.rstrip("Z") + "+00:00")
 
 
 def duration(seconds):
