@@ -27,11 +27,14 @@ HUB_SERVICE, PROXY_SERVICE, LINKS_SERVICE, JOBS_SERVICE = "trainyard-hub", "trai
 #: The proxy first: the hub waits for it, and it is the one that is not restarted without need.
 SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
 OF_HUB = ("_helper.py", "_instance.py", "_jobs_page.py", "instance", "jobs_page.py", "jupyterhub_config.py", "links", "trainyard_hub.py")
-OF_NOTEBOOK = ("jupyter_server_config.py", "server")
+OF_NOTEBOOK = ("_notebook.py", "jupyter_server_config.py", "server", "trainyard_notebook.py")
 PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK = ("openssl", "python3-venv", "sudo"), ("python3-venv",)
 #: Of the build of VS Code: its modules that are compiled, and the program that it searches with.
 PACKAGES_OF_BUILD = ("g++", "libkrb5-dev", "libsecret-1-dev", "libx11-dev", "libxkbfile-dev", "make", "pkg-config", "ripgrep")
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+#: Where Jupyter looks for settings on hosts without GPUs.
+WITHOUT_GPUS = NOTEBOOK + "/share/jupyter/without-gpus"
+GPU_EXTENSION = "jupyterlab-nvdashboard"
 KERNEL = {"argv": [NOTEBOOK + "/server", "kernel", "{connection_file}"], "display_name": "Python (container)", "language": "python"}
 
 
@@ -189,9 +192,11 @@ def notebook_files(wanted):
     ca = certificate_paths(wanted)[2]
     kernels = NOTEBOOK + "/share/jupyter/kernels"
     found = [_folder("/etc/trainyard"), _folder(NOTEBOOK_FOLDER), _folder("/usr/local/lib/trainyard")]
-    found += [_folder(path) for path in (NOTEBOOK, NOTEBOOK + "/share", NOTEBOOK + "/share/jupyter", kernels, kernels + "/python3")]
+    found += [_folder(path) for path in (NOTEBOOK, NOTEBOOK + "/share", NOTEBOOK + "/share/jupyter", kernels, kernels + "/python3", WITHOUT_GPUS,
+                                         WITHOUT_GPUS + "/labconfig")]
     found += [_file("%s/%s" % (NOTEBOOK, name), wanted["programs"][name], "0644" if name.endswith(".py") else "0755") for name in OF_NOTEBOOK]
     found.append(_file(kernels + "/python3/kernel.json", _json(KERNEL)))
+    found.append(_file(WITHOUT_GPUS + "/labconfig/page_config.json", _json({"disabledExtensions": {GPU_EXTENSION: True}})))
     if has_own_certificate(wanted):
         # The content is known once the hub's host has made it.
         ca = NOTEBOOK_FOLDER + "/ca.pem"
@@ -274,7 +279,9 @@ def owned(names, folder):
 OWN_OF_HUB = tuple([SUDOERS] + ["%s/%s.service" % (UNITS, name) for name in SERVICES] + owned(OF_HUB, HUB)
                    + owned(("hub.json", "authenticator.json", "proxy.env", "jobs.env"), FOLDER))
 OWN_OF_NOTEBOOK = tuple(owned(OF_NOTEBOOK + ("share/jupyter/kernels/python3/kernel.json", "share/jupyter/kernels/python3", "share/jupyter/kernels",
-                                             "share/jupyter", "share"), NOTEBOOK) + owned(("server.json", "ca.pem"), NOTEBOOK_FOLDER))
+                                             "share/jupyter/without-gpus/labconfig/page_config.json", "share/jupyter/without-gpus/labconfig",
+                                             "share/jupyter/without-gpus", "share/jupyter", "share"), NOTEBOOK)
+                        + owned(("server.json", "ca.pem"), NOTEBOOK_FOLDER))
 
 
 def jupyterhub_plan(wanted, host):

@@ -5,6 +5,8 @@
 
     services run     starts those that services.json in the folder of the job names, and writes there how they are
     services wait    waits until one of them has failed; the exit code is 1
+    services tensorboard FOLDER [SOCKET]
+                     TensorBoard alone, as instances of the hub have it
 
 Containers of all people on a host share its network. So each service listens on a Unix socket in a folder that only the person can enter, and on no port.
 This runs in training images, so it is Python 3.6 with only the standard library, and with what the image has of Jupyter and TensorBoard.
@@ -28,6 +30,7 @@ START_SECONDS = 180
 LOOK_SECONDS = 0.5
 #: Modules that serve Jupyter, the best first, with the arguments of each.
 JUPYTER = (("jupyterlab", "lab"), ("notebook", "notebook"), ("jupyter_server", "server"))
+NO_TENSORBOARD = "the image has no TensorBoard; use an image with it, or install it in yours"
 
 
 # --- pure functions ---
@@ -90,9 +93,12 @@ class Handler(wsgiref.simple_server.WSGIRequestHandler):
 class TensorBoardServer:
     """What tensorboard.program.TensorBoard accepts as server_class."""
 
+    #: Other than that of the task.
+    path = ""
+
     def __init__(self, wsgi_app, flags):
         del flags
-        self.server = SocketServer(INSIDE + "/tensorboard.sock", Handler)
+        self.server = SocketServer(self.path or INSIDE + "/tensorboard.sock", Handler)
         self.server.set_app(wsgi_app)
 
     def serve_forever(self):
@@ -105,9 +111,13 @@ class TensorBoardServer:
         return
 
 
-def serve_tensorboard(folder):
+def serve_tensorboard(folder, path=""):
+    if not has("tensorboard"):
+        sys.stderr.write(NO_TENSORBOARD + "\n")
+        return 1
     from tensorboard import default, program, version
 
+    TensorBoardServer.path = path
     tool = program.TensorBoard(plugins=default.get_plugins(), server_class=TensorBoardServer)
     tool.configure(argv=tensorboard_arguments(folder, version.VERSION))
     return tool.main() or 0
@@ -174,7 +184,7 @@ class Service:
 
     def tensorboard(self, setting):
         if not has("tensorboard"):
-            self.why = "the image has no TensorBoard; use an image with it, or install it in yours"
+            self.why = NO_TENSORBOARD
             return None
         return [sys.executable, os.path.abspath(__file__), "tensorboard", os.path.expanduser(setting)]
 
@@ -225,8 +235,8 @@ def wait(folder):
 
 
 def main(arguments):
-    if arguments[:1] == ["tensorboard"] and len(arguments) == 2:
-        return serve_tensorboard(arguments[1])
+    if arguments[:1] == ["tensorboard"] and len(arguments) in (2, 3):
+        return serve_tensorboard(*arguments[1:])
     if arguments in (["run"], ["wait"]):
         return {"run": run, "wait": wait}[arguments[0]](os.environ["TRAINYARD_JOB_DIR"])
     sys.stderr.write(__doc__)

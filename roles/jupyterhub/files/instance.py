@@ -53,8 +53,11 @@ def start(trainyard, site, request):
     problems = trainyard.site_problems(site, job)
     if problems:
         raise trainyard.Refused("; ".join(problems))
+    # Slurm gives the number of the job later.
+    words, name = trainyard.ssh_words(site, "NUMBER")
     path = write_secret(os.path.join(site.folder, ".instances"), {
-        "name": job["name"], "image": job["worker_image"], "shared_memory": job["worker_shared_memory"], "environment": request["environment"]})
+        "name": job["name"], "image": job["worker_image"], "shared_memory": job["worker_shared_memory"], "environment": request["environment"],
+        "ssh": shlex.join(words + [name]), "folders": [site.home, site.config["share"]]})
     place = {"output": os.path.join(site.folder, ".out", "%j.log"), "workdir": site.home}
     options = [trainyard._batch.quoted(option) for option in trainyard._batch.options(job, place)]
     try:

@@ -3,14 +3,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Configuration of JupyterLab in an instance. Kernels and terminals run in the container of the instance."""
 
+import glob
 import os
-
-# Jupyter gives it to this file.
-c = globals()["get_config"]()
+import sys
 
 HERE = "/usr/local/lib/trainyard/notebook"
 SERVER = HERE + "/server"
 RUNTIME = os.environ["JUPYTER_RUNTIME_DIR"]
+sys.path.insert(0, HERE)
+# Jupyter gives it to this file.
+c = globals()["get_config"]()
 
 # Sockets in a folder of the person: on ports of 127.0.0.1 everybody on the host could read the output of a kernel.
 c.ConnectionFileMixin.transport = "ipc"
@@ -20,10 +22,13 @@ c.ServerApp.terminado_settings = {"shell_command": [SERVER, "shell"]}
 c.ServerApp.port_retries = 0
 # Extensions of the host's environment are the operator's.
 c.LabApp.extension_manager = "readonly"
+c.ServerApp.jpserver_extensions = {"trainyard_notebook": True, "jupyterlab_nvdashboard": bool(glob.glob("/proc/driver/nvidia/gpus/*"))}
 
-# Beside JupyterLab, and reached through it only. A site without it has no entry for it.
-c.ServerProxy.servers = {}
+# Beside JupyterLab, and reached through it only. trainyard_notebook starts TensorBoard.
+c.ServerProxy.servers = {"tensorboard": {"unix_socket": RUNTIME + "/tensorboard.sock", "new_browser_tab": True, "launcher_entry": {
+    "title": "TensorBoard, ssh", "path_info": "trainyard/"}}}
+# A site without it has no entry for it.
 if os.path.exists(HERE + "/vscode/lib/node"):
     c.ServerProxy.servers["vscode"] = {
         "command": [SERVER, "vscode", "{unix_socket}"], "unix_socket": RUNTIME + "/vscode.sock", "timeout": 60, "new_browser_tab": True,
-        "launcher_entry": {"title": "VS Code", "category": "Notebook"}}
+        "launcher_entry": {"title": "VS Code"}}

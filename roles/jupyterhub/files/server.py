@@ -6,12 +6,15 @@
     server run FILE      the batch script of the job: the container, and beside it JupyterLab
     server kernel FILE   a kernel of JupyterLab, in the container; FILE is its connection file
     server shell         a terminal of JupyterLab, in the container
+    server tensorboard FOLDER SOCKET
+                         TensorBoard of the image, in the container
     server vscode SOCKET VS Code in the browser, on a socket in the folder of the job
 
 JupyterLab runs in an environment of the host, because images may have an old Python. What people type runs in the container of the image that they have chosen.
 """
 
 import contextlib
+import glob
 import json
 import os
 import pwd
@@ -28,6 +31,10 @@ import urllib.request
 CONFIG = "/etc/trainyard/notebook/server.json"
 HERE = "/usr/local/lib/trainyard/notebook"
 RUN = "/usr/local/bin/trainyard-run"
+#: Of role jobs: what serves TensorBoard in a container, and its path there.
+SERVICES, SERVICES_INSIDE = "/usr/local/lib/trainyard/jobs/services", "/usr/local/lib/trainyard/services"
+#: The settings that turn off what only hosts with GPUs have.
+WITHOUT_GPUS = HERE + "/share/jupyter/without-gpus"
 VSCODE = HERE + "/vscode"
 #: Made by the prolog, for the person of the job only.
 JOBS = "/run/trainyard/jobs"
@@ -38,6 +45,7 @@ LOOK = 5
 HOLD = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 #: Its process ID is needed to interrupt and to end it: signals do not reach a container through podman exec.
 KERNEL = "cd \"$1\" 2> /dev/null; echo $$ > \"$2\"; exec ${TRAINYARD_KERNEL_PYTHON:-python3} -m ipykernel_launcher -f \"$3\""
+TENSORBOARD = "echo $$ > \"$1\"; export CUDA_VISIBLE_DEVICES=; exec ${TRAINYARD_KERNEL_PYTHON:-python3} %s tensorboard \"$2\" \"$3\"" % SERVICES_INSIDE
 #: As it comes, VS Code asks other hosts for updates and reports its use.
 VSCODE_CONFIG = "auth: none\ndisable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\ndisable-getting-started-override: true\n"
 VSCODE_DEFAULTS = {"terminal.integrated.defaultProfile.linux": "container", "telemetry.telemetryLevel": "off"}
@@ -50,13 +58,15 @@ class Refused(Exception):
 
 # --- pure functions ---
 
-def server_environment(secret, person, runtime, url, config):
+def server_environment(secret, person, runtime, url, config, gpus=True):
     """Return the environment of JupyterLab. Nothing of the job's reaches it, and nothing of it reaches the container."""
     found = {name: value for name, value in secret.items() if re.match(r"(JUPYTERHUB_[A-Z_]+|JPY_API_TOKEN)$", name)}
     found.update(PATH="%s/bin:/usr/local/bin:/usr/bin:/bin" % config["environment"], HOME=person["home"], USER=person["name"], LOGNAME=person["name"],
                  LANG="C.UTF-8", SHELL="/bin/bash", JUPYTER_RUNTIME_DIR=runtime, JUPYTER_PATH=HERE + "/share/jupyter", JUPYTERHUB_SERVICE_URL=url,
                  # Packages of the person for this Python would be loaded before those of the environment.
                  PYTHONNOUSERSITE="1")
+    if not gpus:
+        found["JUPYTER_CONFIG_PATH"] = WITHOUT_GPUS
     if config["ca"]:
         found["SSL_CERT_FILE"] = config["ca"]
     return found
@@ -69,7 +79,13 @@ def job_variables(environment):
 
 def container_command(secret, runtime):
     shared = ["--shm-size=%dm" % secret["shared_memory"]] if secret.get("shared_memory") else []
-    return [RUN, "--alone", "--mount=" + runtime] + shared + [secret["image"], "--", "/bin/sh", "-c", HOLD]
+    return [RUN, "--alone", "--mount=" + runtime, "--mount=%s:%s:ro" % (SERVICES, SERVICES_INSIDE)] + shared + [secret["image"], "--", "/bin/sh", "-c", HOLD]
+
+
+def instance_of(secret, person, job):
+    """Return what the page of the instance shows. Nothing of it is secret."""
+    return {"name": secret["name"], "job": job, "ssh": (secret.get("ssh") or "").replace("NUMBER", job), "person": person["name"], "home": person["home"],
+            "folders": secret.get("folders") or [person["home"]]}
 
 
 def address_of(config, node):
@@ -202,6 +218,8 @@ def run(path):
     runtime = runtime_folder(os.environ)
     os.makedirs(runtime, mode=0o700, exist_ok=True)
     address = address_of(config, os.environ.get("SLURMD_NODENAME") or socket.gethostname())
+    person = {"home": entry.pw_dir, "name": entry.pw_name}
+    write_private(runtime + "/instance.json", json.dumps(instance_of(secret, person, os.environ["SLURM_JOB_ID"])))
     container = start_container(secret, runtime)
     server = None
 
@@ -217,7 +235,7 @@ def run(path):
         tell_hub(secret["environment"], port, config)
         url = "http://%s:%d%s" % ("[%s]" % address if ":" in address else address, port, secret["environment"].get("JUPYTERHUB_SERVICE_PREFIX") or "/")
         environment = dict(job_variables(os.environ), **server_environment(
-            secret["environment"], {"home": entry.pw_dir, "name": entry.pw_name}, runtime, url, config))
+            secret["environment"], person, runtime, url, config, bool(glob.glob("/proc/driver/nvidia/gpus/*"))))
         os.chdir(entry.pw_dir)
         server = subprocess.Popen([config["environment"] + "/bin/jupyterhub-singleuser", "--config=" + HERE + "/jupyter_server_config.py",
                                    "--ServerApp.root_dir=" + entry.pw_dir], env=environment, stdin=subprocess.DEVNULL)
@@ -235,12 +253,11 @@ def run(path):
                     child.wait(20)
 
 
-def kernel(connection):
-    """Stand for a kernel that runs in the container: pass an interrupt on to it, and end it."""
-    process = connection[:-len(".json")] + ".pid"
+def stand_for(process, words):
+    """Stand for a program that runs in the container: pass an interrupt on to it, and end it. C(process) is the file that it writes its number to."""
     # In a session of its own, as JupyterLab sends signals to the whole group of this process.
-    child = subprocess.Popen([RUN, "--enter=0", "--", "/bin/sh", "-c", KERNEL, "sh", os.getcwd(), process, connection], stdin=subprocess.DEVNULL,
-                             env=job_variables(os.environ), start_new_session=True)
+    child = subprocess.Popen([RUN, "--enter=0", "--", "/bin/sh", "-c"] + words, stdin=subprocess.DEVNULL, env=job_variables(os.environ),
+                             start_new_session=True)
 
     def send(name):
         with contextlib.suppress(OSError, ValueError):
@@ -253,6 +270,16 @@ def kernel(connection):
     with contextlib.suppress(OSError):
         os.unlink(process)
     return code
+
+
+def kernel(connection):
+    process = connection[:-len(".json")] + ".pid"
+    return stand_for(process, [KERNEL, "sh", os.getcwd(), process, connection])
+
+
+def tensorboard(folder, path):
+    process = path + ".process"
+    return stand_for(process, [TENSORBOARD, "sh", process, folder, path])
 
 
 def shell():
@@ -289,12 +316,14 @@ def main(argv):
     try:
         if len(argv) == 2 and argv[0] in ("run", "kernel", "vscode"):
             return {"run": run, "kernel": kernel, "vscode": vscode}[argv[0]](argv[1])
+        if len(argv) == 3 and argv[0] == "tensorboard":
+            return tensorboard(argv[1], argv[2])
         if argv == ["shell"]:
             return shell()
     except Refused as problem:
         say(str(problem))
         return 1
-    sys.stderr.write("usage: server run FILE | kernel FILE | shell | vscode SOCKET\n")
+    sys.stderr.write("usage: server run FILE | kernel FILE | shell | tensorboard FOLDER SOCKET | vscode SOCKET\n")
     return 2
 
 

@@ -155,8 +155,10 @@ def test_jupyterlab_and_the_job_do_not_mix():
 
 
 def test_the_container_of_an_instance():
-    assert server.container_command({"image": "t:1", "shared_memory": 512}, "/run/r")[1:6] == ["--alone", "--mount=/run/r", "--shm-size=512m", "t:1", "--"]
-    assert server.container_command({"image": "t:1", "shared_memory": None}, "/run/r")[1:4] == ["--alone", "--mount=/run/r", "t:1"]
+    beside = "--mount=%s:%s:ro" % (server.SERVICES, server.SERVICES_INSIDE)
+    assert server.container_command({"image": "t:1", "shared_memory": 512}, "/run/r")[1:7] == [
+        "--alone", "--mount=/run/r", beside, "--shm-size=512m", "t:1", "--"]
+    assert server.container_command({"image": "t:1", "shared_memory": None}, "/run/r")[1:5] == ["--alone", "--mount=/run/r", beside, "t:1"]
     assert server.address_of(CONFIG, "a") == "192.0.2.11"
     with pytest.raises(server.Refused):
         server.address_of(CONFIG, "b")

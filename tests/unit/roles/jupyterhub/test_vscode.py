@@ -160,9 +160,10 @@ def test_without_it_there_is_no_entry(monkeypatch, present):
     config = Config()
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", "/run/r")
     monkeypatch.setattr("os.path.exists", lambda path: present)
+    monkeypatch.setattr("sys.path", [])
     code = compile((FILES / "jupyter_server_config.py").read_text(), "jupyter_server_config.py", "exec")
     exec(code, {"get_config": lambda: config, "__name__": "config"})
-    assert ("vscode" in config.ServerProxy.servers) == present
+    assert set(config.ServerProxy.servers) == {"tensorboard"} | ({"vscode"} if present else set())
     for entry in config.ServerProxy.servers.values():
         assert entry["unix_socket"].startswith("/run/r/") and "port" not in entry
 

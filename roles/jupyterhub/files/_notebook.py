@@ -1,0 +1,84 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the server of an instance decides beside JupyterLab: whose folders TensorBoard shows, and the page of the instance. Data in, data out."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+
+STYLE = ("body{font-family:sans-serif;margin:2em;max-width:60em}pre{background:#f4f4f4;padding:1em;overflow:auto}input{width:30em;padding:.3em}"
+         "button{padding:.3em 1em}.problem{color:#a00}")
+
+
+# --- TensorBoard ------------------------------------------------------------------------------------------------------------
+
+
+def folder_of(text, home):
+    """Return the path that a person has typed. A path without / at its beginning is in the home."""
+    text = text.strip()
+    if text == "~" or text.startswith("~/"):
+        text = home + text[1:]
+    return os.path.normpath(os.path.join(home, text))
+
+
+def is_within(path, folders):
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def folder_problem(path, found, uid, folders):
+    """Return why TensorBoard does not show a folder, or an empty text.
+
+    :param path: without links.
+    :param found: C(error), the text of an error or None; C(is_folder), C(readable), C(uid) and C(owner) of the folder.
+    :param folders: those that the container has, too.
+    """
+    if re.search(r"[\x00-\x1f\x7f]", path):
+        return "the name of a folder has no line breaks"
+    if not is_within(path, folders):
+        return "%s is not in %s, which the container has" % (path, " or ".join(folders))
+    if found.get("error"):
+        return "%s cannot be opened: %s" % (path, found["error"])
+    if not found["is_folder"]:
+        return "%s is not a folder" % path
+    # Folders of a group belong to root. Whether the person may read them is for the file system to say.
+    if found["uid"] not in (uid, 0):
+        return "%s belongs to %s; TensorBoard shows folders of yours and of your groups" % (path, found["owner"])
+    return "" if found["readable"] else "you may not read %s" % path
+
+
+def last_line(text):
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it printed nothing"
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------------
+
+
+def editor_lines(ssh, person):
+    """Return the lines of ~/.ssh/config for an editor. C(ssh) is the command of the instance, which has the same ProxyCommand for one job."""
+    proxy = re.search(r"ProxyCommand=(ssh \S+ trainyard attach --stdio) \d+", ssh)
+    return "Host job-*\n  User %s\n  HostKeyAlias jobs-of-%s\n  ProxyCommand %s %%n\n" % (person, person, proxy.group(1)) if proxy else ""
+
+
+def page(instance, person, base, xsrf, shown="", problem=""):
+    """Return the page of an instance.
+
+    :param instance: C(name), C(job) and C(ssh), the command of the person's own computer.
+    :param shown: the folder that TensorBoard shows, or an empty text.
+    """
+    parts = ["<h1>%s</h1>" % html.escape(instance["name"]), '<p><a href="%slab">JupyterLab</a></p>' % html.escape(base)]
+    parts += ['<p class="problem">%s</p>' % html.escape(problem)] if problem else []
+    parts.append("<h2>TensorBoard</h2>")
+    parts += ['<p>It shows <code>%s</code>: <a href="%stensorboard/">open it</a>.</p>' % (html.escape(shown), html.escape(base))] if shown else []
+    parts.append('<form method="post" action="%strainyard/tensorboard">%s<label for="folder">Folder with logs</label> '
+                 '<input id="folder" name="folder" value="%s" placeholder="~/logs"> <button type="submit">Show</button></form>' % (
+                     html.escape(base), xsrf, html.escape(shown)))
+    if instance.get("ssh"):
+        parts.append("<h2>ssh</h2><p>Type this on your own computer:</p><pre id=\"ssh\">%s</pre><p>For VS Code Remote and other editors, add these lines to "
+                     "<code>~/.ssh/config</code>, and connect to <code>job-%s</code>:</p><pre>%s</pre>" % (
+                         html.escape(instance["ssh"]), html.escape(instance["job"]), html.escape(editor_lines(instance["ssh"], person))))
+    return '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>%s</title><style>%s</style></head><body>%s</body></html>' % (
+        html.escape(instance["name"]), STYLE, "".join(parts))
