@@ -27,7 +27,7 @@ HUB_SERVICE, PROXY_SERVICE, LINKS_SERVICE, JOBS_SERVICE = "trainyard-hub", "trai
 #: The proxy first: the hub waits for it, and it is the one that is not restarted without need.
 SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
 OF_HUB = ("_helper.py", "_instance.py", "_jobs_page.py", "instance", "jobs_page.py", "jupyterhub_config.py", "links", "trainyard_hub.py")
-OF_NOTEBOOK = ("_notebook.py", "jupyter_server_config.py", "server", "trainyard_notebook.py")
+OF_NOTEBOOK = ("_idle.py", "_notebook.py", "jupyter_server_config.py", "server", "trainyard_notebook.py")
 PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK = ("openssl", "python3-venv", "sudo"), ("python3-venv",)
 #: Of the build of VS Code: its modules that are compiled, and the program that it searches with.
 PACKAGES_OF_BUILD = ("g++", "libkrb5-dev", "libsecret-1-dev", "libx11-dev", "libxkbfile-dev", "make", "pkg-config", "ripgrep")
@@ -35,6 +35,10 @@ PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 #: Where Jupyter looks for settings on hosts without GPUs.
 WITHOUT_GPUS = NOTEBOOK + "/share/jupyter/without-gpus"
 GPU_EXTENSION = "jupyterlab-nvdashboard"
+#: Where JupyterLab looks for extensions, and one that shows the warning of an idle instance.
+LAB_EXTENSION = NOTEBOOK + "/share/jupyter/labextensions/trainyard-instance"
+LAB_PACKAGE = {"name": "trainyard-instance", "version": "1.0.0", "jupyterlab": {"extension": True, "_build": {
+    "load": "static/idle_warning.js", "extension": "./extension"}}}
 KERNEL = {"argv": [NOTEBOOK + "/server", "kernel", "{connection_file}"], "display_name": "Python (container)", "language": "python"}
 
 
@@ -193,15 +197,18 @@ def notebook_files(wanted):
     kernels = NOTEBOOK + "/share/jupyter/kernels"
     found = [_folder("/etc/trainyard"), _folder(NOTEBOOK_FOLDER), _folder("/usr/local/lib/trainyard")]
     found += [_folder(path) for path in (NOTEBOOK, NOTEBOOK + "/share", NOTEBOOK + "/share/jupyter", kernels, kernels + "/python3", WITHOUT_GPUS,
-                                         WITHOUT_GPUS + "/labconfig")]
+                                         WITHOUT_GPUS + "/labconfig", LAB_EXTENSION.rpartition("/")[0], LAB_EXTENSION, LAB_EXTENSION + "/static")]
     found += [_file("%s/%s" % (NOTEBOOK, name), wanted["programs"][name], "0644" if name.endswith(".py") else "0755") for name in OF_NOTEBOOK]
     found.append(_file(kernels + "/python3/kernel.json", _json(KERNEL)))
     found.append(_file(WITHOUT_GPUS + "/labconfig/page_config.json", _json({"disabledExtensions": {GPU_EXTENSION: True}})))
+    found += [_file(LAB_EXTENSION + "/package.json", _json(LAB_PACKAGE)),
+              _file(LAB_EXTENSION + "/static/idle_warning.js", wanted["programs"]["idle_warning.js"])]
     if has_own_certificate(wanted):
         # The content is known once the hub's host has made it.
         ca = NOTEBOOK_FOLDER + "/ca.pem"
     found.append(_file(NOTEBOOK_FOLDER + "/server.json", _json({
-        "addresses": addresses(wanted["members"]), "environment": "%s/%s" % (NOTEBOOK, ENVIRONMENT), "ca": ca})))
+        "addresses": addresses(wanted["members"]), "environment": "%s/%s" % (NOTEBOOK, ENVIRONMENT), "ca": ca, "idle": {
+            "seconds": 60 * wanted["idle_minutes"], "warning": 60 * wanted["idle_warning_minutes"], "gpu_seconds": 60 * wanted["idle_gpu_minutes"]}})))
     return found
 
 
@@ -261,6 +268,10 @@ def problems(wanted, address):
     ports = [wanted["port"], wanted["hub_port"], wanted["jobs_port"], wanted["proxy_api_port"]]
     if len(set(ports)) != len(ports):
         found.append("jupyterhub_port, jupyterhub_hub_port, jupyterhub_jobs_port and jupyterhub_proxy_api_port: two of them are the same; use four ports")
+    for name in ("idle_minutes", "idle_gpu_minutes"):
+        if 0 < wanted[name] <= wanted["idle_warning_minutes"]:
+            found.append("jupyterhub_%s: '%d' is not more than jupyterhub_idle_warning_minutes, '%d', which is the time between the warning and the end; set a "
+                         "larger number, or 0 for never" % (name, wanted[name], wanted["idle_warning_minutes"]))
     if wanted["vscode_enabled"] and bool(wanted["vscode_archive"]) != bool(wanted["vscode_archive_checksum"]):
         found.append("jupyterhub_vscode_archive and jupyterhub_vscode_archive_checksum: only one of them is set; set both, or none to build VS Code")
     if builds_vscode(wanted) and wanted["packages_dir"]:
@@ -280,7 +291,10 @@ OWN_OF_HUB = tuple([SUDOERS] + ["%s/%s.service" % (UNITS, name) for name in SERV
                    + owned(("hub.json", "authenticator.json", "proxy.env", "jobs.env"), FOLDER))
 OWN_OF_NOTEBOOK = tuple(owned(OF_NOTEBOOK + ("share/jupyter/kernels/python3/kernel.json", "share/jupyter/kernels/python3", "share/jupyter/kernels",
                                              "share/jupyter/without-gpus/labconfig/page_config.json", "share/jupyter/without-gpus/labconfig",
-                                             "share/jupyter/without-gpus", "share/jupyter", "share"), NOTEBOOK)
+                                             "share/jupyter/without-gpus", "share/jupyter/labextensions/trainyard-instance/package.json",
+                                             "share/jupyter/labextensions/trainyard-instance/static/idle_warning.js",
+                                             "share/jupyter/labextensions/trainyard-instance/static", "share/jupyter/labextensions/trainyard-instance",
+                                             "share/jupyter/labextensions", "share/jupyter", "share"), NOTEBOOK)
                         + owned(("server.json", "ca.pem"), NOTEBOOK_FOLDER))
 
 

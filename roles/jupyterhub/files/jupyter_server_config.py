@@ -11,6 +11,8 @@ HERE = "/usr/local/lib/trainyard/notebook"
 SERVER = HERE + "/server"
 RUNTIME = os.environ["JUPYTER_RUNTIME_DIR"]
 sys.path.insert(0, HERE)
+# Role jobs has the modules that read the use of GPUs.
+sys.path.append("/usr/local/lib/trainyard/jobs")
 # Jupyter gives it to this file.
 c = globals()["get_config"]()
 

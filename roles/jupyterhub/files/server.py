@@ -82,10 +82,10 @@ def container_command(secret, runtime):
     return [RUN, "--alone", "--mount=" + runtime, "--mount=%s:%s:ro" % (SERVICES, SERVICES_INSIDE)] + shared + [secret["image"], "--", "/bin/sh", "-c", HOLD]
 
 
-def instance_of(secret, person, job):
+def instance_of(secret, person, job, config):
     """Return what the page of the instance shows. Nothing of it is secret."""
     return {"name": secret["name"], "job": job, "ssh": (secret.get("ssh") or "").replace("NUMBER", job), "person": person["name"], "home": person["home"],
-            "folders": secret.get("folders") or [person["home"]]}
+            "folders": secret.get("folders") or [person["home"]], "idle": config.get("idle") or {}}
 
 
 def address_of(config, node):
@@ -219,7 +219,7 @@ def run(path):
     os.makedirs(runtime, mode=0o700, exist_ok=True)
     address = address_of(config, os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     person = {"home": entry.pw_dir, "name": entry.pw_name}
-    write_private(runtime + "/instance.json", json.dumps(instance_of(secret, person, os.environ["SLURM_JOB_ID"])))
+    write_private(runtime + "/instance.json", json.dumps(instance_of(secret, person, os.environ["SLURM_JOB_ID"], config)))
     container = start_container(secret, runtime)
     server = None
 

@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An extension of Jupyter's server in an instance: its page, and TensorBoard in its container. The server asks who somebody is before it calls this."""
+"""An extension of Jupyter's server in an instance: its page, TensorBoard in its container, and its end if nobody uses it.
+
+The server asks who somebody is before it calls this.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,26 @@ import contextlib
 import json
 import os
 import pwd
+import re
+import signal
 import socket
+import sys
+import time
 
+import _bandwidth
+import _idle
+import _job_watch
 import _notebook
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.utils import url_path_join
-from tornado import web
+from tornado import ioloop, web
 
 SERVER = "/usr/local/lib/trainyard/notebook/server"
 #: Seconds until TensorBoard has to answer: an image on a slow disk may need a minute to import its modules.
 START_SECONDS = 180
+#: Seconds between two looks at what is used.
+LOOK_SECONDS = 20
+TOOL_SECONDS = 20
 
 
 def looked_at(path):
@@ -84,6 +97,101 @@ class TensorBoard:
             os.unlink(self.socket)
 
 
+def moment(times):
+    """Return the last of some times of Jupyter in seconds, or False without one."""
+    return max((found.timestamp() for found in times if found is not None), default=False)
+
+
+def kernels_in_use(manager):
+    kernels = [manager.get_kernel(number) for number in manager.list_kernel_ids()]
+    if any(getattr(kernel, "execution_state", None) == "busy" for kernel in kernels):
+        return True
+    return moment(getattr(kernel, "last_activity", None) for kernel in kernels)
+
+
+def terminals_in_use(manager):
+    return moment(getattr(terminal, "last_activity", None) for terminal in list(getattr(manager, "terminals", {}).values()))
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def ssh_in_use(job, processes="/proc"):
+    """Return whether an ssh connection into the job is open. Role jobs has an sshd for each, which changes its own title, in a step of the job."""
+    for name in os.listdir(processes):
+        found = re.match(r"\d+ \(sshd[a-z-]*\) \S (\d+) ", read("%s/%s/stat" % (processes, name))) if name.isdigit() else None
+        if found and read("%s/%s/cmdline" % (processes, found.group(1))).startswith("slurmstepd: [%s." % job):
+            return True
+    return False
+
+
+async def gpus_in_use(devices):
+    """Return whether one of the GPUs of the job is busy. None if that is not known."""
+    if not devices:
+        return False
+    try:
+        child = await asyncio.create_subprocess_exec(*_job_watch.USAGE, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+                                                     stderr=asyncio.subprocess.DEVNULL)
+    except OSError:
+        return None
+    try:
+        text = (await asyncio.wait_for(child.communicate(), TOOL_SECONDS))[0].decode("utf-8", "replace")
+        busy = _job_watch.seen_gpus(len(devices), devices, [gpu[0] for gpu in _bandwidth.usage(text)])["busy"]
+    except asyncio.TimeoutError:
+        child.kill()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(child.wait(), TOOL_SECONDS)
+        return None
+    except _bandwidth.ParseError:
+        return None
+    return None if busy is None else busy > 0
+
+
+class Idle:
+    """Watches whether the instance is used. It warns, then ends it."""
+
+    def __init__(self, app, instance):
+        self.app, self.limits, self.job = app, instance["idle"], instance["job"]
+        self.devices = [device for device in os.environ.get("SLURM_JOB_GPUS", "").split(",") if device]
+        self.began, self.last, self.warned, self.message = time.time(), {}, None, ""
+
+    async def look(self):
+        settings = self.app.web_app.settings
+        found = {"kernels": kernels_in_use(self.app.kernel_manager), "terminals": terminals_in_use(settings.get("terminal_manager")),
+                 "ssh": ssh_in_use(self.job), "http": moment([settings.get("api_last_activity")]), "gpus": await gpus_in_use(self.devices)}
+        now = time.time()
+        self.last = _idle.looked(self.last, found, now)
+        verdict, message = _idle.judge(self.began, self.last, now, self.limits, bool(self.devices), self.warned)
+        if verdict == "active":
+            self.warned = None
+        elif self.warned is None or verdict == "stop":
+            self.warned = now if self.warned is None else self.warned
+            # Into the log of the job.
+            sys.stdout.write("trainyard: %s\n" % message)
+            sys.stdout.flush()
+        self.message = message
+        if verdict == "stop":
+            # The batch script, which ends JupyterLab and the container.
+            os.kill(os.getppid(), signal.SIGTERM)
+
+
+class IdleWarning(JupyterHandler):
+    """What the page of JupyterLab asks. It does not count as use."""
+
+    def initialize(self, idle):
+        self.idle = idle
+
+    @web.authenticated
+    def get(self):
+        self.set_header("Cache-Control", "no-store")
+        self.finish({"message": self.idle.message})
+
+
 class Page(JupyterHandler):
     def initialize(self, instance, tensorboard):
         self.instance, self.tensorboard = instance, tensorboard
@@ -120,5 +228,8 @@ def _load_jupyter_server_extension(app):
     with open(runtime + "/instance.json", encoding="utf-8") as stream:
         instance = json.load(stream)
     parts = {"instance": instance, "tensorboard": TensorBoard(runtime)}
-    base = app.web_app.settings["base_url"]
-    app.web_app.add_handlers(".*$", [(url_path_join(base, "trainyard/"), Page, parts), (url_path_join(base, "trainyard/tensorboard"), Folder, parts)])
+    base, idle = app.web_app.settings["base_url"], Idle(app, instance)
+    app.web_app.add_handlers(".*$", [(url_path_join(base, "trainyard/"), Page, parts), (url_path_join(base, "trainyard/tensorboard"), Folder, parts),
+                                     (url_path_join(base, "trainyard/idle"), IdleWarning, {"idle": idle})])
+    if any(_idle.rules(idle.limits, bool(idle.devices))):
+        ioloop.PeriodicCallback(idle.look, LOOK_SECONDS * 1000).start()

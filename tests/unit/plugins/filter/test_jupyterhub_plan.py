@@ -17,13 +17,14 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _jupyterhub_p
 
 ROOT = Path(__file__).resolve().parents[4]
 ROLE = ROOT / "roles/jupyterhub"
-NAMES = set(_jupyterhub_plan.OF_HUB + _jupyterhub_plan.OF_NOTEBOOK)
+NAMES = {"idle_warning.js", *_jupyterhub_plan.OF_HUB, *_jupyterhub_plan.OF_NOTEBOOK}
 LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "top"}, "node_modules/@colors/colors": {"version": "1.6.1", "integrity": "sha512-x"},
                                                       "node_modules/a/node_modules/b": {"version": "2.0.0", "integrity": "sha512-y"}}})
 WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "containers": True, "url": "", "port": 443, "listen_address": "",
           "hub_port": 8081, "jobs_port": 8082, "proxy_api_port": 8001, "tls_certificate": "", "tls_key": "", "tls_ca": "", "authenticator": "link",
           "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600,
           "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
+          "idle_minutes": 120, "idle_warning_minutes": 15, "idle_gpu_minutes": 0,
           "vscode_enabled": False, "vscode_archive": "", "vscode_archive_checksum": "", "vscode_pinned": '{"version": "4.1"}', "vscode_build": "text",
           "requirements": {"hub": "a==1", "server": "b==1"}, "proxy_token": "secret", "jobs_token": "secret",
           "programs": {name: "text of %s\n" % name for name in NAMES},
@@ -130,6 +131,7 @@ def test_units_name_what_the_environment_has():
     ({"url": "https://hub.example.org/hub"}, "is not https://"),
     ({"url": "https://user@hub.example.org"}, "is not https://"),
     ({"hub_port": 443}, "two of them are the same"),
+    ({"idle_minutes": 15}, "jupyterhub_idle_minutes: '15' is not more than"), ({"idle_gpu_minutes": 10}, "jupyterhub_idle_gpu_minutes: '10'"),
     ({"vscode_enabled": True, "vscode_archive": "/srv/x"}, "jupyterhub_vscode_archive_checksum: only one of them is set"),
     ({"vscode_enabled": True, "packages_dir": "/srv/packages"}, "VS Code cannot be built"),
     ({"users": [{"name": "a,ALL", "uid": 2001}], "accounts": [{"name": "v", "members": ["a,ALL"]}]}, "'a,ALL' cannot be in sudoers"),
@@ -146,6 +148,12 @@ def test_packages_of_a_folder_need_no_registry():
                         "node_modules/a/node_modules/b": "file:/usr/local/lib/trainyard/hub/packages/b-2.0.0.tgz"}
     assert plan("front")["hub_environment"]["npm_lock"] == LOCK and plan("front")["hub_environment"]["packages"] == ""
     assert plan("a")["notebook_environment"]["npm_lock"] == ""
+
+
+def test_instances_know_when_they_are_idle():
+    found = json.loads(files(plan("a", idle_gpu_minutes=30))["/etc/trainyard/notebook/server.json"]["content"])
+    assert found["idle"] == {"seconds": 7200, "warning": 900, "gpu_seconds": 1800}
+    assert plan("a", idle_minutes=0)["problems"] == []
 
 
 def test_vscode_is_off_unless_it_is_enabled():

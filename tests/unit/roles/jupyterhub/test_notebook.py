@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 from ansible_collections.trainyard.gpu.roles.jobs.files import services
 from ansible_collections.trainyard.gpu.roles.jupyterhub.files import server
+from ansible_collections.trainyard.gpu.roles.train.files import _job_watch
 
 FILES = Path(__file__).resolve().parents[4] / "roles/jupyterhub/files"
 FOLDERS = ["/home/anna", "/data1/share"]
@@ -51,7 +53,8 @@ extension = load("trainyard_notebook", **{
     "jupyter_server": stand_in("jupyter_server"), "jupyter_server.base": stand_in("jupyter_server.base"),
     "jupyter_server.base.handlers": stand_in("jupyter_server.base.handlers", JupyterHandler=object),
     "jupyter_server.utils": stand_in("jupyter_server.utils", url_path_join="/".join),
-    "tornado": stand_in("tornado", web=types.SimpleNamespace(authenticated=lambda function: function))})
+    "tornado": stand_in("tornado", ioloop=None, web=types.SimpleNamespace(authenticated=lambda function: function)),
+    "_bandwidth": _bandwidth, "_job_watch": _job_watch})
 
 
 @pytest.mark.parametrize("text, path", [
@@ -90,10 +93,11 @@ def test_the_page_quotes_and_has_the_ssh_line():
 
 def test_the_instance_knows_its_job():
     secret = {"name": "First", "ssh": SSH.replace("7", "NUMBER"), "folders": FOLDERS, "environment": {"JUPYTERHUB_API_TOKEN": "t"}}
-    found = server.instance_of(secret, {"home": "/home/anna", "name": "anna"}, "7")
-    assert found == {"name": "First", "job": "7", "ssh": SSH, "person": "anna", "home": "/home/anna", "folders": FOLDERS}
+    found = server.instance_of(secret, {"home": "/home/anna", "name": "anna"}, "7", {"idle": {"seconds": 1}})
+    assert found == {"name": "First", "job": "7", "ssh": SSH, "person": "anna", "home": "/home/anna", "folders": FOLDERS,
+                     "idle": {"seconds": 1}}
     # One that a hub of an earlier version has started.
-    assert server.instance_of({"name": "First"}, {"home": "/home/anna", "name": "anna"}, "7")["folders"] == ["/home/anna"]
+    assert server.instance_of({"name": "First"}, {"home": "/home/anna", "name": "anna"}, "7", {})["folders"] == ["/home/anna"]
 
 
 def test_hosts_without_gpus_have_no_dashboard():
