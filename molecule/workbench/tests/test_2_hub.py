@@ -10,9 +10,11 @@ import time
 import pytest
 from browser_session import Session, WebSocket
 from conftest import Cluster
+from test_2_services import _laptop
 
 ROLE = "jupyterhub"
 HOST = Cluster.head
+__all__ = ["_laptop"]
 IMAGE = "site/notebook:1"
 SMALL = {"worker_image": IMAGE, "worker_memory": 1}
 LOOK = """
@@ -146,6 +148,28 @@ def test_a_terminal_is_in_the_container(hub, alice, instance):
     assert re.search(r"^(\$ )?2101\r?$", text, re.MULTILINE), text
 
 
+def test_the_page_has_the_ssh_command(hub, alice, instance, laptop):
+    page = alice.ask(instance["url"] + "trainyard/").text
+    command = html.unescape(re.search(r'<pre id="ssh">(.*?)</pre>', page).group(1))
+    number = re.search(r"attach --stdio (\d+)", command).group(1)
+    # The login host of the page is workbench-a, where this runs.
+    done = hub.cluster.as_person("alice", command + " 'id -u; echo $TRAINYARD_JOB_ID; test -x /usr/bin/who-am-i' < /dev/null")
+    assert done.out.split() == ["2101", number]
+    assert "ProxyCommand ssh alice@workbench-a trainyard attach --stdio %n" in html.unescape(page)
+
+
+def test_tensorboard_is_for_folders_of_the_person(hub, alice, instance):
+    hub.cluster.as_person("bob", "mkdir -p /data1/share/bobs && chmod 755 /data1/share/bobs")
+    for folder, complaint in (("/data1/share/bobs", "/data1/share/bobs belongs to bob"), ("/home/bob", "/home/bob"), ("/etc", "is not in"),
+                              ("~/none", "No such file")):
+        answer = alice.ask(instance["url"] + "trainyard/tensorboard", "POST", {"folder": folder}, {"Content-Type": "application/x-www-form-urlencoded"})
+        assert answer.code == 400 and complaint in html.unescape(answer.text), answer.text
+    # This image has no TensorBoard.
+    answer = alice.ask(instance["url"] + "trainyard/tensorboard", "POST", {"folder": "~"}, {"Content-Type": "application/x-www-form-urlencoded"})
+    assert answer.code == 400 and "the image has no TensorBoard" in answer.text
+    assert json.loads(alice.ask(instance["url"] + "trainyard/idle").text) == {"message": ""}
+
+
 def test_others_cannot_open_it(hub, instance):
     """bob with a token, with cookies, without both, and on the host itself."""
     url = instance["url"]
@@ -263,6 +287,27 @@ def test_a_stop_frees_the_gpu(hub, alice, instance):
     assert alice.ask(instance["url"] + "api/status").code in (403, 404, 424, 503)
     for host in hub.cluster.hosts:
         assert hub.cluster.on(host, "pgrep -u alice -f 'notebook|ipykernel|podman'", check=False).out == ""
+
+
+def test_an_idle_instance_is_warned_and_stopped(hub, alice):
+    """With short times, which an instance reads at its start. Nobody asks it meanwhile."""
+    path, set_to = "/etc/trainyard/notebook/server.json", "sed -i 's/\"seconds\": [0-9]*/\"seconds\": %d/; s/\"warning\": [0-9]*/\"warning\": %d/' %s"
+    for host in hub.cluster.hosts:
+        hub.cluster.on(host, set_to % (90, 40, path))
+    try:
+        assert alice.start("alice", "quiet", display_name="Quiet", user_options=SMALL).code in (201, 202)
+        alice.is_ready("alice", "quiet")
+        job = [job for job in json.loads(hub.cluster.trainyard("alice", "list", "--json").out) if job["name"] == "Quiet"][-1]
+        began = time.monotonic()
+        hub.cluster.wait("the end", lambda: hub.cluster.ends("alice", job["id"], "running", "completed", "failed", "cancelled")["state"] != "running", 200)
+        assert time.monotonic() - began > 60
+        log = hub.cluster.trainyard("alice", "logs", job["id"]).out
+        assert log.index("This instance stops in 1 minute") < log.index("This instance stops: kernels")
+        hub.cluster.wait("the hub", lambda: not (alice.server("alice", "quiet") or {}).get("ready"), 120)
+    finally:
+        for host in hub.cluster.hosts:
+            hub.cluster.on(host, set_to % (7200, 900, path))
+    assert alice.stop("alice", "quiet").code in (202, 204, 404)
 
 
 def test_jobs_in_the_browser(hub):

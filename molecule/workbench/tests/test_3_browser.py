@@ -1,0 +1,176 @@
+"""A person in a real browser: a link, an instance with a GPU, a notebook, TensorBoard, VS Code, the end; and what a second person sees of it.
+
+Pictures are in .cache/hub/pictures. Who changes a page looks at them, and copies those of docs/images.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from test_2_hub import IMAGE, Hub
+from web_driver import ENTER, SHIFT, _driver
+
+pytestmark = pytest.mark.acceptance
+ROLE = "jupyterhub"
+__all__ = ["_driver"]
+PICTURES = ROOT / ".cache/hub/pictures"
+# It opens the devices: those of the job have no driver, and others are not there. An environment variable alone proves nothing.
+CELL = """import errno, glob, os
+for path in sorted(glob.glob("/dev/nvidia[0-9]*")):
+    try:
+        os.open(path, os.O_RDWR)
+    except OSError as error:
+        print(path, errno.errorcode[error.errno])
+print("gpus", os.environ["CUDA_VISIBLE_DEVICES"], "world size", os.environ["TRAINYARD_WORKER_COUNT"], "uid", os.getuid())
+try:
+    print(os.listdir("/data1/share/.trainyard/jobs/bob"))
+except OSError as error:
+    print("bob's folder", errno.errorcode[error.errno])
+"""
+NOTEBOOK = {"cells": [{"cell_type": "code", "execution_count": None, "id": "look", "metadata": {}, "outputs": [], "source": CELL}], "nbformat": 4,
+            "nbformat_minor": 5, "metadata": {"kernelspec": {"display_name": "Python (container)", "language": "python", "name": "python3"}}}
+TRAINS = """name: curves
+worker_image: site/tools:1
+environment: {PYTHONPATH: /data1/share/packages, LD_LIBRARY_PATH: /data1/share/packages/lib}
+command: |
+  python3 -c "
+  import os
+  from tensorboard.compat.proto.event_pb2 import Event
+  from tensorboard.compat.proto.summary_pb2 import Summary
+  from tensorboard.summary.writer.event_file_writer import EventFileWriter
+  writer = EventFileWriter(os.path.expanduser('~/curves'))
+  for step, loss in enumerate((0.9, 0.5, 0.125)):
+      writer.add_event(Event(wall_time=1.0 + step, step=step, summary=Summary(value=[Summary.Value(tag='loss', simple_value=loss)])))
+  writer.close()
+  "
+"""
+SCALARS = "return fetch('data/plugin/scalars/scalars?tag=loss&run=.').then(answer => answer.json())"
+STATUS = "return fetch(arguments[0], {redirect: 'manual'}).then(answer => answer.type == 'opaqueredirect' ? 302 : answer.status)"
+BASE = "/user/alice/browser/"
+
+
+@pytest.fixture(scope="module", name="hub")
+def _hub(cluster):
+    return Hub(cluster)
+
+
+@pytest.fixture(scope="module", name="alice")
+def _alice(hub, driver):
+    """The browser of alice, who has logged in with a link. Her home has a notebook, a text, the curves of a job, and TensorBoard for the image's Python."""
+    cluster = hub.cluster
+    files = {"look.ipynb": json.dumps(NOTEBOOK), "read_me.txt": "a line of alice\n", ".local/lib/python3.11/site-packages/share.pth": "/data1/share/packages\n"}
+    for name, text in files.items():
+        cluster.as_person("alice", "mkdir -p %s && cat > %s << 'END'\n%s\nEND" % (Path(name).parent, name, text))
+    cluster.as_person("alice", "rm -rf curves")
+    assert cluster.ends("alice", cluster.submit("alice", TRAINS))["state"] == "completed"
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with driver.open() as browser:
+        browser.go(hub.link("alice"))
+        browser.wait("the home of the hub", lambda: browser.url == hub.url + "/hub/home")
+        yield browser
+        # Nothing of it is left, whatever failed.
+        hub.program("alice").stop("alice", "browser")
+    cluster.as_person("alice", "rm -rf look.ipynb read_me.txt curves .local")
+    hub.cluster.wait("the end", lambda: hub.gpus_in_use() == 0)
+
+
+@pytest.fixture(scope="module", name="instance")
+def _instance(hub, alice):
+    """An instance with one GPU, chosen on the start page."""
+    alice.go(hub.url + "/hub/spawn/alice/browser")
+    alice.type("#worker_gpu", "1")
+    alice.type("#worker_memory", "2")
+    alice.run("document.querySelector('#worker_image').value = arguments[0]", IMAGE)
+    alice.picture(PICTURES / "start.png")
+    alice.click("input[type=submit], button[type=submit]", "")
+    alice.wait("JupyterLab", lambda: BASE + "lab" in alice.url and alice.text(".jp-Launcher"), 240)
+    assert hub.gpus_in_use() == 1
+    return hub.url + BASE
+
+
+def test_a_cell_prints_the_gpu_and_the_world_size(alice, instance):
+    alice.picture(PICTURES / "launcher.png")
+    assert {"VS Code", "TensorBoard, ssh"} <= set(alice.text(".jp-LauncherCard").split("\n"))
+    alice.go(instance + "lab/tree/look.ipynb")
+    alice.click(".jp-Notebook .cm-content", seconds=120)
+    # Until the kernel is there a cell waits for it.
+    alice.press(SHIFT, ENTER)
+    told = alice.wait("the output", lambda: "folder" in alice.text(".jp-OutputArea-output") and alice.text(".jp-OutputArea-output"), 120)
+    assert [line for line in told.splitlines() if line] == ["/dev/nvidia0 ENXIO", "gpus 0 world size 1 uid 2101", "bob's folder EACCES"]
+    alice.picture(PICTURES / "notebook.png")
+
+
+def test_tensorboard_shows_the_scalars_of_a_job(hub, alice, instance):
+    alice.go(instance + "trainyard/")
+    assert "trainyard attach --stdio" in alice.text("#ssh")
+    # A folder of bob, first.
+    hub.cluster.as_person("bob", "mkdir -p /data1/share/bobs && chmod 755 /data1/share/bobs")
+    alice.type("#folder", "/data1/share/bobs")
+    alice.click("button", "Show")
+    assert "/data1/share/bobs belongs to bob" in alice.wait("the refusal", lambda: alice.text(".problem"))
+    alice.picture(PICTURES / "instance.png")
+    alice.type("#folder", "~/curves")
+    alice.click("button", "Show")
+    alice.wait("TensorBoard", lambda: alice.url.endswith("/tensorboard/"), 240)
+    scalars = alice.wait("the scalars", lambda: alice.run(SCALARS), 60)
+    assert [point[1:] for point in scalars] == [[0, pytest.approx(0.9)], [1, 0.5], [2, 0.125]]
+    alice.wait("the page", lambda: alice.run("return document.querySelector('tb-webapp, tf-tensorboard') !== null"))
+    alice.picture(PICTURES / "tensorboard.png")
+
+
+def test_a_file_is_opened_in_vs_code(alice, instance):
+    alice.go(instance + "vscode/?folder=/home/alice")
+    alice.wait("VS Code", lambda: alice.text(".monaco-workbench"), 180)
+    alice.click(".explorer-folders-view .monaco-list-row", "read_me.txt", seconds=120)
+    alice.wait("the text", lambda: "a line of alice" in alice.text(".view-lines").replace("\xa0", " "), 60)
+    alice.picture(PICTURES / "vscode.png")
+
+
+def test_others_are_refused(hub, driver, alice, instance):
+    """bob in a browser of his own, somebody without a login, and a link that is wrong."""
+    paths = [BASE + path for path in ("lab", "trainyard/", "trainyard/idle", "tensorboard/", "tensorboard/data/plugin/scalars/tags", "vscode/", "proxy/8001/")]
+    with driver.open() as browser:
+        for path in paths:
+            browser.go(hub.url + path)
+            assert browser.url.startswith(hub.url + "/hub/login"), path
+        browser.go(hub.url + "/hub/login#" + "A" * 43)
+        browser.wait("the refusal", lambda: "Type trainyard login on the cluster for a new one" in browser.text())
+        browser.go(hub.url + "/hub/home")
+        assert "/hub/login" in browser.url
+        browser.go(hub.link("bob"))
+        browser.wait("the home of the hub", lambda: browser.url == hub.url + "/hub/home")
+        for path in paths:
+            browser.go(hub.url + path)
+            said = browser.text()
+            assert "403" in said or "404" in said, path
+            assert browser.run(STATUS, path) in (302, 403, 404), path
+        browser.picture(PICTURES / "refused.png")
+    assert alice.run(STATUS, BASE + "api/status") == 200
+
+
+def test_on_the_host_nobody_else_reaches_it(hub, alice, instance):
+    """Sockets of VS Code and TensorBoard, and no port of theirs."""
+    job = [job for job in json.loads(hub.cluster.trainyard("alice", "list", "--json").out) if job["state"] == "running"][-1]
+    host, folder = job["hosts"][0], "/run/trainyard/jobs/%s/hub" % job["id"]
+    sockets = hub.cluster.on(host, "find %s -name '*.sock' -type s" % folder).out.split()
+    assert {folder + "/vscode.sock", folder + "/tensorboard.sock"} <= set(sockets)
+    for path in sockets:
+        connect = "su bob -c \"python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\\\"%s\\\")'\"" % path
+        assert hub.cluster.on(host, connect, check=False).code == 1, path
+    listens = hub.cluster.on(host, "ss -Hltnp | grep -E 'node|tensorboard' | grep -v ':443 \\|:8001 ' || true").out
+    assert listens == ""
+    # No token in an argument or in the log.
+    told = hub.cluster.on(host, "ps -u alice -o args").out + hub.cluster.trainyard("alice", "logs", job["id"]).out
+    assert "token" not in told.lower() or "token=" not in told
+
+
+def test_stop_frees_the_gpu(hub, alice, instance):
+    alice.go(hub.url + "/hub/home")
+    alice.click("tr[data-server-name='browser'] .stop-server", "")
+    hub.cluster.wait("the end", lambda: hub.gpus_in_use() == 0, 120)
+    assert hub.cluster.on(hub.cluster.head, "sinfo --noheader --Format GresUsed:40").out.count("gpu:h100:0") == 1
+    assert alice.run(STATUS, BASE + "api/status") in (302, 403, 404, 424, 503)
+    alice.picture(PICTURES / "home.png")
