@@ -247,9 +247,8 @@ def vscode(wanted):
         return {}
     recipe = "\n".join([wanted["vscode_pinned"], wanted["vscode_build"], node_of(wanted["requirements"]["hub"])])
     content = wanted["vscode_archive_checksum"] or hashlib.sha256(recipe.encode("utf-8")).hexdigest()
-    return {"path": VSCODE, "content": content, "proof": ["lib/node", "--version"],
-            "built": "" if wanted["vscode_archive"] else "%s/code-server-%s-%s.tar.gz" % (VSCODE_BUILDS, json.loads(wanted["vscode_pinned"])["version"],
-                                                                                         content[:12])}
+    built = "%s/code-server-%s-%s.tar.gz" % (VSCODE_BUILDS, json.loads(wanted["vscode_pinned"])["version"], content[:12])
+    return {"path": VSCODE, "content": content, "proof": ["lib/node", "--version"], "built": "" if wanted["vscode_archive"] else built}
 
 
 def problems(wanted, address):
