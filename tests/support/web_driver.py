@@ -117,7 +117,10 @@ class Browser:
         return self.wait("%s with '%s'" % (selector, text), lambda: self.run(script, selector, text), seconds)
 
     def click(self, selector, text="", seconds=60):
-        self.ask("POST", "/element/%s/click" % self.find(selector, text, seconds)[ELEMENT])
+        found = self.find(selector, text, seconds)
+        # The driver does not wait for the end of a smooth scroll.
+        self.run("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", found)
+        self.ask("POST", "/element/%s/click" % found[ELEMENT])
 
     def type(self, selector, text):
         """Replace the text of a field."""

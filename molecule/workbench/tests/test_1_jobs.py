@@ -100,6 +100,6 @@ def test_an_interactive_job_has_the_terminal(cluster):
     text = SAMPLE.replace("interactive=false", "interactive=true").replace('echo "hello world"', 'test -t 0 && test -t 1 && echo "job $TRAINYARD_JOB_ID of $(id -un)"; exit 4')
     cluster.as_person("alice", "cat > shell.params << 'END'\n%sEND" % text)
     done = cluster.as_person("alice", "script --quiet --return --command 'trainyard submit shell.params %s' /dev/null" % " ".join(FITS), check=False)
-    assert done.code == 4 and re.search(r"^job \d+ of alice\r?$", done.out, re.MULTILINE), done.text
+    assert done.code == 4 and re.search(r"^(\^@)*job \d+ of alice\r?$", done.out, re.MULTILINE), done.text
     done = cluster.trainyard("alice", "submit", "shell.params", *FITS, check=False)
     assert done.code == 2 and "the job needs your terminal" in done.text

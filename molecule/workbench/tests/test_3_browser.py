@@ -93,7 +93,8 @@ def _instance(hub, alice):
 
 def test_a_cell_prints_the_gpu_and_the_world_size(alice, instance):
     alice.picture(PICTURES / "launcher.png")
-    assert {"VS Code", "TensorBoard, ssh"} <= set(alice.text(".jp-LauncherCard").split("\n"))
+    cards = alice.text(".jp-LauncherCard")
+    assert "VS Code" in cards and "TensorBoard, ssh" in cards
     alice.go(instance + "lab/tree/look.ipynb")
     alice.click(".jp-Notebook .cm-content", seconds=120)
     # Until the kernel is there a cell waits for it.

@@ -36,6 +36,8 @@ LOGIN_SOCKET = "/run/trainyard-hub/login.sock"
 GOOD, FAILED, REFUSED, NO_ANSWER = 0, 1, 2, 3
 #: Seconds in which one of Slurm's commands has to answer.
 TIMEOUT = 60
+#: Seconds in which the accounting has to learn of a job that has ended.
+ACCOUNTING_SECONDS = 20
 #: How far back `list` looks for jobs that have ended, without and with --all.
 RECENT, ALL = datetime.timedelta(days=1), datetime.timedelta(days=365)
 #: Seconds between two looks at a log.
@@ -117,9 +119,9 @@ def parsed(command, parse):
         raise NoAnswer("%s printed something unexpected: %s" % (command[0], error))
 
 
-def active_jobs():
+def active_jobs(*options):
     mark = "|%s|" % uuid.uuid4().hex
-    return parsed(_slurm.jobs_command(mark) + ["--me"], lambda text: _slurm.parse_jobs(text, mark))
+    return parsed(_slurm.jobs_command(mark) + ["--me"] + list(options), lambda text: _slurm.parse_jobs(text, mark))
 
 
 def ended_jobs(since, number=None):
@@ -295,12 +297,17 @@ def number_of(text):
 
 def find(number):
     """Return a job as a dict with the keys of list. Refused if it is not one of the person."""
-    for job in active_jobs():
-        if str(job["id"]) == number:
-            return of_active(job)
-    for job in reversed(ended_jobs(ALL, number)):
-        if job["id"] == number:
-            return of_ended(job)
+    for dummy in range(ACCOUNTING_SECONDS):
+        for job in active_jobs():
+            if str(job["id"]) == number:
+                return of_active(job)
+        for job in reversed(ended_jobs(ALL, number)):
+            if job["id"] == number:
+                return of_ended(job)
+        # The controller knows of a job that has just ended before the accounting does.
+        if number not in [str(job["id"]) for job in active_jobs("--states=all")]:
+            break
+        time.sleep(1)
     raise Refused("you have no job %s; `trainyard list --all` shows yours" % number)
 
 

@@ -177,6 +177,17 @@ def test_ten_thousand_ended_jobs_in_less_than_a_second(run, words):
     assert run.seconds() < 1
 
 
+def test_a_job_of_which_the_accounting_does_not_know_yet(run):
+    """The controller tells it a moment later that a job has ended."""
+    mark = r"|7b1f9c42e0d85a36|"
+    (run.here / "just").write_text(a_job(4, "", "COMPLETED"), encoding="utf-8")
+    run.program("squeue", "case \"$*\" in *--states=all*) ;; *) exit 0;; esac\n" + (JOBS % (mark, run.here)).replace("/jobs", "/just"))
+    (run.here / "ended").write_text("", encoding="utf-8")
+    (run.here / "later").write_text(ended(4), encoding="utf-8")
+    run.program("sacct", PROGRAMS["sacct"] % {"here": run.here} + "\ncp %s/later %s/ended" % (run.here, run.here))
+    assert json.loads(run("show", "4", "--json").stdout)["state"] == "completed"
+
+
 def test_why(run):
     waiting = a_job(6, "", "PENDING").replace("|7b1f9c42e0d85a36|" * 0 + "PENDING|7b1f9c42e0d85a36|", "PENDING|7b1f9c42e0d85a36|AssocGrpGRES", 1)
     (run.here / "jobs").write_text(waiting.replace("anna|7b1f9c42e0d85a36|", "anna|7b1f9c42e0d85a36|vision", 1), encoding="utf-8")
