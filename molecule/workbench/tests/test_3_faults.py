@@ -188,7 +188,7 @@ def _registry(cluster, playbook):
             assert run.code == 0, run.text[-3000:]
         yield REGISTRY
     finally:
-        cluster.on(cluster.head, "systemctl stop refuses; rm -r /root/refuses.* %s" % CERTIFICATES, check=False)
+        cluster.on(cluster.head, "systemctl stop refuses; rm -r /root/refuses.* %s; rmdir %s" % (CERTIFICATES, CERTIFICATES.rpartition("/")[0]), check=False)
         for name in ("scheduler.yml", "workbench.yml"):
             assert playbook(name).code == 0
 

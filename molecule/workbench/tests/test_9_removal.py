@@ -49,8 +49,8 @@ def test_nothing_is_left(cluster, playbook):
     assert cluster.on(cluster.head, "cat %s/alice/%s/spec.yml" % (cluster.folder, number)).out.startswith("name: last\n")
     # What the tests have made: files in homes, a server for results.
     found = {what: told for what, told in state_left(cluster.hosts, Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])).items()
-             if not re.search(r"files: (/home/(alice|bob)|/srv/dav)(/|$)", what)}
-    assert found == {}
+             if not re.search(r"files: (/home/(alice|bob|ops)|/srv/dav)(/|$)", what)}
+    assert found == {}, "\n".join("%s %s" % pair for pair in found.items())
     for host in cluster.hosts:
         assert cluster.on(host, "pgrep --list-full --uid alice,bob; pgrep --list-full slurm", check=False).out == ""
     run = playbook("teardown.yml", jupyterhub_enabled=False)
