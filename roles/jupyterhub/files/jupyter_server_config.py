@@ -24,9 +24,6 @@ c.ServerApp.terminado_settings = {"shell_command": [SERVER, "shell"]}
 c.ServerApp.port_retries = 0
 # Extensions of the host's environment are the operator's.
 c.LabApp.extension_manager = "readonly"
-# An instance asks nobody outside the site for news or for newer releases.
-c.LabApp.news_url = None
-c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 c.ServerApp.jpserver_extensions = {"trainyard_notebook": True, "jupyterlab_nvdashboard": bool(glob.glob("/proc/driver/nvidia/gpus/*"))}
 
 # Beside JupyterLab, and reached through it only. trainyard_notebook starts TensorBoard.
