@@ -32,8 +32,10 @@ PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK = ("openssl", "python3-venv", "sudo"), ("p
 #: Of the build of VS Code: its modules that are compiled, and the program that it searches with.
 PACKAGES_OF_BUILD = ("g++", "libkrb5-dev", "libsecret-1-dev", "libx11-dev", "libxkbfile-dev", "make", "pkg-config", "ripgrep")
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
-#: Where Jupyter looks for settings on hosts without GPUs.
-WITHOUT_GPUS = NOTEBOOK + "/share/jupyter/without-gpus"
+#: Where Jupyter looks for settings, and for those of hosts without GPUs.
+SETTINGS, WITHOUT_GPUS = NOTEBOOK + "/share/jupyter/settings", NOTEBOOK + "/share/jupyter/without-gpus"
+#: As it comes, JupyterLab asks each person whether it may read news from its makers' site, and looks for new versions there.
+LAB_DEFAULTS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 GPU_EXTENSION = "jupyterlab-nvdashboard"
 #: Where JupyterLab looks for extensions, and one that shows the warning of an idle instance.
 LAB_EXTENSION = NOTEBOOK + "/share/jupyter/labextensions/trainyard-instance"
@@ -196,10 +198,12 @@ def notebook_files(wanted):
     ca = certificate_paths(wanted)[2]
     kernels = NOTEBOOK + "/share/jupyter/kernels"
     found = [_folder("/etc/trainyard"), _folder(NOTEBOOK_FOLDER), _folder("/usr/local/lib/trainyard")]
-    found += [_folder(path) for path in (NOTEBOOK, NOTEBOOK + "/share", NOTEBOOK + "/share/jupyter", kernels, kernels + "/python3", WITHOUT_GPUS,
-                                         WITHOUT_GPUS + "/labconfig", LAB_EXTENSION.rpartition("/")[0], LAB_EXTENSION, LAB_EXTENSION + "/static")]
+    found += [_folder(path) for path in (NOTEBOOK, NOTEBOOK + "/share", NOTEBOOK + "/share/jupyter", kernels, kernels + "/python3", SETTINGS,
+                                         SETTINGS + "/labconfig", WITHOUT_GPUS, WITHOUT_GPUS + "/labconfig", LAB_EXTENSION.rpartition("/")[0], LAB_EXTENSION,
+                                         LAB_EXTENSION + "/static")]
     found += [_file("%s/%s" % (NOTEBOOK, name), wanted["programs"][name], "0644" if name.endswith(".py") else "0755") for name in OF_NOTEBOOK]
     found.append(_file(kernels + "/python3/kernel.json", _json(KERNEL)))
+    found.append(_file(SETTINGS + "/labconfig/default_setting_overrides.json", _json(LAB_DEFAULTS)))
     found.append(_file(WITHOUT_GPUS + "/labconfig/page_config.json", _json({"disabledExtensions": {GPU_EXTENSION: True}})))
     found += [_file(LAB_EXTENSION + "/package.json", _json(LAB_PACKAGE)),
               _file(LAB_EXTENSION + "/static/idle_warning.js", wanted["programs"]["idle_warning.js"])]
@@ -289,7 +293,9 @@ def owned(names, folder):
 OWN_OF_HUB = tuple([SUDOERS] + ["%s/%s.service" % (UNITS, name) for name in SERVICES] + owned(OF_HUB, HUB)
                    + owned(("hub.json", "authenticator.json", "proxy.env", "jobs.env"), FOLDER))
 OWN_OF_NOTEBOOK = tuple(owned(OF_NOTEBOOK + ("share/jupyter/kernels/python3/kernel.json", "share/jupyter/kernels/python3", "share/jupyter/kernels",
-                                             "share/jupyter/without-gpus/labconfig/page_config.json", "share/jupyter/without-gpus/labconfig",
+                                             "share/jupyter/settings/labconfig/default_setting_overrides.json", "share/jupyter/settings/labconfig",
+                                             "share/jupyter/settings", "share/jupyter/without-gpus/labconfig/page_config.json",
+                                             "share/jupyter/without-gpus/labconfig",
                                              "share/jupyter/without-gpus", "share/jupyter/labextensions/trainyard-instance/package.json",
                                              "share/jupyter/labextensions/trainyard-instance/static/idle_warning.js",
                                              "share/jupyter/labextensions/trainyard-instance/static", "share/jupyter/labextensions/trainyard-instance",

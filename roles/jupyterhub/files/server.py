@@ -33,8 +33,8 @@ HERE = "/usr/local/lib/trainyard/notebook"
 RUN = "/usr/local/bin/trainyard-run"
 #: Of role jobs: what serves TensorBoard in a container, and its path there.
 SERVICES, SERVICES_INSIDE = "/usr/local/lib/trainyard/jobs/services", "/usr/local/lib/trainyard/services"
-#: The settings that turn off what only hosts with GPUs have.
-WITHOUT_GPUS = HERE + "/share/jupyter/without-gpus"
+#: Settings of JupyterLab, and those that turn off what only hosts with GPUs have.
+SETTINGS, WITHOUT_GPUS = HERE + "/share/jupyter/settings", HERE + "/share/jupyter/without-gpus"
 VSCODE = HERE + "/vscode"
 #: Made by the prolog, for the person of the job only.
 JOBS = "/run/trainyard/jobs"
@@ -65,8 +65,7 @@ def server_environment(secret, person, runtime, url, config, gpus=True):
                  LANG="C.UTF-8", SHELL="/bin/bash", JUPYTER_RUNTIME_DIR=runtime, JUPYTER_PATH=HERE + "/share/jupyter", JUPYTERHUB_SERVICE_URL=url,
                  # Packages of the person for this Python would be loaded before those of the environment.
                  PYTHONNOUSERSITE="1")
-    if not gpus:
-        found["JUPYTER_CONFIG_PATH"] = WITHOUT_GPUS
+    found["JUPYTER_CONFIG_PATH"] = SETTINGS if gpus else "%s:%s" % (SETTINGS, WITHOUT_GPUS)
     if config["ca"]:
         found["SSL_CERT_FILE"] = config["ca"]
     return found

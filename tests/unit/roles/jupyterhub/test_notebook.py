@@ -104,7 +104,7 @@ def test_hosts_without_gpus_have_no_dashboard():
     config = {"environment": "/opt/e", "ca": ""}
     for gpus in (True, False):
         found = server.server_environment({}, {"home": "/", "name": "a"}, "/r", "u", config, gpus)
-        assert found.get("JUPYTER_CONFIG_PATH") == (None if gpus else server.WITHOUT_GPUS)
+        assert found["JUPYTER_CONFIG_PATH"].split(":") == [server.SETTINGS] + ([] if gpus else [server.WITHOUT_GPUS])
 
 
 # --- TensorBoard, with a program in its place ---
