@@ -11,4 +11,5 @@ class FilterModule:
     """Filters for role jupyterhub: its plan, and the services to restart."""
 
     def filters(self):
-        return {"jupyterhub_plan": _jupyterhub_plan.jupyterhub_plan, "jupyterhub_restarts": _jupyterhub_plan.restarts}
+        return {"jupyterhub_plan": _jupyterhub_plan.jupyterhub_plan, "jupyterhub_restarts": _jupyterhub_plan.restarts,
+                "jupyterhub_left_instances": _jupyterhub_plan.left_instances}

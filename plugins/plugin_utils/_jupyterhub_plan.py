@@ -37,6 +37,8 @@ SETTINGS, WITHOUT_GPUS = NOTEBOOK + "/share/jupyter/settings", NOTEBOOK + "/shar
 #: As it comes, JupyterLab asks each person whether it may read news from its makers' site, and looks for new versions there.
 LAB_DEFAULTS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 GPU_EXTENSION = "jupyterlab-nvdashboard"
+#: Slurm's comment of the job of an instance, as roles/jupyterhub/files/_instance.py has it.
+INSTANCE_MARK = "trainyard instance"
 #: Where JupyterLab looks for extensions, and one that shows the warning of an idle instance.
 LAB_EXTENSION = NOTEBOOK + "/share/jupyter/labextensions/trainyard-instance"
 LAB_PACKAGE = {"name": "trainyard-instance", "version": "1.0.0", "jupyterlab": {"extension": True, "_build": {
@@ -322,8 +324,15 @@ def jupyterhub_plan(wanted, host):
         "files": (hub_files(wanted, address) if is_hub else []) + (notebook_files(wanted) if is_notebook else []),
         "secrets": hub_secrets(wanted) if is_hub else [],
         "services": list(SERVICES) if is_hub else [],
+        "people": persons(wanted) if is_hub else [],
         "url": url_of(wanted, address),
     }
+
+
+def left_instances(text, names):
+    """Return the numbers of the jobs that are instances of somebody who is none of C(names). C(text) has C(number|user|comment) lines of C(squeue)."""
+    rows = [line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2]
+    return [number for number, person, comment in rows if comment == INSTANCE_MARK and person not in names]
 
 
 def restarts(changed_paths, environment_changed, certificate_changed):

@@ -86,7 +86,10 @@ def _instance(hub, alice):
     alice.run("document.querySelector('#worker_image').value = arguments[0]", IMAGE)
     alice.picture(PICTURES / "start.png")
     alice.click("input[type=submit], button[type=submit]", "")
-    alice.wait("JupyterLab", lambda: BASE + "lab" in alice.url and alice.text(".jp-Launcher"), 240)
+    alice.wait("JupyterLab", lambda: BASE + "lab" in alice.url, 240)
+    # Without the tabs of an earlier run, which JupyterLab opens again.
+    alice.go(hub.url + BASE + "lab?reset")
+    alice.wait("the launcher", lambda: alice.text(".jp-Launcher"), 120)
     assert hub.gpus_in_use() == 1
     return hub.url + BASE
 
@@ -95,8 +98,15 @@ def test_a_cell_prints_the_gpu_and_the_world_size(alice, instance):
     alice.picture(PICTURES / "launcher.png")
     cards = alice.text(".jp-LauncherCard")
     assert "VS Code" in cards and "TensorBoard, ssh" in cards
+    assert "news" not in alice.text().lower()
     alice.go(instance + "lab/tree/look.ipynb")
-    alice.click(".jp-Notebook .cm-content", seconds=120)
+
+    def edits():
+        """While it loads, JupyterLab draws the cell again, which loses the focus."""
+        alice.click(".jp-Notebook .cm-content")
+        return "Mode: Edit" in alice.text("#jp-main-statusbar")
+
+    alice.wait("the cell", edits, 120)
     # Until the kernel is there a cell waits for it.
     alice.press(SHIFT, ENTER)
     told = alice.wait("the output", lambda: "folder" in alice.text(".jp-OutputArea-output") and alice.text(".jp-OutputArea-output"), 120)

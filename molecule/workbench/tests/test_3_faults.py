@@ -216,7 +216,8 @@ def test_a_person_who_leaves_while_a_job_and_an_instance_run(cluster, hub, playb
     try:
         run = playbook("people.yml", slurm_accounts=without)
         assert run.code == 0, run.text[-3000:]
-        # What runs goes on, and nothing new begins.
+        # The job goes on, the instance is stopped, and nothing new begins.
+        cluster.wait("the end of the instance", lambda: cluster.on(cluster.head, "squeue --noheader --user=bob --format=%A").out.split() == [number])
         assert cluster.ends("bob", number, "running")["state"] == "running"
         assert "workspace_id: bob has no account on this cluster; ask the operator" in cluster.refused(2, "submit", "-", person="bob", text=job())
         assert "bob is not one of the people" in cluster.refused(2, "login", person="bob")

@@ -21,12 +21,12 @@ def options(job, place):
     """Return the options of sbatch, in the order in which the script has them.
 
     :param job: from P(_job_file.read_job_file).
-    :param place: C(output), the path of the log with C(%j) for the job's number, C(workdir), the folder in which the workers start, and C(mail), whether
-        Slurm sends e-mail.
+    :param place: C(output), the path of the log with C(%j) for the job's number, C(workdir), the folder in which the workers start, C(mail), whether
+        Slurm sends e-mail, and C(mark), Slurm's comment if it is not the one of jobs.
     """
     # Slurm charges the content of /dev/shm to the memory of the job.
     memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
-    found = ["--job-name=" + job["name"], "--comment=" + MARK, "--nodes=%d" % job["worker_count"], "--ntasks-per-node=1",
+    found = ["--job-name=" + job["name"], "--comment=" + place.get("mark", MARK), "--nodes=%d" % job["worker_count"], "--ntasks-per-node=1",
              "--cpus-per-task=%d" % job["worker_cpu"], "--mem=%dM" % memory]
     found += ["--gpus-per-node=%d" % job["worker_gpu"]] if job["worker_gpu"] else []
     found += ["--account=" + job["workspace_id"]] if job["workspace_id"] else []

@@ -20,6 +20,8 @@ KEYS = ("worker_image", "worker_cpu", "worker_gpu", "worker_memory", "worker_sha
 DEFAULT_NAME = "main"
 #: No GPU unless requested.
 DEFAULTS = {"worker_cpu": "1", "worker_gpu": "0", "worker_memory": "4"}
+#: In Slurm's comment of each instance. Role jupyterhub finds those of removed people by it.
+MARK = "trainyard instance"
 #: What the hub tells a server. The rest of the hub's environment stays on its host.
 OF_SERVER = re.compile(r"JUPYTERHUB_[A-Z_]+|JPY_API_TOKEN")
 LINK_BYTES = 32

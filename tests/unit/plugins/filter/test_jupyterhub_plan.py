@@ -206,3 +206,11 @@ def test_the_pinned_packages_have_checksums():
     lock = json.loads((ROLE / "files/package-lock.json").read_text())
     assert all(entry["integrity"].startswith("sha512-") and "resolved" not in entry for path, entry in lock["packages"].items() if path)
     assert lock["packages"][""]["dependencies"] == json.loads((ROLE / "files/package.json").read_text())["dependencies"]
+
+
+def test_instances_of_removed_people():
+    text = ("7|anna|trainyard instance\n8|ben|trainyard instance\n9|ben|trainyard\n10|2003|trainyard instance\n11|ben|(null)\n12|ben|a|b\n\nslurm: odd line\n")
+    left = FilterModule().filters()["jupyterhub_left_instances"]
+    assert left(text, ["anna"]) == ["8", "10"] and left(text, ["anna", "ben"]) == ["10"] and left("", []) == []
+    # Both sides have the same mark.
+    assert 'MARK = "%s"' % _jupyterhub_plan.INSTANCE_MARK in (ROLE / "files/_instance.py").read_text(encoding="utf-8")
