@@ -140,8 +140,8 @@ def accounts_now(person):
     return _job_limits.accounts_of(parsed(_slurm.ASSOCIATIONS, _slurm.parse_associations), person)
 
 
-def usage_now():
-    return parsed(_slurm.USAGE, _slurm.parse_usage)
+def usage_now(person):
+    return parsed(_slurm.usage_command(person), _slurm.parse_usage)
 
 
 # --- the site, the person, and folders of jobs ------------------------------------------------------------------------------
@@ -425,7 +425,13 @@ def submit_text(options, site, text, origin, then=None):
     if options.dry_run:
         sys.stdout.write(script)
         return GOOD
-    number = ask(["sbatch", "--parsable"], script, minimal(os.environ)).strip().partition(";")[0]
+    try:
+        number = ask(["sbatch", "--parsable"], script, minimal(os.environ)).strip().partition(";")[0]
+    except Refused as error:
+        problems = qos_problems(site, job, str(error))
+        if not problems:
+            raise
+        raise Refused("\n".join("%s: %s" % (origin, problem) for problem in problems))
     if then:
         return then(site, number)
     if options.json:
@@ -437,25 +443,26 @@ def submit_text(options, site, text, origin, then=None):
 
 def site_problems(site, job):
     """Return why the cluster can never run the job."""
-    # Side by side: each of them waits for the controller or the database.
+    # Side by side: each of them waits for the controller. The database, which knows the QOS of accounts, too, takes ten times as long.
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         partitions = pool.submit(parsed, _slurm.PARTITIONS, _slurm.parse_partitions)
-        accounts, hosts = pool.submit(accounts_now, site.person), pool.submit(nodes_now)
+        usage, hosts = pool.submit(usage_now, site.person), pool.submit(nodes_now)
     approved = []
     # A damaged catalogue does not keep jobs from running.
     with contextlib.suppress(Refused):
         approved = site.approved()
-    try:
-        problems = _job_limits.account_problems(job, accounts.result(), site.person)
-    except NoAnswer as error:
-        # Without the database, the controller judges the account. It refuses the job, or accepts it and keeps its record for the database.
-        if error.cause != "database_down":
-            raise
-        problems = []
-    return (problems + _job_limits.host_problems(job, hosts.result(), partitions.result())
+    return (_job_limits.account_problems(job, _job_limits.accounts_of(usage.result(), site.person), site.person)
+            + _job_limits.host_problems(job, hosts.result(), partitions.result())
             + _job_limits.image_problems(job, site.catalogue(), site.config.get("registries") or []) + folder_problems(job, site.home)
             + _job_limits.platform_problems(job, approved, hosts.result(), partitions.result())
             + (["copy_results: this cluster has no rclone (jobs_rclone); remove the key"] if job["copy_results"] and not site.config.get("rclone") else []))
+
+
+def qos_problems(site, job, said):
+    """Return in words why sbatch has refused a QOS. Only the database knows which ones an account has, so it is asked afterwards."""
+    if not job["priority"] or "qos" not in said.lower():
+        return []
+    return _job_limits.account_problems(job, accounts_now(site.person), site.person)
 
 
 def folder_problems(job, home):
@@ -506,7 +513,7 @@ def list_jobs(options):
 
 def reason_words(job):
     """Return why a job waits, and when it may start."""
-    words = _job_limits.why(job, usage_now(), nodes_now())
+    words = _job_limits.why(job, usage_now(pwd.getpwuid(os.getuid()).pw_name), nodes_now())
     return words + ("; estimated start %s" % local(job["start_estimate"]) if job["start_estimate"] else "")
 
 
@@ -783,7 +790,7 @@ def why(options):
 
 def quota(options):
     site = Site()
-    accounts, usage = accounts_now(site.person), usage_now()
+    accounts, usage = accounts_now(site.person), usage_now(site.person)
     for entry in accounts:
         for used in usage:
             if used["account"] == entry["account"] and used["user"] in ("", site.person):

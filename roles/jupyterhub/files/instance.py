@@ -40,7 +40,8 @@ def command():
 def choices(trainyard, site, _request):
     nodes = [{"cpus": node["cpus"], "memory_gb": node["memory_mib"] // trainyard.GIB, "gpus": trainyard._job_limits.gpus_of(node), "classes": node["features"]}
              for node in trainyard.nodes_now()]
-    return _instance.choices_of(trainyard.accounts_now(site.person), nodes, site.catalogue(), site.config.get("default_image") or "")
+    accounts = trainyard._job_limits.accounts_of(trainyard.usage_now(site.person), site.person)
+    return _instance.choices_of(accounts, nodes, site.catalogue(), site.config.get("default_image") or "")
 
 
 def start(trainyard, site, request):

@@ -124,18 +124,39 @@ ClusterName=trainyard Account=vision UserName= Partition= Priority=0 ID=3
     GrpJobs=N(2) GrpJobsAccrue=N(0)
     GrpTRES=cpu=N(3),mem=N(0),energy=N(0),node=N(1),billing=N(3),fs/disk=N(0),vmem=N(0),pages=N(0),gres/gpu=4(4)
     GrpTRESMins=cpu=N(1),mem=N(1215),gres/gpu=9(0)
+    ParentAccount=root(1) Lft=2 DefAssoc=No
+    MaxJobs= MaxJobsAccrue= MaxSubmitJobs= MaxWallPJ=
+    MaxTRESPJ=
 ClusterName=trainyard Account=vision UserName=anna(2001) Partition= Priority=0 ID=5
+    ParentAccount= Lft=7 DefAssoc=Yes
     GrpJobs=3(2) GrpJobsAccrue=N(0)
     GrpTRES=cpu=N(0),gres/gpu=N(2)
+    GrpTRESRunMins=cpu=N(0),gres/gpu=5(0)
+    MaxJobs= MaxJobsAccrue= MaxSubmitJobs=7(2) MaxWallPJ=124
+    MaxTRESPJ=cpu=8,gres/gpu=1
 """
 
 
 def test_what_an_account_uses():
-    assert _slurm.parse_usage(USAGE) == [
-        {"cluster": "trainyard", "account": "vision", "user": "", "gpus": {"used": 4, "limit": 4}, "jobs": {"used": 2, "limit": None}},
-        {"cluster": "trainyard", "account": "vision", "user": "anna", "gpus": {"used": 2, "limit": None}, "jobs": {"used": 2, "limit": 3}}]
+    account = {"cluster": "trainyard", "account": "vision", "user": "", "gpus": {"used": 4, "limit": 4}, "jobs": {"used": 2, "limit": None},
+               "parent": "root", "group_tres": {"gres/gpu": 4}, "job_tres": {}, "max_submitted": None, "max_minutes": None, "qos": []}
+    assert _slurm.parse_usage(USAGE) == [account, dict(
+        account, user="anna", gpus={"used": 2, "limit": None}, jobs={"used": 2, "limit": 3}, parent="", group_tres={}, max_submitted=7, max_minutes=124,
+        job_tres={"cpu": 8, "gres/gpu": 1})]
+    assert _slurm.usage_command("anna") == ["scontrol", "show", "assoc_mgr", "users=anna", "flags=assoc"]
     with pytest.raises(_slurm.ParseError, match="expected lines that begin with ClusterName="):
         _slurm.parse_usage("Current Association Manager state\n")
+
+
+def test_the_controller_s_limits_are_judged_as_those_of_the_database():
+    [mine] = _job_limits.accounts_of(_slurm.parse_usage(USAGE), "anna")
+    assert (mine["account"], mine["gpus"], mine["job_gpus"], mine["max_minutes"], mine["qos"]) == ("vision", 4, 1, 124, [])
+    # It does not tell the QOS, so each is accepted here.
+    problems = _job_limits.account_problems(judged(worker_gpu="2", max_minutes="125"), [mine], "anna")
+    assert len(problems) == 2 and "a job of account vision has 1 at most" in problems[0] and "use at most 124" in problems[1]
+    assert _job_limits.accounts_of(_slurm.parse_usage(USAGE.replace("MaxSubmitJobs=7(2)", "MaxSubmitJobs=0(2)")), "anna") == []
+    with pytest.raises(_slurm.ParseError, match="MaxWallPJ"):
+        _slurm.parse_usage(USAGE.replace("MaxWallPJ=124", "MaxWallPJ=1-0"))
 
 
 @pytest.mark.parametrize("reason, said", [

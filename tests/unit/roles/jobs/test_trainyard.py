@@ -31,7 +31,8 @@ def association(**values):
 
 ASSOCIATIONS = (association(Cluster="trainyard", Account="root", QOS="normal") + association(Cluster="trainyard", Account="vision", ParentName="root", Share=1, GrpTRES="gres/gpu=4")
                 + association(Cluster="trainyard", Account="vision", User=ME, QOS="low,normal,high", DefaultQOS="normal"))
-USAGE = "ClusterName=trainyard Account=vision UserName= Partition= Priority=0 ID=3\n    GrpJobs=N(1)\n    GrpTRES=cpu=N(1),gres/gpu=4(4)\n"
+USAGE = ("ClusterName=trainyard Account=vision UserName= Partition= Priority=0 ID=3\n    GrpJobs=N(1)\n    GrpTRES=cpu=N(1),gres/gpu=4(4)\n"
+         "ClusterName=trainyard Account=vision UserName=%s(2001) Partition= Priority=0 ID=4\n    GrpJobs=N(1)\n    GrpTRES=cpu=N(1),gres/gpu=N(1)\n" % ME)
 PROGRAMS = {
     "squeue": "%(jobs)s", "sacct": "case \"$*\" in *TotalCPU*) cat %(here)s/steps;; *) mark=$(echo \"$*\" | sed 's/.*--delimiter=\\([^ ]*\\) .*/\\1/'); sed \"s/@/$mark/g\" %(here)s/ended;; esac",
     "scontrol": "case \"$*\" in *assoc_mgr*) cat %(here)s/usage;; *partitions*) cat %(here)s/partitions;; *) cat %(here)s/nodes;; esac",
@@ -322,7 +323,7 @@ def test_tensorboard(run):
 
 
 def test_quota_nodes_and_images(run):
-    assert run("quota").stdout.splitlines()[1].split() == ["vision", "4", "4", "0", "no", "limit", "no", "limit", "low,normal,high"]
+    assert run("quota").stdout.splitlines()[1].split() == ["vision", "4", "4", "1", "no", "limit", "no", "limit", "low,normal,high"]
     lines = run("nodes").stdout.splitlines()
     assert lines[1].split() == ["a", "in", "service", "8", "of", "8", "16", "of", "16", "3", "of", "4", "h100"] and lines[-1] == "a worker can have 4 GPUs now, on b"
     assert run("images").stdout == "tools:1\npytorch:2.5\n"
@@ -372,16 +373,25 @@ def test_the_database_is_down(run):
     without_database(run)
     assert run("submit", run.file()).stdout.startswith("job 12 submitted.")
     # What the controller knows is judged as usual, and what it refuses is told.
-    assert "the largest host of this cluster has 8 CPUs" in run("submit", run.file(SAMPLE + "worker_cpu: 9\n")).stderr
+    for key, said in (("worker_cpu: 9", "the largest host of this cluster has 8 CPUs"), ("worker_gpu: 5", "but account vision has 4 at most")):
+        assert said in run("submit", run.file(SAMPLE + key + "\n")).stderr
     a_running_job(run)
     assert json.loads(run("show", "5", "--json").stdout)["efficiency"] == {} and "job 5  job  running\n" in run("show", "5").stdout
     for words in (("list",), ("quota",), ("show", "4")):
         done = run(*words)
         assert done.returncode == 3 and done.stdout == "" and done.stderr.count("\n") == 1 and "Jobs go on meanwhile" in done.stderr, done.stderr
-    # Any other fault of sacctmgr keeps the job back.
-    run.program("sacctmgr", "echo 'sacctmgr: error: Munge encode failed: Failed to access \"/run/munge/munge.socket.2\"' >&2; exit 1")
-    done = run("submit", run.file())
-    assert done.returncode == 3 and "Start MUNGE on this host" in done.stderr
+
+
+def test_a_priority_that_the_account_does_not_have(run):
+    """Only the database knows it. It is asked once sbatch has refused the job."""
+    run.program("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1")
+    job = run.file(SAMPLE + "priority: high\n")
+    assert run("submit", job).stderr == "trainyard: sbatch: Batch job submission failed: Invalid qos specification\n"
+    (run.here / "associations").write_text(ASSOCIATIONS.replace("low,normal,high", "low,normal"), encoding="utf-8")
+    done = run("submit", job)
+    assert done.returncode == 2 and done.stderr == "trainyard: job.yml: priority: account vision cannot use 'high'; use one of low, normal\n"
+    # A job without a priority has not asked for one.
+    assert "Invalid qos" in run("submit", run.file()).stderr
 
 
 def test_a_full_share(run):
