@@ -1,4 +1,4 @@
-"""A person in a real browser: a link, an instance with a GPU, a notebook, TensorBoard, VS Code, the end; and what a second person sees of it.
+"""A person in a real browser: a link, an instance with a GPU, a notebook, TensorBoard, VS Code, the end, a job; and what a second person sees of it.
 
 Pictures are in .cache/hub/pictures. Who changes a page looks at them, and copies those of docs/images.
 """
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.acceptance
 ROLE = "jupyterhub"
 __all__ = ["_driver"]
 PICTURES = ROOT / ".cache/hub/pictures"
-# It opens the devices: those of the job have no driver, and others are not there. An environment variable alone proves nothing.
+# It opens the devices. Those of other jobs are not there. The one of the job has no driver, and the hosts, which are containers, may open none (EPERM). An
+# environment variable alone proves nothing.
 CELL = """import errno, glob, os
 for path in sorted(glob.glob("/dev/nvidia[0-9]*")):
     try:
@@ -49,6 +50,7 @@ command: |
 """
 SCALARS = "return fetch('data/plugin/scalars/scalars?tag=loss&run=.').then(answer => answer.json())"
 STATUS = "return fetch(arguments[0], {redirect: 'manual'}).then(answer => answer.type == 'opaqueredirect' ? 302 : answer.status)"
+LOOKS = "return performance.getEntriesByType('resource').filter(entry => entry.name.endsWith('trainyard/idle')).map(entry => entry.responseStatus)"
 BASE = "/user/alice/browser/"
 
 
@@ -99,18 +101,19 @@ def test_a_cell_prints_the_gpu_and_the_world_size(alice, instance):
     cards = alice.text(".jp-LauncherCard")
     assert "VS Code" in cards and "TensorBoard, ssh" in cards
     assert "news" not in alice.text().lower()
+    # The page asks whether the instance is idle, as its person.
+    assert set(alice.wait("the look", lambda: alice.run(LOOKS))) == {200}
     alice.go(instance + "lab/tree/look.ipynb")
 
     def edits():
-        """While it loads, JupyterLab draws the cell again, which loses the focus."""
+        """While it loads, JupyterLab draws the cell again, which loses the focus. Without a kernel it asks for one."""
         alice.click(".jp-Notebook .cm-content")
-        return "Mode: Edit" in alice.text("#jp-main-statusbar")
+        return {"Python (container) | Idle", "Mode: Edit"} <= set(alice.text("#jp-main-statusbar").splitlines())
 
-    alice.wait("the cell", edits, 120)
-    # Until the kernel is there a cell waits for it.
+    alice.wait("the cell and its kernel", edits, 120)
     alice.press(SHIFT, ENTER)
     told = alice.wait("the output", lambda: "folder" in alice.text(".jp-OutputArea-output") and alice.text(".jp-OutputArea-output"), 120)
-    assert [line for line in told.splitlines() if line] == ["/dev/nvidia0 ENXIO", "gpus 0 world size 1 uid 2101", "bob's folder EACCES"]
+    assert [line for line in told.splitlines() if line] == ["/dev/nvidia0 EPERM", "gpus 0 world size 1 uid 2101", "bob's folder EACCES"]
     alice.picture(PICTURES / "notebook.png")
 
 
@@ -137,6 +140,7 @@ def test_a_file_is_opened_in_vs_code(alice, instance):
     alice.wait("VS Code", lambda: alice.text(".monaco-workbench"), 180)
     alice.click(".explorer-folders-view .monaco-list-row", "read_me.txt", seconds=120)
     alice.wait("the text", lambda: "a line of alice" in alice.text(".view-lines").replace("\xa0", " "), 60)
+    assert "Build with Agent" not in alice.text()
     alice.picture(PICTURES / "vscode.png")
 
 
@@ -159,7 +163,8 @@ def test_others_are_refused(hub, driver, alice, instance):
             assert "403" in said or "404" in said, path
             assert browser.run(STATUS, path) in (302, 403, 404), path
         browser.picture(PICTURES / "refused.png")
-    assert alice.run(STATUS, BASE + "api/status") == 200
+    alice.go(hub.url + BASE + "api/status")
+    assert '"started"' in alice.text()
 
 
 def test_on_the_host_nobody_else_reaches_it(hub, alice, instance):
@@ -183,5 +188,24 @@ def test_stop_frees_the_gpu(hub, alice, instance):
     alice.click("tr[data-server-name='browser'] .stop-server", "")
     hub.cluster.wait("the end", lambda: hub.gpus_in_use() == 0, 120)
     assert hub.cluster.on(hub.cluster.head, "sinfo --noheader --Format GresUsed:40").out.count("gpu:h100:0") == 1
-    assert alice.run(STATUS, BASE + "api/status") in (302, 403, 404, 424, 503)
     alice.picture(PICTURES / "home.png")
+    alice.go(hub.url + BASE + "api/status")
+    assert '"started"' not in alice.text()
+
+
+def test_a_job_is_submitted_in_the_form(hub, alice):
+    alice.go(hub.url + "/services/jobs/new")
+    for key, text in (("name", "of_form"), ("worker_memory", "1"), ("command", "echo of the form")):
+        alice.type("#" + key, text)
+    alice.run("document.querySelector('#worker_image').value = arguments[0]", IMAGE)
+    alice.picture(PICTURES / "form.png")
+    alice.click("button", "Submit")
+    alice.wait("the page of the job", lambda: "/services/jobs/job/" in alice.url)
+    number = alice.url.rpartition("/")[2]
+    assert hub.cluster.ends("alice", number)["state"] == "completed"
+    alice.go(alice.url)
+    assert "] of the form" in alice.text("pre")
+    alice.picture(PICTURES / "job.png")
+    alice.click("button", "Submit again")
+    alice.wait("the page of the next job", lambda: "/services/jobs/job/" in alice.url and alice.url.rpartition("/")[2] != number)
+    assert hub.cluster.ends("alice", alice.url.rpartition("/")[2])["state"] == "completed"

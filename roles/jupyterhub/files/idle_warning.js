@@ -23,7 +23,11 @@
     }
 
     function look() {
-      fetch(base + "trainyard/idle", {credentials: "same-origin", cache: "no-store"}).then(function (answer) {
+      // JupyterHub takes a script's request without this header for one of nobody, and would start a login of its own for it each time.
+      var token = /(?:^|; )_xsrf=([^;]*)/.exec(document.cookie);
+      fetch(base + "trainyard/idle", {
+        credentials: "same-origin", cache: "no-store", redirect: "error", headers: token ? {"X-XSRFToken": token[1]} : {}
+      }).then(function (answer) {
         return answer.json();
       }).then(function (told) {
         tell(told.message);

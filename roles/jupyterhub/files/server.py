@@ -46,9 +46,10 @@ HOLD = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 #: Its process ID is needed to interrupt and to end it: signals do not reach a container through podman exec.
 KERNEL = "cd \"$1\" 2> /dev/null; echo $$ > \"$2\"; exec ${TRAINYARD_KERNEL_PYTHON:-python3} -m ipykernel_launcher -f \"$3\""
 TENSORBOARD = "echo $$ > \"$1\"; export CUDA_VISIBLE_DEVICES=; exec ${TRAINYARD_KERNEL_PYTHON:-python3} %s tensorboard \"$2\" \"$3\"" % SERVICES_INSIDE
-#: As it comes, VS Code asks other hosts for updates and reports its use.
+#: As it comes, VS Code asks other hosts for updates, reports its use, and opens a chat whose models are outside.
 VSCODE_CONFIG = "auth: none\ndisable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\ndisable-getting-started-override: true\n"
-VSCODE_DEFAULTS = {"terminal.integrated.defaultProfile.linux": "container", "telemetry.telemetryLevel": "off"}
+VSCODE_DEFAULTS = {"terminal.integrated.defaultProfile.linux": "container", "telemetry.telemetryLevel": "off", "chat.disableAIFeatures": True,
+                   "workbench.secondarySideBar.defaultVisibility": "hidden"}
 SHELL = "cd \"$1\" 2> /dev/null; exec $(command -v bash || echo sh)"
 
 

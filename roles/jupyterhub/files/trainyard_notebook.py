@@ -23,7 +23,7 @@ import _bandwidth
 import _idle
 import _job_watch
 import _notebook
-from jupyter_server.base.handlers import JupyterHandler
+from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.utils import url_path_join
 from tornado import ioloop, web
 
@@ -180,8 +180,10 @@ class Idle:
             os.kill(os.getppid(), signal.SIGTERM)
 
 
-class IdleWarning(JupyterHandler):
-    """What the page of JupyterLab asks. It does not count as use."""
+class IdleWarning(APIHandler):
+    """What the page of JupyterLab asks. It does not count as use. Who is not logged in gets 403 instead of the way to the login."""
+
+    _track_activity = False
 
     def initialize(self, idle):
         self.idle = idle

@@ -51,7 +51,7 @@ _notebook = load("_notebook")
 # Jupyter is not on this machine. Scenario workbench has it.
 extension = load("trainyard_notebook", **{
     "jupyter_server": stand_in("jupyter_server"), "jupyter_server.base": stand_in("jupyter_server.base"),
-    "jupyter_server.base.handlers": stand_in("jupyter_server.base.handlers", JupyterHandler=object),
+    "jupyter_server.base.handlers": stand_in("jupyter_server.base.handlers", APIHandler=object, JupyterHandler=object),
     "jupyter_server.utils": stand_in("jupyter_server.utils", url_path_join="/".join),
     "tornado": stand_in("tornado", ioloop=None, web=types.SimpleNamespace(authenticated=lambda function: function)),
     "_bandwidth": _bandwidth, "_job_watch": _job_watch})
