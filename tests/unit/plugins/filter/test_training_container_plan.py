@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import socketserver
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -250,3 +256,80 @@ def test_a_container_whose_services_do_not_serve_is_not_as_asked():
     failed = dict(state, services=dict(told, states={"x": {"state": "failed", "why": "no disk space"}}))
     assert plan(failed, **asked)["as_asked"] is False and FAULTS(failed, "job", "site/image:1", ["x"]) == ["service x: failed: no disk space"]
     assert FAULTS(found(), "job", "site/image:1", ["x"]) == ["service x: not started"]
+
+
+class Engine(BaseHTTPRequestHandler):
+    """As much of Docker 20.10 as module docker_container needs to create a container. It keeps what it is asked to create."""
+
+    def answer(self, code, body):
+        text = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_request(self, code="-", size="-"):
+        """A client at a Unix socket has no address to write down."""
+
+    def do_GET(self):
+        path = self.path.split("?")[0].rpartition("/v1.41")[2]
+        image = {"Id": "sha256:1", "RepoTags": ["site/image:1"], "Config": {}}
+        known = {"/version": {"ApiVersion": "1.41", "MinAPIVersion": "1.12"}, "/images/json": [image], "/images/sha256:1/json": image, "/containers/json": [],
+                 "/containers/made/json": {"Id": "made", "Config": {}, "HostConfig": {}}}
+        self.answer(200 if path in known else 404, known.get(path, {"message": "no such thing: " + path}))
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((self.path.split("?")[0].rpartition("/v1.41")[2], body))
+        self.answer(201, {"Id": "made", "Warnings": []})
+
+
+@pytest.fixture(name="created")
+def fixture_created(tmp_path):
+    """Returns a function that runs the task that creates the container, with these variables of the role, and returns what Docker was asked for."""
+    variables = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))
+    variables.update(yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8")))
+    tasks = yaml.safe_load((ROLE / "tasks/container.yml").read_text(encoding="utf-8"))
+    [task] = [task["community.docker.docker_container"] for task in tasks if task["name"] == "Create the container"]
+    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "docker.sock"), Engine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+        def create(**chosen):
+            server.asked = []
+            state = found({"exists": False, "running": False, "managed": False}, runtimes=["nvidia", "runc"])
+            facts = {"cluster_share_path": "/data1/share", "cluster_address": "10.0.0.11", "cluster_host": dict(HOST, nvidia_devices=2), "groups": {},
+                     "training_container_state": state, "inventory_hostname": "server-a", "omit": "(left out)"}
+            templar = Templar(DataLoader(), dict(trusted(dict(variables, training_container_image="site/image:1", **chosen)), **facts))
+            assert templar.template(trust_as_template("{{ __training_container_plan.problems }}")) == []
+            arguments = {key: value for key, value in templar.template(trusted(task)).items() if value != "(left out)"}
+            arguments.update(docker_host="unix://" + server.server_address, _ansible_remote_tmp="/tmp")
+            done = subprocess.run([sys.executable, "-m", "ansible_collections.community.docker.plugins.modules.docker_container"], text=True, check=False,
+                                  input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            assert done.returncode == 0 and json.loads(done.stdout)["changed"], done.stdout + done.stderr
+            [(path, body)] = server.asked
+            assert path == "/containers/create"
+            return body
+
+        yield create
+        server.shutdown()
+
+
+@pytest.mark.parametrize("gpus, requests", [("none", []), ("all", [(-1, None)]), (["1", "3"], [(None, ["1", "3"])])])
+def test_docker_is_asked_for_the_gpus(created, gpus, requests):
+    """No scenario can start this container: its hosts have no GPU."""
+    asked = created(training_container_gpus=gpus)["HostConfig"].get("DeviceRequests", [])
+    assert [(request["Count"], request["DeviceIDs"]) for request in asked] == requests
+    assert all((request["Driver"], request["Capabilities"]) == ("nvidia", [["gpu"]]) for request in asked)
+
+
+def test_docker_is_asked_for_what_the_guide_has(created):
+    """P1.2. Hosts of scenarios may not raise memlock to unlimited."""
+    body = created(training_container_gpus="all", training_container_shm_size="126g", training_container_runtime="nvidia", training_container_tty=True,
+                   training_container_ipc="host", training_container_name="clara", training_container_workdir="/data1/share/work",
+                   training_container_mounts=[{"source": "/data1", "target": "/claraDevDay", "read_only": True}])
+    host = body["HostConfig"]
+    assert (host["NetworkMode"], host["IpcMode"], host["Runtime"], host["ShmSize"], host["RestartPolicy"]["Name"]) == ("host", "host", "nvidia", 126 << 30, "no")
+    assert host["Ulimits"] == [{"Name": "memlock", "Soft": -1, "Hard": -1}, {"Name": "stack", "Soft": 67108864, "Hard": 67108864}]
+    assert (body["Image"], body["Tty"], body["OpenStdin"], body["WorkingDir"], host["CapAdd"]) == ("site/image:1", True, True, "/data1/share/work", ["IPC_LOCK"])
+    assert [(mount["Source"], mount["Target"], bool(mount["ReadOnly"])) for mount in host["Mounts"]] == [
+        ("/data1", "/data1", False), ("/etc/trainyard/ssh", "/etc/trainyard/ssh", True), ("/data1", "/claraDevDay", True)]
