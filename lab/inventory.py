@@ -35,9 +35,9 @@ def package_sources(environment, pip):
         value = environment.get(name) or environment.get(name.upper())
         if value:
             variables[f"package_sources_{name}"] = value.split(",") if name == "no_proxy" else value
-    # A file:// index exists on this machine only. The hosts get its packages from the folder of wheels.
-    remote = [url for url in pip.get("extra-index-url", "").replace("\\n", " ").split() if url.startswith("http")]
-    if pip.get("index-url", "").startswith("http"):
+    # A file:// index exists on this machine only, and pip on the hosts accepts none by http. The hosts get its packages from the folder of wheels.
+    remote = [url for url in pip.get("extra-index-url", "").replace("\\n", " ").split() if url.startswith("https:")]
+    if pip.get("index-url", "").startswith("https:"):
         variables["package_sources_pip_index_url"] = pip["index-url"]
     if remote:
         variables["package_sources_pip_extra_index_urls"] = remote

@@ -20,7 +20,8 @@ def test_settings_of_a_site(tmp_path):
     bundle.write_text("")
     found = inventory.package_sources(
         {"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost,.example"},
-        {"cert": str(bundle), "index-url": "https://pip.example/simple", "extra-index-url": "file:///opt/wheels https://more.example/simple"},
+        {"cert": str(bundle), "index-url": "https://pip.example/simple",
+         "extra-index-url": "file:///opt/wheels http://plain.example/simple https://more.example/simple"},
     )
     assert found == {
         "package_sources_ca_certificates": [str(bundle)],

@@ -192,6 +192,8 @@ REFUSED = (
     bad("training_image_horovod_dependencies", ["cffi==1.15.1; python_version<3.7"]) + bad("training_image_pip_packages", ["pip==24.0", "pip==23.0"]) +
     bad("training_image_source_fixes", [dict(FIX, when={})], [dict(FIX, replace=[{"file": "a", "from": "", "to": "b"}])], [FIX, dict(FIX, reason="other")],
         [dict(FIX, environment={"A B": "hunter2"})], [dict(FIX, environment={"A": ["hunter2"]})]) +
+    # pip itself passes over them with a warning only.
+    bad("package_sources_pip_index_url", "http://pypi.example.org/simple") + bad("package_sources_pip_extra_index_urls", ["http://pypi.example.org/simple"]) +
     bad("training_image_base_archive", "-x", "../x", "x.tar", "/a/../b", training_image_base_archive_on_head=True) +
     bad("training_sshd_options", {"RevokedKeys": "/x"}, {"MaxSessions": 0}, {"MaxStartups": 0}, {"HostKeyAlgorithms": "ssh-rsa"}, {"maxauthtries": "0"},
         {"PubkeyAcceptedAlgorithms": ["rsa-sha2-512"]}, {"Ciphers": "aes128-cbc"}) +
