@@ -10,6 +10,8 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
+from scripted_tools import run_module, scripts
+from trusted import trust_as_template, trusted
 
 from ansible_collections.trainyard.gpu.plugins.filter.training_image import FilterModule, image_plan
 
@@ -215,3 +217,33 @@ def test_the_role_compares_the_images_of_its_hosts(changed, behind):
     variables = {"ansible_play_hosts": list(images), "cluster_head": "server-a", "__training_image_head": image(),
                  "hostvars": {host: {"__training_image_asked": {"images": [found]}} for host, found in images.items()}}
     assert Templar(DataLoader(), variables).template(getattr(ansible.template, "trust_as_template", str)(text)) == behind
+
+
+@pytest.mark.parametrize("table, lacks", [
+    ("cb-0.28.1-pytorch-mpi-gloo-nccl.txt", ""), ("cb-0.28.1-pytorch-gloo-nccl-cuda13.txt", "controllers.mpi, tensor_operations.mpi"),
+    ("cb-0.28.1-pytorch-archer2-cpu.txt", "tensor_operations.nccl"),
+])
+def test_an_image_that_lacks_something_after_the_build_is_refused(tmp_path, monkeypatch, table, lacks):
+    """P1.5: what is required, and what the base had. Scenario cluster compiles such an image in `make acceptance`."""
+    root = Path(__file__).parents[4]
+    [build] = [entry["block"] for entry in yaml.safe_load((root / "roles/training_image/tasks/build.yml").read_text(encoding="utf-8"))
+               if entry["name"] == "Build and check the image"]
+    tasks = {task["name"]: task for task in build}
+    had = horovod("frameworks.pytorch", "controllers.mpi", "controllers.gloo", "tensor_operations.mpi", "tensor_operations.gloo")
+    requires = {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
+    variables = {"__training_image_plan": plan(had=had, requires=requires), "__training_image_compiles": True, "training_image_requires": requires,
+                 "__training_image_candidate": "trainyard/training:candidate", "cluster_head": "server-a", "__training_image_log": "/var/log/x"}
+
+    def value(text):
+        return Templar(DataLoader(), variables).template(trusted(text))
+
+    options = value(tasks["Read the build options of the new image's Horovod"]["trainyard.gpu.horovod_build_info"])
+    assert options["image"] == "trainyard/training:candidate" and options["import_required"] is True
+    script = scripts(tmp_path, monkeypatch)("horovodrun", "cat %s" % (root / "tests/fixtures/horovod" / table))
+    variables["__training_image_horovod"] = run_module("horovod_build_info", {"executable": script, "requires": options["requires"]})
+    refusal = tasks["Fail if the new image's Horovod lacks a requirement"]
+    assert Templar(DataLoader(), variables).template(trust_as_template("{{ %s }}" % refusal["when"])) is bool(lacks)
+    message = value(refusal["ansible.builtin.fail"]["msg"])
+    assert "its Horovod lacks %s (training_image_requires, and what the base had: controllers.mpi, tensor_operations.mpi" % lacks in message
+    # Before it gets the name by which containers use it.
+    assert list(tasks).index("Fail if the new image's Horovod lacks a requirement") < list(tasks).index("Add the image name and the digest of its layers")
