@@ -259,7 +259,7 @@ def test_a_container_whose_services_do_not_serve_is_not_as_asked():
 
 
 class Engine(BaseHTTPRequestHandler):
-    """As much of Docker 20.10 as module docker_container needs to create a container. It keeps what it is asked to create."""
+    """As much of Docker 20.10 as module docker_container needs to create a container. It keeps what it was sent."""
 
     def answer(self, code, body):
         text = json.dumps(body).encode()

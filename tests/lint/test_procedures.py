@@ -1,0 +1,113 @@
+"""docs/procedures.md: each step of the guides is in its tables, and the code has all that they name."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import _job_file
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The steps of each guide, and by letters what a guide mentions only in passing.
+STEPS = {"P1": (11, "abcdef"), "P2": (6, "abcde"), "P3": (3, "abcdefgh"), "P4": (6, "ab"), "P5": (7, "abcde")}
+COLUMNS = ["Step", "In the collection", "Test", "Fault that turns it red"]
+# Instead of a fault, and for a step without a test.
+REASON = re.compile(r"(GAP|Not carried over[^:.]*): \S+( \S+){2,}")
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def tables():
+    """Yield the rows of each guide's table."""
+    text = (ROOT / "docs/procedures.md").read_text(encoding="utf-8")
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        lines = [line for line in section.splitlines() if line.startswith("|")]
+        assert cells(lines[0]) == COLUMNS, section.partition("\n")[0]
+        yield section[:2], [cells(line) for line in lines[2:]]
+
+
+ROWS = [(guide, *row) for guide, rows in tables() for row in rows]
+
+
+def named(text):
+    return re.findall(r"`([^`]+)`", text)
+
+
+def paths_in(row):
+    return [name for cell in row[3:] for name in named(cell) if "::" in name]
+
+
+def options(spec):
+    for name, option in (spec.get("options") or {}).items():
+        yield name, option
+        yield from (("%s[].%s" % (name, inner), more) for inner, more in options(option))
+
+
+@functools.lru_cache(maxsize=None)
+def variables():
+    """Of all roles and entry points, those in lists of dictionaries as name[].option."""
+    specs = [yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"] for path in (ROOT / "roles").glob("*/meta/argument_specs.yml")]
+    return {name for entries in specs for spec in entries.values() for name, _option in options(spec)}
+
+
+def stems(pattern):
+    return {path.stem for path in ROOT.glob(pattern)}
+
+
+def found_in(pattern, *paths):
+    return {name for path in paths for name in re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)}
+
+
+# What a word before the name says that it is.
+KINDS = {
+    "role": stems("roles/*"), "playbook": stems("playbooks/*.yml"), "module": stems("plugins/modules/*.py"),
+    "check": found_in(r"^  - id: (\S+)$", "roles/preflight/meta/host_rules.yml", "roles/preflight/meta/compat_rules.yml", "roles/verify/meta/rules.yml"),
+    "example": {path.name for path in ROOT.glob("roles/train/files/examples/*.py")}, "key": set(_job_file.KEYS),
+}
+COMMANDS = found_in(r'^    "(\w+)": \(', "roles/jobs/files/trainyard.py")
+
+
+@functools.lru_cache(maxsize=None)
+def functions(path):
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"), path)
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_steps_are_there_in_order():
+    for guide, (numbers, letters) in STEPS.items():
+        found = list(dict.fromkeys(row[1].split()[0] for row in ROWS if row[0] == guide))
+        assert found == ["%s.%s" % (guide, step) for step in [*range(1, numbers + 1), *letters]]
+    assert {row[0] for row in ROWS} == set(STEPS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1])
+def test_a_step_has_tests_and_a_fault_or_a_reason(row):
+    assert len(row) == len(COLUMNS) + 1 and all(row), "four cells, none of them empty"
+    assert row[3] == "none" or named(row[3]) and all("::" in name for name in named(row[3])), "tests as path::function, or none"
+    if row[3] == "none" or row[4].startswith(("GAP", "Not carried over")):
+        assert REASON.match(row[4]), "a step without a test or a fault needs 'GAP: ...' or 'Not carried over: ...'"
+    for name in paths_in(row):
+        path, _colons, function = name.partition("::")
+        assert (ROOT / path).is_file() and function in functions(path), name
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1])
+def test_what_a_step_names_exists(row):
+    text = row[2]
+    for kind, known in KINDS.items():
+        for listed in re.findall(r"\b%ss? ((?:`[^`]+`(?:, | and )?)+)" % kind, text):
+            # The list of a kind may go on with variables.
+            names = [name for name in named(listed) if name not in variables()]
+            assert names and set(names) <= known, "%s: %s" % (kind, ", ".join(set(names) - known))
+    # A word that begins as a variable of a role does is one.
+    prefixes = tuple(role + "_" for role in KINDS["role"])
+    words = re.findall(r"`([a-z][a-z0-9_]*(?:\[\]\.\w+)?)`", text)
+    assert [word for word in words if word.startswith(prefixes) and word not in variables() | KINDS["module"]] == []
+    assert [word for word in named(text) if word.startswith("trainyard ") and word.split()[1] not in COMMANDS] == []
