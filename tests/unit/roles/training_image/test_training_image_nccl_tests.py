@@ -1,4 +1,5 @@
-"""nccl-tests in the training image: what is requested goes into the recipe and nothing else does, and what the build step makes of an image."""
+"""The recipe of the role's variables. nccl-tests in the training image: what is requested goes into the recipe and nothing else does, and what the build
+step makes of an image."""
 
 from __future__ import annotations
 
@@ -29,6 +30,16 @@ def decided(name, **given):
                          for key, value in yaml.safe_load((ROLE / path).read_text(encoding="utf-8")).items()})
     variables.update(given, role_path=str(ROLE), ansible_search_path=[str(ROLE)], cluster_members=[], cluster_head="a")
     return Templar(DataLoader(), variables).template(variables["__training_image_" + name])
+
+
+@pytest.mark.parametrize("name, value", [
+    ("base", "site/base:2"), ("requires", {"frameworks": ["tensorflow"]}), ("rebuild", "always"), ("tools", []), ("apt_packages", ["libjpeg-dev"]),
+    ("python_packages", ["scikit-learn==1.5.2"]), ("nccl_version", "2.28.9-1+cuda13.0"), ("horovod_version", "0.28.2"), ("horovod_sha256", "0" * 64),
+    ("horovod_build_packages", []), ("horovod_dependencies", []), ("pip_packages", []), ("source_fixes", [{"name": "ours"}]), ("cuda_architectures", ["90"]),
+    ("build_variables", {"HOROVOD_DEBUG": "1"}),
+])
+def test_another_value_is_another_image(name, value):
+    assert image_recipe(decided("recipe", **{"training_image_" + name: value}))["hash"] != image_recipe(decided("recipe"))["hash"]
 
 
 def test_an_image_without_them_is_the_same_as_ever():
