@@ -154,7 +154,8 @@ def configuration(found, wanted):
     share = wanted["share"] if found["share_is_mount"] or (former.get("health") or {}).get("share") == wanted["share"] else ""
     return {
         "podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs", "init": True, "storage": wanted["storage"],
-        "store": store_of(wanted["storage"]), "share": wanted["share"], "environment": FOLDER + "/environment", "launcher": LAUNCHER,
+        "store": store_of(wanted["storage"]), "registries": sorted(wanted["registries"]), "share": wanted["share"],
+        "environment": FOLDER + "/environment", "launcher": LAUNCHER,
         "shm_size": wanted["shm_size"], "constrain_devices": cgroups,
         # With a cgroup per job Slurm's signals reach the processes in the container by themselves.
         "forward_signals": not cgroups,

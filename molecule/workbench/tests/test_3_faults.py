@@ -163,15 +163,16 @@ def test_an_image_that_does_not_exist(cluster):
     # One that was there when the job was submitted.
     done = cluster.as_person("alice", "cat > gone.yml << 'END'\n%sEND\ntrainyard submit gone.yml --dry-run | sed s,site/tools:1,site/gone:1, > gone.sh && "
                                       "sbatch --parsable gone.sh" % job(worker_gpu="1"))
-    not_on_this_host(cluster, done.out.strip(), "site/gone:1")
+    not_on_this_host(cluster, done.out.strip(), "image 'site/gone:1' is not on this host; images here: ")
 
 
-def not_on_this_host(cluster, number, image):
+def not_on_this_host(cluster, number, reason):
     told = cluster.ends("alice", number)
     assert (told["state"], told["exit_code"], told["result"]["first_failed"]["exit_code"]) == ("failed", 125, 125)
-    lines = [line for line in told["result"]["first_failed"]["lines"] if "image" in line]
-    assert len(lines) == 1 and "image '%s' is not on this host; images here: " % image in lines[0] and "podman pull %s" % image in lines[0], lines
+    lines = [line for line in told["result"]["first_failed"]["lines"] if "trainyard-run: " in line and "pulling" not in line]
+    assert len(lines) == 1 and reason in lines[0], lines
     cluster.nothing_left("alice")
+    return lines[0]
 
 
 @pytest.fixture(name="registry", scope="module")
@@ -199,7 +200,9 @@ def test_a_registry_that_refuses(cluster, registry):
         done = cluster.as_person("alice", "srun --quiet --mem=500 podman pull " + image, check=False)
         assert done.code != 0 and re.search("unauthorized|authentication required|401", done.text) and registry in done.text, done.text
         assert "team/image" not in cluster.on(cluster.head, "cat %s/people/alice/overlay-images/images.json" % cluster.store, check=False).out
-        not_on_this_host(cluster, cluster.submit("alice", job(worker_image=image)), image)
+        # The host tries to pull it for the job, and says why it cannot.
+        line = not_on_this_host(cluster, cluster.submit("alice", job(worker_image=image)), "image '%s' is not on this host: the pull of" % image)
+        assert re.search("unauthorized|authentication required|401", line), line
 
 
 def test_a_person_who_leaves_while_a_job_and_an_instance_run(cluster, hub, playbook):

@@ -12,6 +12,7 @@ the command. 125 means that the container was not started, and 124 that a worker
 import argparse
 import contextlib
 import glob
+import importlib
 import json
 import os
 import pwd
@@ -27,6 +28,9 @@ import sys
 import time
 
 CONFIG = "/etc/trainyard/job/config.json"
+#: Modules beside trainyard-launch, and what makes a process root in a container.
+LIBRARY = "/usr/local/lib/trainyard/job"
+ROOT_PROGRAM, ROOT_INSIDE = LIBRARY + "/trainyard-root", "/usr/local/sbin/trainyard-root"
 #: Made by the prolog, one folder per job. The epilog removes it.
 RUNTIME = "/run/trainyard/jobs"
 #: Folder of the task in the container. trainyard-launch has the same path.
@@ -34,8 +38,8 @@ INSIDE = "/run/trainyard"
 NOT_STARTED, NO_PEER = 125, 124
 #: Slurm sends TERM at the end and what scancel or --signal names. The container is never stopped, so CONT is not among them.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
-#: Seconds in which all workers of a step have to start. Slurm starts them together, so this is for a busy host.
-PEER_SECONDS = 60
+#: Seconds in which all workers of a step have to start. Slurm starts them together, so this is for a busy host. A host that pulls the image needs longer.
+PEER_SECONDS, PULL_SECONDS = 60, 3900
 #: Not the ephemeral ports of the kernel, and below those that sites use for services. Each step tries several of them.
 PORTS, FIRST_PORT, TRIES = 20000, 10000, 32
 #: The values of the image are correct in it, and those of the host are not.
@@ -45,6 +49,8 @@ OF_IMAGE = {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "SHELL", "SHLVL
 OF_PODMAN = ("CONTAINERS_", "PODMAN_", "_CONTAINERS_", "BUILDAH_")
 #: A file, not options: podman writes options into the configuration of the container, and `podman commit` writes that into images.
 START = ". %s/environment; exec \"$@\"" % INSIDE
+#: Images with kernels have a Python.
+START_ROOT = ". %s/environment; exec \"${TRAINYARD_KERNEL_PYTHON:-python3}\" %s \"$@\"" % (INSIDE, ROOT_INSIDE)
 
 
 class Refused(Exception):
@@ -157,8 +163,13 @@ def find_image(image, stores):
             if digest and entry.get("digest") == digest and bases & {name.partition("@")[0] for name in image_names(image)}:
                 return entry["id"]
     known = sorted({name for images in stores for entry in images for name in entry.get("names") or []})
-    raise Refused("image '%s' is not on this host; images here: %s. Use one of them, or pull yours with: podman pull %s" %
-                  (image, ", ".join(known) or "none", image))
+    raise Refused("image '%s' is not on this host; images here: %s. Use one of them, or one of a registry of this cluster (job_container_registries)" %
+                  (image, ", ".join(known) or "none"))
+
+
+def can_be_pulled(image, registries):
+    """Return whether an image that a host lacks may be pulled. All hosts of a job compute the same."""
+    return any(image.startswith(registry.rstrip("/") + "/") for registry in registries)
 
 
 def shell_value(text):
@@ -509,14 +520,20 @@ def arguments_of(argv):
     parser.add_argument("--workdir", metavar="DIR", default="", help="folder in which the command starts (the current one if it is mounted, else the home)")
     parser.add_argument("--host-file", metavar="PATH", default="", help="show the host file of the step under this path, too, such as ~/hosts")
     parser.add_argument("--enter", metavar="N", type=int, help="run the command in the running container of task N of the job on this host; without IMAGE")
+    parser.add_argument("--root", action="store_true", help="with IMAGE: the container can be entered as root; with --enter: run the command as its root")
+    parser.add_argument("--save", metavar="NAME", help="save the running container of task 0 as an image of yours in the registry of the cluster")
     parser.add_argument("--alone", action="store_true", help="do not wait for the other tasks of the step; trainyard-launch needs them")
     parser.add_argument("--dry-run", action="store_true", help="print the command of podman")
     options = parser.parse_args(argv)
+    options.command = command
+    if options.save is not None:
+        if options.image is not None or options.enter is not None or command:
+            parser.error("--save has no image, no --enter and no command: it saves the container of task 0 of the job on this host")
+        return options
     if (options.image is None) == (options.enter is None):
         parser.error("name an image, as in: trainyard-run IMAGE -- COMMAND" if options.enter is None else "--enter has no image: the container has its own")
     if not command:
         parser.error("no command: write it after --, as in: trainyard-run %s -- python3 train.py" % (options.image or "--enter=0"))
-    options.command = command
     return options
 
 
@@ -549,16 +566,15 @@ def prepare(options, environment, config):
     runtime, disk = os.path.join(RUNTIME, job), os.path.join(config["storage"], "jobs", job)
     private_folder(runtime, person["uid"])
     private_folder(disk, person["uid"])
-    stores = [path for path in (config["store"], os.path.join(config["storage"], "people", str(person["uid"])))
-              if os.path.exists(os.path.join(path, "overlay-images", "images.json"))]
-    image = find_image(options.image, [read_json(os.path.join(path, "overlay-images", "images.json"), []) for path in stores])
+    image, stores = provide_image(options.image, person, config, runtime, disk, environment, not options.dry_run)
     place, step = workers(environment), step_name(environment)
     if options.alone:
         place = {"index": 0, "count": 1, "nodes": [environment.get("SLURMD_NODENAME") or socket.gethostname()], "local": 0}
     gpus = chosen_gpus(environment, config.get("constrain_devices", False))
     folder = make_folder(os.path.join(runtime, "task.%s.%d" % (step, int(environment.get("SLURM_PROCID") or 0))))
     if not options.dry_run:
-        write_task(folder, job, step, place, gpus, person, environment, config)
+        write_task(folder, job, step, place, gpus, person, environment, config,
+                   PULL_SECONDS if can_be_pulled(options.image, config.get("registries") or []) else PEER_SECONDS, options.root)
     home, share = person["home"], config.get("share") or ""
     mounts = [path for path in (share, home) if path and os.path.isdir(path)]
     mounts = [path for path in mounts if not any(path.startswith(other.rstrip("/") + "/") for other in mounts)]
@@ -579,29 +595,77 @@ def prepare(options, environment, config):
                    bind(config["launcher"], "/usr/local/bin/trainyard-launch", True),
                    # Images have an empty one or none, so that localhost and the hosts of the cluster would have no address.
                    bind("/etc/hosts", "/etc/hosts", True)]
+        + ([bind(ROOT_PROGRAM, ROOT_INSIDE, True)] if options.root else [])
         + [bind(path, path) for path in mounts] + [mount_option(text) for text in options.mount] + host_file_mount(options.host_file, folder, home),
         "devices": device_options(gpus, config) + ["--device=" + path for path in infiniband],
     }
 
 
-def write_task(folder, job, step, place, gpus, person, environment, config):
-    """Write what the command and trainyard-launch read in the container."""
+def own_stores(config, uid):
+    """Return the image stores of the host that a person has, in the order in which they are searched."""
+    return [path for path in (config["store"], os.path.join(config["storage"], "people", str(uid)))
+            if os.path.exists(os.path.join(path, "overlay-images", "images.json"))]
+
+
+def beside(name):
+    """Return a module beside trainyard-launch. Most tasks need none of them."""
+    sys.path.insert(0, LIBRARY)
+    sys.dont_write_bytecode = True
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(LIBRARY)
+
+
+def provide_image(name, person, config, runtime, disk, environment, pulls):
+    """Return the ID of an image and the stores of the host. It is pulled first if it is in a registry of the site and not on this host."""
+    def look():
+        stores = own_stores(config, person["uid"])
+        return find_image(name, [read_json(os.path.join(path, "overlay-images", "images.json"), []) for path in stores]), stores
+
+    def is_there():
+        with contextlib.suppress(Refused):
+            return bool(look())
+        return False
+
+    try:
+        return look()
+    except Refused:
+        if not pulls or not can_be_pulled(name, config.get("registries") or []):
+            raise
+    images = beside("_images")
+    print("trainyard-run: pulling %s" % name, file=sys.stderr, flush=True)
+    # The server of an instance waits as long as this file exists.
+    mark = os.path.join(runtime, "pulling")
+    write_private(mark, name + "\n")
+    try:
+        images.pull(name, person, config, podman_environment(runtime, environment), make_folder(os.path.join(disk, "pull")), is_there)
+    except images.ImageError as problem:
+        raise Refused("image '%s' is not on this host: %s" % (name, problem)) from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(mark)
+    return look()
+
+
+def write_task(folder, job, step, place, gpus, person, environment, config, seconds=PEER_SECONDS, root=False):
+    """Write what the command and trainyard-launch read in the container. C(seconds) is the time in which the other workers have to start."""
     address = own_address(environment.get("SLURMD_NODENAME") or socket.gethostname(), config)
     candidates = candidate_ports(job, step)
     own = {"address": address, "slots": len(gpus) or 1, "ports": [port for port in candidates if free(address, port)], "local": place["local"]}
     if place["count"] == 1:
         said = {"entries": [own], "ports": common_ports([own]), "keys": {}}
     elif place["index"] == 0:
-        said = lead(job, step, place["count"], own, person["uid"], make_keys(folder), candidates)
+        said = lead(job, step, place["count"], own, person["uid"], make_keys(folder), candidates, seconds)
     else:
-        said = follow(job, step, place, own, person["uid"], own_address(place["nodes"][0], config), candidates)
+        said = follow(job, step, place, own, person["uid"], own_address(place["nodes"][0], config), candidates, seconds)
     values = own_variables(job, step, place, said["entries"], said["ports"], gpus, person, config)
     write_private(os.path.join(folder, "environment"), environment_text(task_environment(environment, parse_settings(read(config["environment"])), values)))
     write_private(os.path.join(folder, "hosts"), host_file(said["entries"]))
     interfaces = {config.get("hosts", {}).get(node, {}).get("interface", "") for node in place["nodes"]}
     write_private(os.path.join(folder, "job.json"), json.dumps({
         "job": job, "step": step, "index": place["index"], "count": place["count"], "entries": said["entries"], "ports": said["ports"], "keys": said["keys"],
-        "interface": interfaces.pop() if len(interfaces) == 1 else ""}))
+        "root": root, "interface": interfaces.pop() if len(interfaces) == 1 else ""}))
 
 
 def podman_environment(runtime, environment):
@@ -716,30 +780,60 @@ def newest_task(tasks, number):
     return max(own)[1] if own else None
 
 
-def enter_command(job, name, store, config, terminal, command):
-    """Return the command of podman that runs a command in a container of the job, with its environment."""
+def enter_command(job, name, store, config, terminal, command, root=False):
+    """Return the command of podman that runs a command in a container of the job, with its environment.
+
+    As root it is a root whose files are the person's, as the share has them: ID 0 of the container itself is one that only this host knows.
+    """
     options = podman_command({"store": store, "runtime": os.path.join(RUNTIME, job), "stores": []}, config, options_only=True)
-    return options + ["exec"] + (["--interactive", "--tty"] if terminal else ["--interactive"]) + [
-        "job-%s.%s" % (job, name[len("task."):]), "/bin/sh", "-c", START, "sh"] + command
+    options += ["exec"] + (["--interactive", "--tty"] if terminal else ["--interactive"]) + (["--user=0:0"] if root else [])
+    return options + ["job-%s.%s" % (job, name[len("task."):]), "/bin/sh", "-c", START_ROOT if root else START, "sh"] + (
+        [str(os.getuid()), str(os.getgid())] if root else []) + command
 
 
-def enter(options, environment, config):
-    """Replace this process by one in the running container of a task."""
+def running_task(number, environment):
+    """Return job, runtime folder and name of the last run of a task on this host."""
     job = environment.get("SLURM_JOB_ID") or ""
     runtime = os.path.join(RUNTIME, job)
     try:
         tasks = [(name, os.stat(os.path.join(runtime, name)).st_mtime) for name in os.listdir(runtime) if name.startswith("task.")] if job.isdigit() else []
     except OSError:
         tasks = []
-    name = newest_task(tasks, options.enter)
+    name = newest_task(tasks, number)
     if not name:
-        raise Refused("task %d of job %s has no container on this host" % (options.enter, job or "(none: SLURM_JOB_ID is not set)"))
+        raise Refused("task %d of job %s has no container on this host" % (number, job or "(none: SLURM_JOB_ID is not set)"))
+    return job, runtime, name
+
+
+def enter(options, environment, config):
+    """Replace this process by one in the running container of a task."""
+    job, runtime, name = running_task(options.enter, environment)
+    if options.root and not (read_json(os.path.join(runtime, name, "job.json")) or {}).get("root"):
+        raise Refused("only instances of the hub can be entered as root; in a job, everything runs as its person")
     store = os.path.join(config["storage"], "jobs", job, "store")
-    command = enter_command(job, name, store, config, sys.stdin.isatty() and sys.stdout.isatty(), options.command)
+    command = enter_command(job, name, store, config, sys.stdin.isatty() and sys.stdout.isatty(), options.command, options.root)
     if options.dry_run:
         print(" ".join(shlex.quote(word) for word in command))
         return 0
     os.execve(command[0], command, podman_environment(runtime, environment))
+
+
+def save(options, environment, config):
+    """Save the container of task 0 as an image, and print the name of the image."""
+    job, runtime, name = running_task(0, environment)
+    entry = pwd.getpwuid(os.getuid())
+    disk = os.path.join(config["storage"], "jobs", job)
+    store, stores = os.path.join(disk, "store"), own_stores(config, entry.pw_uid)
+    place = {"command": podman_command({"store": store, "runtime": runtime, "stores": stores}, config, options_only=True), "store": store, "stores": stores,
+             "folder": disk, "lock": os.path.join(runtime, "save.lock")}
+    images = beside("_images")
+    try:
+        image = images.save(options.save, "job-%s.%s" % (job, name[len("task."):]), {"name": entry.pw_name, "uid": entry.pw_uid}, config, place,
+                            podman_environment(runtime, environment))
+    except (images.ImageError, images.RegistryError) as problem:
+        raise Refused("the container is not saved, and goes on: %s" % problem) from None
+    print("saved as %s" % image)
+    return 0
 
 
 def main(argv):
@@ -747,6 +841,8 @@ def main(argv):
     config = read_json(CONFIG)
     if config is None:
         raise Refused("%s is missing or damaged; tell the operator to run playbook scheduler" % CONFIG)
+    if options.save is not None:
+        return save(options, os.environ, config)
     if options.enter is not None:
         return enter(options, os.environ, config)
     plan = prepare(options, os.environ, config)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 #: What shows that somebody uses an instance. All have to be quiet.
-SOURCES = ("kernels", "terminals", "ssh", "http", "gpus")
+SOURCES = ("kernels", "terminals", "ssh", "http", "gpus", "save")
 IDLE = "kernels, terminals, ssh, the browser and GPUs are quiet"
 IDLE_GPUS = "its GPUs are not used"
 
@@ -28,7 +28,7 @@ def looked(last, found, now):
 
 def rules(limits, has_gpus):
     """Return seconds, sources and words of each rule that is on."""
-    found = [(limits.get("seconds", 0), SOURCES, IDLE), (limits.get("gpu_seconds", 0) if has_gpus else 0, ("gpus",), IDLE_GPUS)]
+    found = [(limits.get("seconds", 0), SOURCES, IDLE), (limits.get("gpu_seconds", 0) if has_gpus else 0, ("gpus", "save"), IDLE_GPUS)]
     return [rule for rule in found if rule[0]]
 
 

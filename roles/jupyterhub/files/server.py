@@ -5,7 +5,8 @@
 
     server run FILE      the batch script of the job: the container, and beside it JupyterLab
     server kernel FILE   a kernel of JupyterLab, in the container; FILE is its connection file
-    server shell         a terminal of JupyterLab, in the container
+    server shell [root]  a terminal of JupyterLab, in the container
+    server save NAME     the container, as an image of the person in the registry of the cluster
     server tensorboard FOLDER SOCKET
                          TensorBoard of the image, in the container
     server vscode SOCKET VS Code in the browser, on a socket in the folder of the job
@@ -79,7 +80,7 @@ def job_variables(environment):
 
 def container_command(secret, runtime):
     shared = ["--shm-size=%dm" % secret["shared_memory"]] if secret.get("shared_memory") else []
-    return [RUN, "--alone", "--mount=" + runtime, "--mount=%s:%s:ro" % (SERVICES, SERVICES_INSIDE)] + shared + [secret["image"], "--", "/bin/sh", "-c", HOLD]
+    return [RUN, "--alone", "--root", "--mount=" + runtime, "--mount=%s:%s:ro" % (SERVICES, SERVICES_INSIDE)] + shared + [secret["image"], "--", "/bin/sh", "-c", HOLD]
 
 
 def instance_of(secret, person, job, config):
@@ -161,10 +162,14 @@ def inside(command, **more):
 def start_container(secret, runtime):
     child = subprocess.Popen(container_command(secret, runtime), stdin=subprocess.DEVNULL)
     deadline = time.monotonic() + CONTAINER_SECONDS
-    while inside(["/bin/sh", "-c", ":"]).returncode:
+    # Of trainyard-run, while it pulls the image. Meanwhile it answers nothing.
+    pulling = os.path.join(os.path.dirname(runtime), "pulling")
+    while os.path.exists(pulling) or inside(["/bin/sh", "-c", ":"]).returncode:
         if child.poll() is not None:
             raise Refused("the container has ended with exit code %d; the reason is above" % child.returncode)
-        if time.monotonic() > deadline:
+        if os.path.exists(pulling):
+            deadline = time.monotonic() + CONTAINER_SECONDS
+        elif time.monotonic() > deadline:
             child.terminate()
             raise Refused("the container did not start within %d s" % CONTAINER_SECONDS)
         time.sleep(0.3)
@@ -282,9 +287,18 @@ def tensorboard(folder, path):
     return stand_for(process, [TENSORBOARD, "sh", process, folder, path])
 
 
-def shell():
-    command = [RUN, "--enter=0", "--", "/bin/sh", "-c", SHELL, "sh", os.getcwd()]
+def shell_command(as_root, folder):
+    return [RUN, "--enter=0"] + ["--root"] * as_root + ["--", "/bin/sh", "-c", SHELL, "sh", folder]
+
+
+def shell(as_root):
+    command = shell_command(as_root, os.getcwd())
     os.execve(command[0], command, job_variables(os.environ))
+
+
+def save(name):
+    """With nothing of the environment of JupyterLab, which has the token of the server."""
+    os.execve(RUN, [RUN, "--save=" + name], job_variables(os.environ))
 
 
 def write_private(path, text):
@@ -314,16 +328,16 @@ def vscode(path):
 
 def main(argv):
     try:
-        if len(argv) == 2 and argv[0] in ("run", "kernel", "vscode"):
-            return {"run": run, "kernel": kernel, "vscode": vscode}[argv[0]](argv[1])
+        if len(argv) == 2 and argv[0] in ("run", "kernel", "vscode", "save"):
+            return {"run": run, "kernel": kernel, "vscode": vscode, "save": save}[argv[0]](argv[1])
         if len(argv) == 3 and argv[0] == "tensorboard":
             return tensorboard(argv[1], argv[2])
-        if argv == ["shell"]:
-            return shell()
+        if argv in (["shell"], ["shell", "root"]):
+            return shell(len(argv) == 2)
     except Refused as problem:
         say(str(problem))
         return 1
-    sys.stderr.write("usage: server run FILE | kernel FILE | shell | tensorboard FOLDER SOCKET | vscode SOCKET\n")
+    sys.stderr.write("usage: server run FILE | kernel FILE | shell [root] | save NAME | tensorboard FOLDER SOCKET | vscode SOCKET\n")
     return 2
 
 

@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An extension of Jupyter's server in an instance: its page, TensorBoard in its container, and its end if nobody uses it.
+"""An extension of Jupyter's server in an instance: its page, TensorBoard in its container, images of it, and its end if nobody uses it.
 
 The server asks who somebody is before it calls this.
 """
@@ -97,6 +97,50 @@ class TensorBoard:
             os.unlink(self.socket)
 
 
+def tell(text):
+    """Write to the log of the job."""
+    sys.stdout.write("trainyard: %s\n" % text)
+    sys.stdout.flush()
+
+
+def end_instance():
+    """End the batch script, which ends JupyterLab and the container."""
+    os.kill(os.getppid(), signal.SIGTERM)
+
+
+class Save:
+    """Saves the container as an image. One at a time, beside everything else."""
+
+    def __init__(self, runtime):
+        self.log, self.found, self.task = runtime + "/save.log", dict(_notebook.NOTHING_SAVED), None
+
+    def is_running(self):
+        return self.found["state"] == "running"
+
+    def start(self, name, stops):
+        """Start a save. Return why it does not start, or an empty text. trainyard-run judges the name."""
+        if self.is_running():
+            return "%s is being saved; wait for its end" % self.found["name"]
+        if "\0" in name:
+            return "the name of an image has no null byte"
+        self.found = {"state": "running", "name": name, "text": ""}
+        self.task = asyncio.ensure_future(self.run(name, stops))
+        return ""
+
+    async def run(self, name, stops):
+        try:
+            with open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
+                child = await asyncio.create_subprocess_exec(SERVER, "save", name, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log)
+                code = await child.wait()
+            found = _notebook.saved(name, code, read(self.log))
+        except OSError as error:
+            found = {"state": "failed", "name": name, "text": "the save did not start: %s" % error}
+        self.found = found
+        tell(found["text"])
+        if stops and found["state"] == "saved":
+            end_instance()
+
+
 def moment(times):
     """Return the last of some times of Jupyter in seconds, or False without one."""
     return max((found.timestamp() for found in times if found is not None), default=False)
@@ -155,15 +199,15 @@ async def gpus_in_use(devices):
 class Idle:
     """Watches whether the instance is used. It warns, then ends it."""
 
-    def __init__(self, app, instance):
-        self.app, self.limits, self.job = app, instance["idle"], instance["job"]
+    def __init__(self, app, instance, saving):
+        self.app, self.limits, self.job, self.saving = app, instance["idle"], instance["job"], saving
         self.devices = [device for device in os.environ.get("SLURM_JOB_GPUS", "").split(",") if device]
         self.began, self.last, self.warned, self.message = time.time(), {}, None, ""
 
     async def look(self):
         settings = self.app.web_app.settings
         found = {"kernels": kernels_in_use(self.app.kernel_manager), "terminals": terminals_in_use(settings.get("terminal_manager")),
-                 "ssh": ssh_in_use(self.job), "http": moment([settings.get("api_last_activity")]), "gpus": await gpus_in_use(self.devices)}
+                 "ssh": ssh_in_use(self.job), "http": moment([settings.get("api_last_activity")]), "gpus": await gpus_in_use(self.devices), "save": self.saving.is_running()}
         now = time.time()
         self.last = _idle.looked(self.last, found, now)
         verdict, message = _idle.judge(self.began, self.last, now, self.limits, bool(self.devices), self.warned)
@@ -171,13 +215,10 @@ class Idle:
             self.warned = None
         elif self.warned is None or verdict == "stop":
             self.warned = now if self.warned is None else self.warned
-            # Into the log of the job.
-            sys.stdout.write("trainyard: %s\n" % message)
-            sys.stdout.flush()
+            tell(message)
         self.message = message
         if verdict == "stop":
-            # The batch script, which ends JupyterLab and the container.
-            os.kill(os.getppid(), signal.SIGTERM)
+            end_instance()
 
 
 class IdleWarning(APIHandler):
@@ -195,12 +236,13 @@ class IdleWarning(APIHandler):
 
 
 class Page(JupyterHandler):
-    def initialize(self, instance, tensorboard):
-        self.instance, self.tensorboard = instance, tensorboard
+    def initialize(self, instance, tensorboard, saving):
+        self.instance, self.tensorboard, self.saving = instance, tensorboard, saving
 
-    def show(self, problem=""):
+    def show(self, problem="", note=""):
         self.set_header("Cache-Control", "no-store")
-        self.finish(_notebook.page(self.instance, self.instance["person"], self.base_url, self.xsrf_form_html(), self.tensorboard.shown(), problem))
+        self.finish(_notebook.page(self.instance, self.instance["person"], self.base_url, self.xsrf_form_html(), self.tensorboard.shown(), problem,
+                                   self.saving.found, note))
 
     @web.authenticated
     def get(self):
@@ -221,6 +263,27 @@ class Folder(Page):
         return self.redirect(url_path_join(self.base_url, "tensorboard/"))
 
 
+class SaveImage(Page):
+    @web.authenticated
+    async def post(self):
+        problem = self.saving.start(self.get_body_argument("name", "").strip(" "), self.get_body_argument("stop", "") == "1")
+        if problem:
+            self.set_status(409)
+            return self.show(problem)
+        return self.redirect(url_path_join(self.base_url, "trainyard/"))
+
+
+class RootTerminal(Page):
+    @web.authenticated
+    async def post(self):
+        manager = self.settings.get("terminal_manager")
+        if manager is None:
+            self.set_status(400)
+            return self.show("this server has no terminals")
+        name = manager.create(shell_command=[SERVER, "shell", "root"], cwd=self.instance["home"])["name"]
+        return self.show(note="Terminal %s is root's. JupyterLab lists it among the running terminals, at its left side." % name)
+
+
 def _jupyter_server_extension_points():
     return [{"module": "trainyard_notebook"}]
 
@@ -229,9 +292,10 @@ def _load_jupyter_server_extension(app):
     runtime = os.environ["JUPYTER_RUNTIME_DIR"]
     with open(runtime + "/instance.json", encoding="utf-8") as stream:
         instance = json.load(stream)
-    parts = {"instance": instance, "tensorboard": TensorBoard(runtime)}
-    base, idle = app.web_app.settings["base_url"], Idle(app, instance)
+    parts = {"instance": instance, "tensorboard": TensorBoard(runtime), "saving": Save(runtime)}
+    base, idle = app.web_app.settings["base_url"], Idle(app, instance, parts["saving"])
     app.web_app.add_handlers(".*$", [(url_path_join(base, "trainyard/"), Page, parts), (url_path_join(base, "trainyard/tensorboard"), Folder, parts),
+                                     (url_path_join(base, "trainyard/save"), SaveImage, parts), (url_path_join(base, "trainyard/root"), RootTerminal, parts),
                                      (url_path_join(base, "trainyard/idle"), IdleWarning, {"idle": idle})])
     if any(_idle.rules(idle.limits, bool(idle.devices))):
         ioloop.PeriodicCallback(idle.look, LOOK_SECONDS * 1000).start()
