@@ -20,7 +20,7 @@ COMPLETION = "/etc/bash_completion.d/trainyard"
 #: that folder, so their home keeps the compiled modules, without which each call would compile them.
 START = '#!/bin/sh\nexec /usr/bin/python3 -E -s -X pycache_prefix="${HOME:-/nonexistent}/.cache/trainyard" %s/trainyard "$@"\n' % LIBRARY
 #: Modules of the command on login hosts, and of the programs in the jobs on training hosts.
-OF_LOGIN = ("_batch.py", "_job_file.py", "_job_limits.py", "_job_text.py", "_slurm.py", "trainyard")
+OF_LOGIN = ("_batch.py", "_job_file.py", "_job_limits.py", "_job_text.py", "_registry.py", "_slurm.py", "trainyard")
 OF_TRAINING = ("_bandwidth.py", "_error_signatures.py", "_job_file.py", "_job_text.py", "_job_watch.py", "door", "job", "rank", "services")
 
 

@@ -9,7 +9,7 @@ _trainyard() {
     elif [ "$command" = tensorboard ] && [ "${word#-}" = "$word" ]; then
         COMPREPLY=($(compgen -d -- "$word"))
     elif [ "${word#-}" != "$word" ]; then
-        COMPREPLY=($(compgen -W "--json --help --set --dry-run --follow --rank --all --stdio" -- "$word"))
+        COMPREPLY=($(compgen -W "--json --help --set --dry-run --follow --rank --root --all --stdio" -- "$word"))
     else
         case $command in
             show|logs|stop|clone|attach|why) COMPREPLY=($(compgen -W "$(squeue --me --noheader --format=%i 2> /dev/null)" -- "$word"));;

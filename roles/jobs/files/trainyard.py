@@ -11,6 +11,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import datetime
+import importlib
 import json
 import os
 import pwd
@@ -195,6 +196,17 @@ class Site:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Refused("%s cannot be read (%s); tell the operator to run playbook image_relay" % (path, error))
+
+    def saved(self):
+        """Return the names of the images that the person has in the site's registry, the newest first, and why that is not known, or an empty text."""
+        # Only here: it takes longer to import than the rest of this command.
+        registry = importlib.import_module("_registry")
+        if not os.path.isdir(registry.LOGINS):
+            return [], ""
+        try:
+            return registry.saved_images(self.person), ""
+        except registry.RegistryError as error:
+            return [], "your saved images are not known: %s" % error
 
     def is_shared(self, folder):
         """Return whether all hosts have a folder."""
@@ -736,7 +748,7 @@ def attach(options):
         command += ["--unbuffered", DOOR, "serve", Site().write_keys(), str(options.rank)]
         os.execvpe(command[0], command, minimal(os.environ))
     command += ["--pty"] if terminal else ["--unbuffered"]
-    command += ["trainyard-run", "--enter=%d" % options.rank, "--"] + (options.command or ["sh", "-c", "exec $(command -v bash || echo sh)"])
+    command += ["trainyard-run", "--enter=%d" % options.rank] + ["--root"] * options.root + ["--"] + (options.command or ["sh", "-c", "exec $(command -v bash || echo sh)"])
     sys.stdout.flush()
     os.execvpe(command[0], command, minimal(os.environ))
     return NO_ANSWER
@@ -828,13 +840,17 @@ def nodes(options):
 
 
 def images(options):
-    """List the images of the hosts, and the approved ones of the site's registry with what is in them (role image_relay)."""
-    names, approved = Site().catalogue(), Site.approved()
+    """List the images of the hosts, the approved ones of the site's registry with what is in them (role image_relay), and those that the person has saved."""
+    site = Site()
+    (saved, problem), names, approved = site.saved(), site.catalogue(), Site.approved()
     found = [{"name": name} for name in names] + [entry for entry in approved if entry["name"] not in names]
+    found += [{"name": name, "saved": True} for name in saved]
+    if problem:
+        print("trainyard: " + printable(problem), file=sys.stderr)
 
     def lines(entries):
         for entry in entries:
-            print("  ".join([entry["name"]] + ["%s %s" % pair for pair in sorted((entry.get("frameworks") or {}).items())] + (entry.get("platforms") or [])))
+            print("  ".join([printable(entry["name"])] + ["saved by you"] * entry.get("saved", False) + ["%s %s" % pair for pair in sorted((entry.get("frameworks") or {}).items())] + (entry.get("platforms") or [])))
 
     return out(options, found, lines if found else lambda _none: print("this cluster has no catalogue of images"))
 
@@ -873,6 +889,7 @@ SUBCOMMANDS = {
     "clone": (clone, "submit a job once more", "trainyard clone 12 --set max_minutes=60", ID + CHANGES),
     "attach": (attach, "enter the container of a running job", "trainyard attach 12 --rank 1 -- nvidia-smi", ID + [
         ("--rank", {"metavar": "N", "type": int, "default": 0, "help": "worker N (default: 0)"}),
+        ("--root", {"action": "store_true", "help": "as root of the container, which only instances of the hub have; for apt-get"}),
         ("--stdio", {"action": "store_true", "help": "speak the protocol of ssh, for ProxyCommand; `trainyard show` has the whole command"})]),
     "tensorboard": (tensorboard, "start TensorBoard on a folder, as a job", "trainyard tensorboard ~/logs", [
         ("folder", {"metavar": "DIR", "help": "folder with the logs of TensorBoard, on the share"})] + CHANGES),

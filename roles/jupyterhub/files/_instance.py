@@ -16,6 +16,8 @@ import secrets
 
 #: Keys of job files that a person chooses. Whatever else a form or the API sends is dropped.
 KEYS = ("worker_image", "worker_cpu", "worker_gpu", "worker_memory", "worker_shared_memory", "host_class", "max_minutes", "workspace_id", "priority")
+#: Field of the form for an image that is not in the list.
+OTHER_IMAGE = "other_image"
 #: The server without a name.
 DEFAULT_NAME = "main"
 #: No GPU unless requested.
@@ -67,6 +69,9 @@ def of_form(form):
         text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         # Not strip(): a line break at the end is no mistake of a form.
         found[key] = text.strip(" ") if isinstance(text, str) else text
+    # What a person types counts more than the list, which always has a value.
+    if found.get(OTHER_IMAGE):
+        found["worker_image"] = found[OTHER_IMAGE]
     return chosen(found)
 
 
@@ -127,12 +132,21 @@ def largest(nodes, key):
     return max((node[key] for node in nodes), default=0)
 
 
-def choices_of(accounts, nodes, images, default_image):
+def allowed(names, registries):
+    """Return the images that hosts may pull. C(registries) are beginnings of names."""
+    return [name for name in names if name.startswith(tuple(entry.rstrip("/") + "/" for entry in registries))]
+
+
+def choices_of(accounts, nodes, images, default_image, approved=(), registries=()):
     """Return what a person may choose: C(images), C(classes), C(accounts) and the largest amounts, each with the reason of its limit.
 
     :param accounts: from P(_job_limits.accounts_of).
     :param nodes: C(cpus), C(memory_gb), C(gpus) and C(classes) of each host.
+    :param images: names of the images of the hosts.
+    :param approved: names of the approved images of the site's registry, which hosts pull.
+    :param registries: beginnings of the names of images that people may pull.
     """
+    images = sorted(set(images) | set(allowed(approved, registries)))
     # More than all accounts allow is refused. With one of them chosen, less may be refused.
     limits = [min((value for value in (entry["gpus"], entry["person_gpus"], entry["job_gpus"]) if value is not None), default=None) for entry in accounts]
     quota = None if not limits or None in limits else max(limits)
@@ -145,7 +159,7 @@ def choices_of(accounts, nodes, images, default_image):
         reason = "%s, so %d at most" % ("your account has %d GPUs" % quota if len(accounts) == 1 else "your accounts have %d GPUs" % quota, quota)
     else:
         reason = "no host has more than %d" % of_host
-    return {"images": sorted(images), "image": default_image if default_image in images else "",
+    return {"images": images, "image": default_image if default_image in images else "", "registries": list(registries), "saved": [], "saved_problem": "",
             "classes": sorted({name for node in nodes for name in node["classes"]}),
             "accounts": [entry["account"] for entry in accounts], "gpus": {"most": gpus, "why": reason},
             "cpus": {"most": largest(nodes, "cpus"), "why": "no host has more than %d" % largest(nodes, "cpus")},
@@ -153,11 +167,42 @@ def choices_of(accounts, nodes, images, default_image):
             "minutes": None if not minutes or None in minutes else max(minutes)}
 
 
+def _option(name, value):
+    return "<option%s>%s</option>" % (" selected" if name == value else "", html.escape(name))
+
+
 def _select(key, label, values, value, empty=None):
     rows = ['<option value="">%s</option>' % html.escape(empty)] if empty is not None else []
-    rows += ['<option%s>%s</option>' % (" selected" if entry == value else "", html.escape(entry)) for entry in values]
+    rows += [_option(entry, value) for entry in values]
     return '<div class="mb-3"><label class="form-label" for="%s">%s</label><select class="form-select" id="%s" name="%s">%s</select></div>' % (
         key, label, key, key, "".join(rows))
+
+
+def _image_list(choices, value):
+    """Return the list of images: those of the cluster, and beside them those that the person has saved, the newest first."""
+    if not choices["saved"]:
+        return _select("worker_image", "Image", choices["images"], value)
+    groups = "".join('<optgroup label="%s">%s</optgroup>' % (label, "".join(_option(name, value) for name in names))
+                     for label, names in (("Images of the cluster", choices["images"]), ("Saved by you", choices["saved"])) if names)
+    return ('<div class="mb-3"><label class="form-label" for="worker_image">Image</label><select class="form-select" id="worker_image" name="worker_image">'
+            "%s</select></div>" % groups)
+
+
+def _image_text(key, label, value, why):
+    return ('<div class="mb-3"><label class="form-label" for="%s">%s</label><input class="form-control" id="%s" name="%s" value="%s">%s</div>' % (
+        key, label, key, key, html.escape(value), '<div class="form-text">%s</div>' % html.escape(why) if why else ""))
+
+
+def images_of(choices, value):
+    """Return the fields for the image. Without a list and without registries any name may be typed, and hosts say whether they have it."""
+    listed = choices["images"] + choices["saved"]
+    if not listed:
+        return [_image_text("worker_image", "Image", value, choices["saved_problem"])]
+    found = [_image_list(choices, value)]
+    if choices["registries"]:
+        notes = ["from " + ", ".join(choices["registries"])] + [choices["saved_problem"]] * bool(choices["saved_problem"])
+        found.append(_image_text(OTHER_IMAGE, "Or another image", "" if value in listed else value, "; ".join(notes)))
+    return found
 
 
 def _number(key, label, value, most, why, least=1, step="1"):
@@ -171,14 +216,12 @@ def page(choices, former):
     """Return the part of the start page with the choices. C(former) are the values of the last start. The server judges them again."""
     value = dict(DEFAULTS, worker_image=choices["image"])
     value.update((key, text if isinstance(text, str) else "") for key, text in chosen(former).items())
-    parts = [_select("worker_image", "Image", choices["images"], value["worker_image"]) if choices["images"] else
-             '<div class="mb-3"><label class="form-label" for="worker_image">Image</label><input class="form-control" id="worker_image" name="worker_image" '
-             'value="%s"></div>' % html.escape(value["worker_image"]),
-             _number("worker_gpu", "GPUs", value["worker_gpu"], choices["gpus"]["most"], choices["gpus"]["why"], least=0),
-             _number("worker_cpu", "CPUs", value["worker_cpu"], choices["cpus"]["most"], choices["cpus"]["why"]),
-             _number("worker_memory", "Memory in GB", value["worker_memory"], choices["memory"]["most"], choices["memory"]["why"], least="0.5", step="0.5"),
-             _number("max_minutes", "Minutes until it ends", value.get("max_minutes", ""), choices["minutes"],
-                     "your account allows %d at most" % choices["minutes"] if choices["minutes"] else "empty: the limit of the queue")]
+    parts = images_of(choices, value["worker_image"])
+    parts += [_number("worker_gpu", "GPUs", value["worker_gpu"], choices["gpus"]["most"], choices["gpus"]["why"], least=0),
+              _number("worker_cpu", "CPUs", value["worker_cpu"], choices["cpus"]["most"], choices["cpus"]["why"]),
+              _number("worker_memory", "Memory in GB", value["worker_memory"], choices["memory"]["most"], choices["memory"]["why"], least="0.5", step="0.5"),
+              _number("max_minutes", "Minutes until it ends", value.get("max_minutes", ""), choices["minutes"],
+                      "your account allows %d at most" % choices["minutes"] if choices["minutes"] else "empty: the limit of the queue")]
     if choices["classes"]:
         parts.append(_select("host_class", "Class of hosts", choices["classes"], value.get("host_class", ""), empty="any"))
     if len(choices["accounts"]) > 1:

@@ -111,7 +111,7 @@ def field(key, label, kind, example, value, choices):
 
 def form_page(choices, values, prefix, xsrf):
     """Return the form of a new job. C(choices) are those of the helper, C(values) what was sent before."""
-    known = {"kind": KINDS, "host_class": choices["classes"], "worker_image": choices["images"], "workspace_id": choices["accounts"]}
+    known = {"kind": KINDS, "host_class": choices["classes"], "worker_image": choices["images"] + choices["saved"], "workspace_id": choices["accounts"]}
     body = "".join(field(key, label, kind, example, values.get(key, ""), known) for key, label, kind, example in FIELDS)
     services = values.get("services", {})
     body += "".join(field("services." + key, label, kind, example, services.get(key, ""), {}) for key, label, kind, example in SERVICES)

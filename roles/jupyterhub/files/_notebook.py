@@ -71,7 +71,7 @@ def save_parts(found, base, xsrf):
     parts = ["<h2>Save as image</h2><p>The image has what you have installed in the container, such as packages of pip and apt. It does not have your home, "
              "the share and /tmp. You can choose it when you start an instance, and use it in jobs.</p>"]
     if found["state"] == "running":
-        parts.append('<p id="save">Saving %s. This takes as long as its changes need to the registry.</p>' % html.escape(found["name"]))
+        parts.append('<p id="save">Saving %s. It can take some minutes.</p>' % html.escape(found["name"]))
     elif found["state"]:
         parts.append('<p id="save"%s>%s</p>' % (' class="problem"' * (found["state"] == "failed"), html.escape(found["text"])))
     parts.append('<form method="post" action="%strainyard/save">%s<label for="name">Name</label> <input id="name" name="name" value="%s" maxlength="64" '

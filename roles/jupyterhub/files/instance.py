@@ -7,6 +7,7 @@ It has no arguments: the request is JSON on its standard input, with the token o
 submits by the modules of the command trainyard.
 """
 
+import concurrent.futures
 import contextlib
 import importlib.machinery
 import importlib.util
@@ -38,10 +39,24 @@ def command():
 
 
 def choices(trainyard, site, _request):
+    # The page does without it, so a registry that does not answer is no reason to wait longer than Slurm needs, or to fail.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(site.saved)
+        found = of_slurm(trainyard, site)
+        saved, found["saved_problem"] = asked.result()
+        found["saved"] = _instance.allowed(saved, found["registries"])
+    return found
+
+
+def of_slurm(trainyard, site):
     nodes = [{"cpus": node["cpus"], "memory_gb": node["memory_mib"] // trainyard.GIB, "gpus": trainyard._job_limits.gpus_of(node), "classes": node["features"]}
              for node in trainyard.nodes_now()]
+    approved = []
+    # A damaged catalogue does not keep instances from starting.
+    with contextlib.suppress(trainyard.Refused):
+        approved = [entry["name"] for entry in site.approved()]
     accounts = trainyard._job_limits.accounts_of(trainyard.usage_now(site.person), site.person)
-    return _instance.choices_of(accounts, nodes, site.catalogue(), site.config.get("default_image") or "")
+    return _instance.choices_of(accounts, nodes, site.catalogue(), site.config.get("default_image") or "", approved, site.config.get("registries") or [])
 
 
 def start(trainyard, site, request):

@@ -80,7 +80,8 @@ def job_variables(environment):
 
 def container_command(secret, runtime):
     shared = ["--shm-size=%dm" % secret["shared_memory"]] if secret.get("shared_memory") else []
-    return [RUN, "--alone", "--root", "--mount=" + runtime, "--mount=%s:%s:ro" % (SERVICES, SERVICES_INSIDE)] + shared + [secret["image"], "--", "/bin/sh", "-c", HOLD]
+    return [RUN, "--alone", "--root", "--mount=" + runtime, "--mount=%s:%s:ro" % (SERVICES, SERVICES_INSIDE)] + shared + [
+        secret["image"], "--", "/bin/sh", "-c", HOLD]
 
 
 def instance_of(secret, person, job, config):

@@ -207,7 +207,8 @@ class Idle:
     async def look(self):
         settings = self.app.web_app.settings
         found = {"kernels": kernels_in_use(self.app.kernel_manager), "terminals": terminals_in_use(settings.get("terminal_manager")),
-                 "ssh": ssh_in_use(self.job), "http": moment([settings.get("api_last_activity")]), "gpus": await gpus_in_use(self.devices), "save": self.saving.is_running()}
+                 "ssh": ssh_in_use(self.job), "http": moment([settings.get("api_last_activity")]), "gpus": await gpus_in_use(self.devices),
+                 "save": self.saving.is_running()}
         now = time.time()
         self.last = _idle.looked(self.last, found, now)
         verdict, message = _idle.judge(self.began, self.last, now, self.limits, bool(self.devices), self.warned)

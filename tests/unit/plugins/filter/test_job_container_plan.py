@@ -185,6 +185,7 @@ def test_configuration_of_the_programs():
     assert config["forward_signals"] is False and config["constrain_devices"] is True and config["health"] == {
         "gpus": 2, "share": "", "free_gib": {"/scratch/containers": 20}}
     assert config["hosts"]["a"] == {"address": "10.0.0.1", "interface": "ib0"}
+    assert json.loads(content(CONFIG, registries=["r:5000", "front:5000/a"]))["registries"] == ["front:5000/a", "r:5000"]
     told = json.loads(content(CONFIG, host(gpu_nodes=[0, 1, 2], share_is_mount=True)))
     assert told["forward_signals"] is True and told["health"]["gpus"] == 3 and told["health"]["share"] == "/data1/share"
     assert content("/etc/trainyard/job/environment") == "GLOO_SOCKET_IFNAME=eth0\nNCCL_SOCKET_IFNAME==eth0\n"

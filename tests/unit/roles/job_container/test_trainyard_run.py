@@ -183,6 +183,171 @@ def test_a_running_container_is_entered():
     assert command[at:] == ["exec", "--interactive", "job-7.1.0", "/bin/sh", "-c", run.START, "sh", "id", "-u"]
 
 
+def test_an_instance_is_entered_as_root():
+    """Of the container, with the person's ID in its place."""
+    command = run.enter_command("7", "task.batch.0", "/store", CONFIG, True, ["bash"], root=True)
+    assert command[command.index("exec"):] == ["exec", "--interactive", "--tty", "--user=0:0", "job-7.batch.0", "/bin/sh", "-c", run.START_ROOT, "sh",
+                                               str(os.getuid()), str(os.getgid()), "bash"]
+    assert run.ROOT_INSIDE in run.START_ROOT and run.START_ROOT.startswith(". /run/trainyard/environment; exec ")
+
+
+class Job:
+    """The folders of job 7 on its host, with a program in the place of podman."""
+
+    def __init__(self, folder, monkeypatch):
+        self.runtime, self.disk = folder / "run/7", folder / "store/jobs/7"
+        for path in (self.runtime / "task.batch.0", self.disk, folder / "store/images/overlay-images"):
+            path.mkdir(parents=True)
+        self.stored(folder / "store/images", "site/tools:1")
+        self.folder = folder
+        self.config = dict(CONFIG, store=str(folder / "store/images"), storage=str(folder / "store"), registries=["front:5000"])
+        self.environment = {"SLURM_JOB_ID": "7", "HOME": "/home/a", "SECRET": "s"}
+        monkeypatch.setattr(run, "RUNTIME", str(folder / "run"))
+
+    @staticmethod
+    def stored(store, name):
+        (store / "overlay-images").mkdir(parents=True, exist_ok=True)
+        (store / "overlay-images/images.json").write_text(run.json.dumps([{"id": ID, "names": [name]}]), encoding="utf-8")
+
+
+@pytest.fixture(name="job")
+def _job(tmp_path, monkeypatch):
+    return Job(tmp_path, monkeypatch)
+
+
+def options(*words):
+    return run.arguments_of(list(words))
+
+
+def test_only_instances_are_entered_as_root(job, monkeypatch, capsys):
+    (job.runtime / "task.batch.0/job.json").write_text('{"root": false}', encoding="utf-8")
+    with pytest.raises(run.Refused, match="only instances of the hub can be entered as root; in a job, everything runs as its person"):
+        run.enter(options("--enter=0", "--root", "--dry-run", "--", "id"), job.environment, job.config)
+    assert run.enter(options("--enter=0", "--dry-run", "--", "id"), job.environment, job.config) == 0 and "--user" not in capsys.readouterr().out
+    (job.runtime / "task.batch.0/job.json").write_text('{"root": true}', encoding="utf-8")
+    assert run.enter(options("--enter=0", "--root", "--dry-run", "--", "id"), job.environment, job.config) == 0 and "--user=0:0" in capsys.readouterr().out
+    with pytest.raises(run.Refused, match="task 1 of job 7 has no container"):
+        run.enter(options("--enter=1", "--", "id"), job.environment, job.config)
+
+
+def stand_in(job, found=None, error=None):
+    """A module in the place of _images, which has tests of its own."""
+    class Images:
+        calls = []
+
+        class ImageError(Exception):
+            pass
+
+        class RegistryError(Exception):
+            pass
+
+        @classmethod
+        def pull(cls, name, person, config, environment, folder, is_there):
+            cls.calls.append((name, person["uid"], environment, folder, is_there(), (job.runtime / "pulling").read_text(encoding="utf-8")))
+            if error:
+                raise cls.ImageError(error)
+            if found:
+                job.stored(job.folder / ("store/people/%d" % os.getuid()), found)
+
+        @classmethod
+        def save(cls, *words):
+            cls.calls.append(words)
+            if error:
+                raise cls.RegistryError(error)
+            return found
+
+    return Images
+
+
+def provide(job, name, pulls=True):
+    return run.provide_image(name, {"uid": os.getuid(), "name": "a"}, job.config, str(job.runtime), str(job.disk), job.environment, pulls)
+
+
+def test_an_image_of_the_host_is_not_pulled(job, monkeypatch):
+    monkeypatch.setattr(run, "beside", None)
+    assert provide(job, "site/tools:1") == (ID, [job.config["store"]])
+    # Of no registry of the site, and in a dry run.
+    for name, pulls in (("other:5000/x:1", True), ("front:50000/x:1", True), ("gone:1", True), ("front:5000/x:1", False)):
+        with pytest.raises(run.Refused, match="image '%s' is not on this host; images here: site/tools:1" % name):
+            provide(job, name, pulls)
+
+
+def test_an_image_of_the_registry_is_pulled_once(job, monkeypatch, capsys):
+    images = stand_in(job, "front:5000/a/x:1")
+    monkeypatch.setattr(run, "beside", lambda name: {"_images": images}[name])
+    own = str(job.folder / ("store/people/%d" % os.getuid()))
+    assert provide(job, "front:5000/a/x:1") == (ID, [job.config["store"], own]) == provide(job, "front:5000/a/x:1")
+    ((name, uid, environment, folder, is_there, mark),) = images.calls
+    assert (name, uid, is_there, mark) == ("front:5000/a/x:1", os.getuid(), False, "front:5000/a/x:1\n") and folder == str(job.disk / "pull")
+    assert "SECRET" not in environment and environment["SLURM_JOB_ID"] == "7"
+    assert capsys.readouterr().err == "trainyard-run: pulling front:5000/a/x:1\n" and not (job.runtime / "pulling").exists()
+
+
+def test_why_an_image_is_not_pulled(job, monkeypatch):
+    monkeypatch.setattr(run, "beside", lambda _name: stand_in(job, error="the pull failed: unauthorized"))
+    with pytest.raises(run.Refused, match="image 'front:5000/x:1' is not on this host: the pull failed: unauthorized"):
+        provide(job, "front:5000/x:1")
+    assert not (job.runtime / "pulling").exists()
+
+
+def test_a_save_is_of_the_container_of_task_0(job, monkeypatch, capsys):
+    images = stand_in(job, "front:5000/a/tools:20261128-120000")
+    monkeypatch.setattr(run, "beside", lambda _name: images)
+    assert run.save(options("--save=tools"), job.environment, job.config) == 0
+    assert capsys.readouterr().out == "saved as front:5000/a/tools:20261128-120000\n"
+    ((name, container, person, _config, place, environment),) = images.calls
+    assert (name, container, person["uid"]) == ("tools", "job-7.batch.0", os.getuid()) and "SECRET" not in environment
+    assert place["command"][-1] == "--storage-opt=additionalimagestore=" + job.config["store"] and "run" not in place["command"]
+    assert place["store"] == str(job.disk / "store") and "--root=" + place["store"] in place["command"] and place["folder"] == str(job.disk)
+    monkeypatch.setattr(run, "beside", lambda _name: stand_in(job, error="the registry is full"))
+    with pytest.raises(run.Refused, match="the container is not saved, and goes on: the registry is full"):
+        run.save(options("--save=tools"), job.environment, job.config)
+    with pytest.raises(run.Refused, match="task 0 of job 8 has no container"):
+        run.save(options("--save=tools"), {"SLURM_JOB_ID": "8"}, job.config)
+
+
+def test_the_modules_beside_it_are_found(monkeypatch):
+    monkeypatch.setattr(run, "LIBRARY", str(FILES))
+    before = list(run.sys.path)
+    assert run.beside("_images").name_problem("tools") == "" and run.sys.path == before
+    for name in ("_images", "_registry"):
+        del run.sys.modules[name]
+
+
+def test_all_hosts_wait_for_one_that_pulls(monkeypatch, tmp_path):
+    """Each of them knows by the name of the image whether another one may need to pull it."""
+    assert run.can_be_pulled("front:5000/x:1", ["front:5000/"]) and not run.can_be_pulled("front:50000/x:1", ["front:5000"])
+    assert not run.can_be_pulled("site/tools:1", []) and run.PULL_SECONDS > 3600
+    waited = []
+    monkeypatch.setattr(run, "make_keys", lambda _folder: {})
+    monkeypatch.setattr(run, "own_address", lambda *_words: "127.0.0.1")
+    monkeypatch.setattr(run, "lead", lambda *words: waited.append(words[-1]) or {"entries": [words[3]] * 2, "ports": {"ssh": 1, "master": 2}, "keys": {}})
+    place = {"index": 0, "count": 2, "nodes": ["a", "b"], "local": 0}
+    (tmp_path / "environment").write_text("", encoding="utf-8")
+    for more in ((), (run.PULL_SECONDS, True)):
+        run.write_task(str(tmp_path), "7", "0", place, [], {"uid": 1, "home": "/h", "name": "a"}, {}, dict(CONFIG, environment=str(tmp_path / "environment")), *more)
+        assert run.read_json(str(tmp_path / "job.json"))["root"] is bool(more)
+    assert waited == [run.PEER_SECONDS, run.PULL_SECONDS]
+
+
+root = load("trainyard_root")
+
+
+@pytest.mark.parametrize("text, own, lines", [
+    # Of a container with keep-id.
+    ("         0          1       2101\n      2101          0          1\n      2102       2102      63435\n", 2101, ["0 2101 1", "1 1 2100", "2102 2102 63435"]),
+    ("0 0 4294967295\n", 3, ["0 3 1", "1 1 2", "4 4 4294967291"]), ("0 0 2\n", 1, ["0 1 1"]), ("0 0 1\n1 5 4\n", 4, ["0 4 1", "1 1 3"])])
+def test_ids_of_a_root_whose_files_are_the_persons(text, own, lines):
+    assert root.mapping(text, own) == lines
+
+
+def test_a_host_that_permits_no_other_ids(monkeypatch, capsys):
+    monkeypatch.setattr(root, "become_root", lambda *_words: (_ for _ in ()).throw(OSError(1, "a user namespace cannot be made")))
+    assert root.main(["1", "1", "id"]) == 125 and capsys.readouterr().err == "trainyard-root: a user namespace cannot be made; tell the operator\n"
+    monkeypatch.setattr(root, "become_root", lambda *_words: None)
+    assert root.main(["1", "1", "/none/x"]) == 127 and "trainyard-root: /none/x: No such file" in capsys.readouterr().err
+
+
 def test_the_host_file_in_the_place_of_one_of_the_person():
     assert run.host_file_mount("", "/f", "/home/anna") == []
     assert run.host_file_mount("~/ib_config", "/f", "/home/anna") == ["--mount=type=bind,source=/f/hosts,target=/home/anna/ib_config,readonly"]
@@ -314,7 +479,9 @@ def test_file_systems_and_ranges():
     assert run.has_range("a", 5, "b:1:2\na:3:4\n") and run.has_range("x", 5, "5:3:4\n") and not run.has_range("a", 5, "ab:3:4\na:3\n")
 
 
-@pytest.mark.parametrize("words, said", [([], "name an image, as in"), (["--enter=0", "image", "--", "x"], "--enter has no image"), (["image"], "write it after --"), (["image", "--"], "write it after --")])
+@pytest.mark.parametrize("words, said", [([], "name an image, as in"), (["--enter=0", "image", "--", "x"], "--enter has no image"), (["image"], "write it after --"), (["image", "--"], "write it after --"),
+                                         (["--save=x", "--enter=0"], "--save has no image"), (["--save=x", "image"], "--save has no image"),
+                                         (["--save=x", "--", "id"], "--save has no image"), (["--save"], "expected one argument")])
 def test_arguments_are_required(words, said, capsys):
     with pytest.raises(SystemExit):
         run.arguments_of(words)

@@ -53,7 +53,7 @@ class Run:
             self.program(name, body % {"here": folder, "jobs": JOBS % (r"|7b1f9c42e0d85a36|", folder)})
         library = folder / "library"
         library.mkdir()
-        for path in [*FILES.glob("_*.py"), ROOT / "plugins/module_utils/_slurm.py"]:
+        for path in [*FILES.glob("_*.py"), ROOT / "plugins/module_utils/_slurm.py", ROOT / "roles/job_container/files/_registry.py"]:
             (library / path.name).symlink_to(path)
         self.jobs = folder / "share/.trainyard/jobs" / ME
         (self.jobs / ".out").mkdir(parents=True)
@@ -349,6 +349,24 @@ def test_images_of_the_registry(run):
     assert run("submit", job).returncode == 0
     done = run("images")
     assert done.returncode == 2 and "images.json cannot be read" in done.stderr and "run playbook image_relay" in done.stderr
+
+
+@pytest.mark.parametrize("answer, lines, said", [
+    ("['front:5000/%(me)s/tools:20261128-120000', 'front:5000/%(me)s/old:1']",
+     ["front:5000/%(me)s/tools:20261128-120000  saved by you", "front:5000/%(me)s/old:1  saved by you"], ""),
+    ("1/0", [], "trainyard: your saved images are not known: the registry does not answer\n"),
+])
+def test_images_that_the_person_has_saved(run, answer, lines, said):
+    """With a module in the place of _registry, which has tests of its own."""
+    module = run.here / "library/_registry.py"
+    module.unlink()
+    module.write_text("class RegistryError(Exception):\n    pass\n\n\nLOGINS = %r\n\n\ndef saved_images(person):\n    assert person == %r\n    try:\n        return %s\n"
+                      "    except ZeroDivisionError:\n        raise RegistryError('the registry does not answer')\n" % (
+                          str(run.here), ME, answer % {"me": ME}), encoding="utf-8")
+    done = run("images")
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, ["tools:1", "pytorch:2.5"] + [line % {"me": ME} for line in lines], said)
+    assert [entry for entry in json.loads(run("images", "--json").stdout) if "saved" in entry] == [
+        {"name": line.partition(" ")[0] % {"me": ME}, "saved": True} for line in lines]
 
 
 @pytest.mark.parametrize("name, body, code, said", [

@@ -20,7 +20,7 @@ from ansible_collections.trainyard.gpu.roles.jupyterhub.files import _idle
 
 HOUR, NOW = 3600, 1000000
 LIMITS = {"seconds": HOUR, "warning": 600, "gpu_seconds": 0}
-QUIET = {"kernels": False, "terminals": False, "ssh": False, "http": False, "gpus": False}
+QUIET = {"kernels": False, "terminals": False, "ssh": False, "http": False, "gpus": False, "save": False}
 LONG_AGO, JUST_NOW = NOW - 2 * HOUR, NOW - 30
 
 
@@ -37,6 +37,7 @@ def verdict(found, limits=None, has_gpus=True, warned=NOW - 700, began=LONG_AGO,
     ({"ssh": True}, {}, "active"),
     ({"http": True}, {}, "active"),
     ({"gpus": True}, {}, "active"),
+    ({"save": True}, {}, "active"),
     # One of them was in use just now.
     ({"kernels": JUST_NOW}, {}, "active"),
     ({"terminals": JUST_NOW}, {}, "active"),
@@ -53,6 +54,8 @@ def verdict(found, limits=None, has_gpus=True, warned=NOW - 700, began=LONG_AGO,
     ({"kernels": True, "terminals": True, "ssh": True, "http": True}, {"gpu_seconds": HOUR}, "stop"),
     ({"gpus": True}, {"gpu_seconds": HOUR}, "active"), ({"gpus": None}, {"gpu_seconds": HOUR}, "active"),
     ({"kernels": True}, {"gpu_seconds": 3 * HOUR}, "active"),
+    # A save holds GPUs, and is not cut off.
+    ({"save": True}, {"seconds": 0, "gpu_seconds": HOUR}, "active"),
 ])
 def test_a_row_of_the_table(found, limits, expected):
     assert verdict(found, limits) == expected
@@ -142,7 +145,8 @@ def _idle_instance(monkeypatch):
     monkeypatch.setattr(extension, "ssh_in_use", lambda job: False)
     monkeypatch.delenv("SLURM_JOB_GPUS", raising=False)
     app = types.SimpleNamespace(kernel_manager=Kernels(), web_app=types.SimpleNamespace(settings={"api_last_activity": at(NOW)}))
-    return types.SimpleNamespace(watch=extension.Idle(app, {"idle": LIMITS, "job": "7"}), clock=clock, killed=killed, settings=app.web_app.settings)
+    saving = types.SimpleNamespace(is_running=lambda: False)
+    return types.SimpleNamespace(saving=saving, watch=extension.Idle(app, {"idle": LIMITS, "job": "7"}, saving), clock=clock, killed=killed, settings=app.web_app.settings)
 
 
 def look(idle, seconds):
@@ -169,6 +173,13 @@ def test_use_after_the_warning_keeps_it(idle):
     assert not idle.killed
     look(idle, 3 * HOUR + 600)
     assert idle.killed
+
+
+def test_a_save_is_not_cut_off(idle):
+    idle.saving.is_running = lambda: True
+    assert look(idle, 5 * HOUR) == "" and look(idle, 9 * HOUR) == "" and not idle.killed
+    idle.saving.is_running = lambda: False
+    assert look(idle, 9 * HOUR + 60) == "" and "stops in 10 minutes" in look(idle, 10 * HOUR - 600)
 
 
 def test_the_extension_of_jupyterlab_is_what_it_loads():

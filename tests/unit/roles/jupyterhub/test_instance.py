@@ -102,6 +102,55 @@ def test_the_page_quotes_what_others_have_written():
     assert 'name="workspace_id"' in _instance.page(two, {}) and '<input class="form-control" id="worker_image"' in _instance.page(two, {})
 
 
+SAVED = ["front:5000/anna/tools:20261128-120000", "front:5000/anna/tools:20261127-120000"]
+
+
+def test_the_page_offers_saved_images_and_others():
+    approved = ["front:5000/site/pytorch:2.5", "other:5000/site/x:1"]
+    choices = dict(_instance.choices_of([ACCOUNT], NODES, ["tools:1"], "tools:1", approved, ["front:5000"]), saved=SAVED)
+    # What hosts may not pull is not offered.
+    assert choices["images"] == ["front:5000/site/pytorch:2.5", "tools:1"] and _instance.allowed(SAVED + ["front:50000/x:1"], ["front:5000/"]) == SAVED
+    page = _instance.page(choices, {})
+    assert '<optgroup label="Saved by you"><option>%s</option><option>%s</option></optgroup>' % tuple(SAVED) in page
+    assert "<option selected>tools:1</option>" in page and 'name="other_image" value=""' in page and "from front:5000" in page
+    # The last choice, from the list and as a text.
+    assert "<option selected>%s</option>" % SAVED[1] in _instance.page(choices, {"worker_image": SAVED[1]})
+    assert 'name="other_image" value="front:5000/&lt;b&gt;:1"' in _instance.page(choices, {"worker_image": "front:5000/<b>:1"})
+    assert _instance.of_form({"worker_image": ["tools:1"], "other_image": [" front:5000/x:1 "]}) == {"worker_image": "front:5000/x:1"}
+    assert _instance.of_form({"worker_image": ["tools:1"], "other_image": [""]}) == {"worker_image": "tools:1"}
+    # A registry that does not answer, and a site without one.
+    silent = _instance.page(dict(choices, saved=[], saved_problem="your saved images are not <known>"), {})
+    assert "optgroup" not in silent and "from front:5000; your saved images are not &lt;known&gt;" in silent
+    assert "other_image" not in _instance.page(_instance.choices_of([ACCOUNT], NODES, ["tools:1"], ""), {})
+
+
+def test_the_registry_is_asked_beside_slurm(monkeypatch):
+    """The page works without it, and without a catalogue that can be read."""
+    monkeypatch.syspath_prepend(str(FILES))
+    instance = load("instance", FILES)
+
+    class Refused(Exception):
+        pass
+
+    class Site:
+        person, config, answer = "anna", {"registries": ["front:5000"]}, (SAVED + ["other:5000/x:1"], "")
+        catalogue, saved = staticmethod(lambda: ["tools:1"]), classmethod(lambda cls: cls.answer)
+
+        @classmethod
+        def approved(cls):
+            if cls.answer[1]:
+                raise Refused
+            return [{"name": "front:5000/site/x:1"}]
+
+    trainyard = type("Trainyard", (), {"Refused": Refused, "GIB": 1024, "accounts_now": lambda person: [ACCOUNT], "nodes_now": lambda: [
+        {"cpus": 8, "memory_mib": 16000, "features": []}], "_job_limits": type("Limits", (), {"gpus_of": lambda node: 0})})
+    found = instance.choices(trainyard, Site, {})
+    assert (found["images"], found["saved"], found["saved_problem"]) == (["front:5000/site/x:1", "tools:1"], SAVED, "")
+    Site.answer = ([], "it does not answer")
+    found = instance.choices(trainyard, Site, {})
+    assert (found["images"], found["saved"], found["saved_problem"]) == (["tools:1"], [], "it does not answer")
+
+
 def test_links_admit_until_they_end():
     found = {"person": "anna", "until": 100, "seconds": 60}
     assert _instance.link_problem(found, 100) == "" and "60 seconds" in _instance.link_problem(found, 101)
@@ -157,14 +206,64 @@ def test_jupyterlab_and_the_job_do_not_mix():
 def test_the_container_of_an_instance():
     beside = "--mount=%s:%s:ro" % (server.SERVICES, server.SERVICES_INSIDE)
     assert server.container_command({"image": "t:1", "shared_memory": 512}, "/run/r")[1:7] == [
-        "--alone", "--mount=/run/r", beside, "--shm-size=512m", "t:1", "--"]
-    assert server.container_command({"image": "t:1", "shared_memory": None}, "/run/r")[1:5] == ["--alone", "--mount=/run/r", beside, "t:1"]
+        "--alone", "--root", "--mount=/run/r", beside, "--shm-size=512m", "t:1"]
+    assert server.container_command({"image": "t:1", "shared_memory": None}, "/run/r")[1:6] == ["--alone", "--root", "--mount=/run/r", beside, "t:1"]
     assert server.address_of(CONFIG, "a") == "192.0.2.11"
     with pytest.raises(server.Refused):
         server.address_of(CONFIG, "b")
     for environment in ({}, {"SLURM_JOB_ID": "../1"}):
         with pytest.raises(server.Refused):
             server.runtime_folder(environment)
+
+
+def test_a_pull_is_no_time_in_which_the_container_does_not_start(monkeypatch, tmp_path):
+    """trainyard-run has a file as long as it pulls. Nothing asks it meanwhile."""
+    runtime, asked = tmp_path / "hub", []
+    (tmp_path / "pulling").write_text("image")
+
+    class Container:
+        returncode = None
+
+        def __init__(self, *_words, **_options):
+            self.terminated = False
+
+        def poll(self):
+            return None
+
+        def terminate(self):
+            self.terminated = True
+
+    def later(_seconds):
+        clock[0] += 200
+        if clock[0] > 5000:
+            (tmp_path / "pulling").unlink(missing_ok=True)
+
+    def inside(command):
+        asked.append(command)
+        return type("Done", (), {"returncode": 1 if clock[0] < ready else 0})
+
+    clock = [0]
+    monkeypatch.setattr(server.subprocess, "Popen", Container)
+    monkeypatch.setattr(server.time, "sleep", later)
+    monkeypatch.setattr(server.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(server, "inside", inside)
+    ready = 5300
+    assert isinstance(server.start_container({"image": "t:1"}, str(runtime)), Container) and len(asked) == 2
+    ready = 50000
+    with pytest.raises(server.Refused, match="did not start within 300 s"):
+        server.start_container({"image": "t:1"}, str(runtime))
+
+
+def test_shells_and_saves(monkeypatch):
+    ran = []
+    monkeypatch.setattr(server.os, "execve", lambda *call: ran.append(call))
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "t")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for words in (["shell"], ["shell", "root"], ["save", "tools --enter=0"]):
+        server.main(words)
+    assert [call[1][1:3] for call in ran] == [["--enter=0", "--"], ["--enter=0", "--root"], ["--save=tools --enter=0"]]
+    assert all("JUPYTERHUB_API_TOKEN" not in call[2] and call[2]["SLURM_JOB_ID"] == "7" for call in ran)
+    assert server.main(["shell", "x"]) == 2
 
 
 def test_the_secret_is_read_once(tmp_path):

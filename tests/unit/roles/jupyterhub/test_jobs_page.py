@@ -20,7 +20,7 @@ JOB = {"id": "12", "name": "<b>", "state": "running", "account": "vision", "work
        "reason": "", "priority": "normal", "started": None, "ended": None, "exit_code": None, "folder": None, "why": "",
        "result": {"problems": ["<i>"], "first_failed": {"causes": [{"cause": "c<", "fix": "f"}]}}, "efficiency": {"CPU used": "5 %"}}
 ENDED = "2026-11-27T11:00:00Z"
-CHOICES = {"classes": ["h100"], "images": ['t"1'], "accounts": ["vision"], "gpus": {"most": 2, "why": "your account has 2 GPUs, so 2 at most"}}
+CHOICES = {"classes": ["h100"], "images": ['t"1'], "saved": ["front:5000/anna/tools:1"], "accounts": ["vision"], "gpus": {"most": 2, "why": "your account has 2 GPUs, so 2 at most"}}
 
 
 def test_texts_are_quoted():

@@ -107,6 +107,61 @@ def test_hosts_without_gpus_have_no_dashboard():
         assert found["JUPYTER_CONFIG_PATH"].split(":") == [server.SETTINGS] + ([] if gpus else [server.WITHOUT_GPUS])
 
 
+# --- saved images, with a program in the place of trainyard-run ---
+
+SAVED = "saved as front:5000/anna/tools:20261128-120000"
+
+
+@pytest.mark.parametrize("state, expected", [
+    (None, ()), ({"state": "running", "name": "<b>", "text": ""}, ("Saving &lt;b&gt;", "http-equiv=\"refresh\"", " disabled>")),
+    ({"state": "saved", "name": "tools", "text": SAVED}, ('<p id="save">%s' % SAVED,)),
+    ({"state": "failed", "name": "tools", "text": "the registry is <full>"}, ('<p id="save" class="problem">the registry is &lt;full&gt;',))])
+def test_the_page_shows_the_save(state, expected):
+    page = _notebook.page(INSTANCE, "anna", "/user/anna/first/", "<input xsrf>", found=state, note="<i>")
+    for text in expected + ('action="/user/anna/first/trainyard/save"><input xsrf>', 'action="/user/anna/first/trainyard/root"><input xsrf>', "&lt;i&gt;"):
+        assert text in page, text
+    running = bool(state) and state["state"] == "running"
+    assert ("refresh" in page, " disabled>" in page, "<b>" in page) == (running, running, False)
+
+
+@pytest.fixture(name="saving")
+def _saving(tmp_path, monkeypatch):
+    (tmp_path / "server").write_text("#!/bin/sh\necho \"$@\" >> %s/calls\nsleep 0.2\ncase $2 in bad) echo 'trainyard-run: no room' >&2; exit 125;; esac\necho '%s'\n"
+                                     % (tmp_path, SAVED))
+    (tmp_path / "server").chmod(0o755)
+    monkeypatch.setattr(extension, "SERVER", str(tmp_path / "server"))
+    ended = []
+    monkeypatch.setattr(extension, "end_instance", lambda: ended.append(True))
+
+    def run(name, stops=False):
+        async def save():
+            found = extension.Save(str(tmp_path))
+            problems = [found.start(name, stops), found.start("second", True), found.is_running()]
+            await found.task
+            return found.found, problems
+        return (*asyncio.run(save()), len(ended))
+    return run
+
+
+def test_a_save_and_its_end(saving, tmp_path, capsys):
+    """One at a time. The instance ends after a good one only, and if that was wanted."""
+    found, problems, ended = saving("tools")
+    assert found == {"state": "saved", "name": "tools", "text": SAVED} and ended == 0
+    assert problems == ["", "tools is being saved; wait for its end", True]
+    assert saving("bad", True)[::2] == ({"state": "failed", "name": "bad", "text": "no room"}, 0)
+    assert saving("tools", True)[2] == 1
+    assert (tmp_path / "calls").read_text().splitlines() == ["save tools", "save bad", "save tools"]
+    assert capsys.readouterr().out.splitlines() == ["trainyard: " + text for text in (SAVED, "no room", SAVED)]
+    assert (tmp_path / "save.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_save_that_does_not_start(saving, monkeypatch, tmp_path):
+    monkeypatch.setattr(extension, "SERVER", str(tmp_path / "none"))
+    found, _problems, ended = saving("tools", True)
+    assert found["state"] == "failed" and "No such file" in found["text"] and ended == 0
+    assert extension.Save(str(tmp_path)).start("a\0b", False) == "the name of an image has no null byte"
+
+
 # --- TensorBoard, with a program in its place ---
 
 PROGRAM = """#!%(python)s
