@@ -100,7 +100,7 @@ def _instance(hub, alice):
 def test_a_cell_prints_the_gpu_and_the_world_size(alice, instance):
     alice.picture(PICTURES / "launcher.png")
     cards = alice.text(".jp-LauncherCard")
-    assert "VS Code" in cards and "TensorBoard, ssh" in cards
+    assert "VS Code" in cards and "TensorBoard, ssh, images" in cards
     assert "news" not in alice.text().lower()
     # The page asks whether the instance is idle, as its person.
     assert set(alice.wait("the look", lambda: alice.run(LOOKS))) == {200}

@@ -748,7 +748,8 @@ def attach(options):
         command += ["--unbuffered", DOOR, "serve", Site().write_keys(), str(options.rank)]
         os.execvpe(command[0], command, minimal(os.environ))
     command += ["--pty"] if terminal else ["--unbuffered"]
-    command += ["trainyard-run", "--enter=%d" % options.rank] + ["--root"] * options.root + ["--"] + (options.command or ["sh", "-c", "exec $(command -v bash || echo sh)"])
+    command += ["trainyard-run", "--enter=%d" % options.rank] + ["--root"] * options.root
+    command += ["--"] + (options.command or ["sh", "-c", "exec $(command -v bash || echo sh)"])
     sys.stdout.flush()
     os.execvpe(command[0], command, minimal(os.environ))
     return NO_ANSWER
@@ -850,7 +851,8 @@ def images(options):
 
     def lines(entries):
         for entry in entries:
-            print("  ".join([printable(entry["name"])] + ["saved by you"] * entry.get("saved", False) + ["%s %s" % pair for pair in sorted((entry.get("frameworks") or {}).items())] + (entry.get("platforms") or [])))
+            known = ["%s %s" % pair for pair in sorted((entry.get("frameworks") or {}).items())] + (entry.get("platforms") or [])
+            print("  ".join([printable(entry["name"])] + ["saved by you"] * entry.get("saved", False) + known))
 
     return out(options, found, lines if found else lambda _none: print("this cluster has no catalogue of images"))
 

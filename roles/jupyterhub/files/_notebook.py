@@ -69,7 +69,7 @@ def saved(name, code, printed):
 def save_parts(found, base, xsrf):
     """Return the part of the page with the save. C(found) is its state."""
     parts = ["<h2>Save as image</h2><p>The image has what you have installed in the container, such as packages of pip and apt. It does not have your home, "
-             "the share and /tmp. You can choose it when you start an instance, and use it in jobs.</p>"]
+             "the share and /tmp. You can choose it when you start an instance, and use it in jobs. Everybody on the cluster can read it.</p>"]
     if found["state"] == "running":
         parts.append('<p id="save">Saving %s. It can take some minutes.</p>' % html.escape(found["name"]))
     elif found["state"]:

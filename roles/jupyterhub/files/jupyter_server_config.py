@@ -28,7 +28,7 @@ c.ServerApp.jpserver_extensions = {"trainyard_notebook": True, "jupyterlab_nvdas
 
 # Beside JupyterLab, and reached through it only. trainyard_notebook starts TensorBoard.
 c.ServerProxy.servers = {"tensorboard": {"unix_socket": RUNTIME + "/tensorboard.sock", "new_browser_tab": True, "launcher_entry": {
-    "title": "TensorBoard, ssh", "path_info": "trainyard/"}}}
+    "title": "TensorBoard, ssh, images", "path_info": "trainyard/"}}}
 # A site without it has no entry for it.
 if os.path.exists(HERE + "/vscode/lib/node"):
     c.ServerProxy.servers["vscode"] = {

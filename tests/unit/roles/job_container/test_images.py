@@ -37,12 +37,13 @@ def load(name):
 
 images = load("_images")
 FIRST, SECOND, NEW = ("sha256:" + digit * 64 for digit in "123")
-BASE = {"architecture": "amd64", "os": "linux", "created": "2026-01-01T00:00:00Z", "docker_version": "20", "container": "c", "container_config": {"Env": ["B=1"]},
+BASE = {"architecture": "amd64", "os": "linux", "created": "2026-01-01T00:00:00Z", "docker_version": "20", "container": "c",
+        "container_config": {"Env": ["B=1"]},
         "config": {"Env": ["PATH=/bin"], "Cmd": ["bash"], "Entrypoint": ["/entry"], "User": "", "WorkingDir": "/w", "Labels": {"a": "b"}},
         "history": [{"created_by": "ADD"}, {"created_by": "RUN"}], "rootfs": {"type": "layers", "diff_ids": [FIRST, SECOND]}}
 COMMITTED = {"architecture": "amd64", "os": "linux", "created": "now", "author": "x",
-             "config": {"Env": ["PATH=/bin", "JUPYTERHUB_API_TOKEN=t", "container=podman"], "Cmd": ["-c", "secret"], "Entrypoint": ["/bin/sh"], "User": "2101:2101",
-                        "WorkingDir": "/home/anna", "Labels": {"a": "b", "trainyard.job": "7"}},
+             "config": {"Env": ["PATH=/bin", "JUPYTERHUB_API_TOKEN=t", "container=podman"], "Cmd": ["-c", "secret"], "Entrypoint": ["/bin/sh"],
+                        "User": "2101:2101", "WorkingDir": "/home/anna", "Labels": {"a": "b", "trainyard.job": "7"}},
              "history": BASE["history"] + [{"created_by": "/bin/sh -c secret"}], "rootfs": {"type": "layers", "diff_ids": [FIRST, SECOND, NEW]}}
 LAYERS = [{"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": digest, "size": 5} for digest in (FIRST, SECOND, NEW)]
 MOMENT = "2026-11-28T12:00:00Z"
@@ -53,7 +54,8 @@ def test_names(name):
     assert images.name_problem(name) == ""
 
 
-@pytest.mark.parametrize("name", ["", "Tools", "a b", "a/b", "a:1", "-a", "a-", ".a", "a..b", "a___b", "a" * 65, "a\n", "a\nb", "$(id)", "../x", "ä", "--help"])
+@pytest.mark.parametrize("name", ["", "Tools", "a b", "a/b", "a:1", "-a", "a-", ".a", "a..b", "a___b", "a" * 65, "a\n",
+                                  "a\nb", "$(id)", "../x", "ä", "--help"])
 def test_names_that_are_refused(name):
     problem = images.name_problem(name)
     assert "lower-case letters and digits" in problem and "\n" not in problem

@@ -39,7 +39,8 @@ def test_what_may_be_used(image, registries, expected):
 def test_a_login():
     assert _registry.login_of(LOGIN) == ("front:5000", BASIC)
     two = json.dumps({"auths": {"a:1": {"auth": "YQ=="}, "b:1": {"auth": "YQ=="}}})
-    for text in ("", "{", "[]", "{}", '{"auths": {}}', two, '{"auths": {"a:1": {}}}', '{"auths": {"a:1": {"auth": ""}}}', '{"auths": {"a:1": {"auth": "a\\nb"}}}'):
+    for text in ("", "{", "[]", "{}", '{"auths": {}}', two, '{"auths": {"a:1": {}}}', '{"auths": {"a:1": {"auth": ""}}}',
+                 '{"auths": {"a:1": {"auth": "a\\nb"}}}'):
         with pytest.raises(_registry.RegistryError, match="your login for the registry is damaged"):
             _registry.login_of(text)
 
@@ -62,7 +63,8 @@ def test_the_newest_is_first():
 
 
 @pytest.mark.parametrize("body, said", [
-    ('{"errors": [{"code": "DENIED", "message": "the registry is full"}]}', "the registry is full"), ('{"errors": [{"message": "a"}, {"message": "b"}]}', "a; b"),
+    ('{"errors": [{"code": "DENIED", "message": "the registry is full"}]}', "the registry is full"),
+    ('{"errors": [{"message": "a"}, {"message": "b"}]}', "a; b"),
     ("<html>", ""), ("{}", ""), ("[]", ""), ('{"errors": [{}]}', "")])
 def test_what_a_registry_says(body, said):
     assert _registry.said_by(body) == said
@@ -152,7 +154,8 @@ def test_a_push_is_tried_and_nothing_stays(front):
 
 
 @pytest.mark.parametrize("code, headers, body, said", [
-    (403, {}, '{"errors": [{"message": "the registry is full: delete images of yours, or tell the operator"}]}', "refuses it: the registry is full: delete images"),
+    (403, {}, '{"errors": [{"message": "the registry is full: delete images of yours, or tell the operator"}]}',
+     "refuses it: the registry is full: delete images"),
     (401, {}, '{"errors": [{"message": "authentication required"}]}', "refuses it: it does not accept your login"), (500, {}, "<html>", "HTTP status 500"),
     # The login is for this host only.
     (307, {"Location": "https://elsewhere.example.org/v2/"}, "", "HTTP status 307"),

@@ -325,7 +325,8 @@ def test_all_hosts_wait_for_one_that_pulls(monkeypatch, tmp_path):
     place = {"index": 0, "count": 2, "nodes": ["a", "b"], "local": 0}
     (tmp_path / "environment").write_text("", encoding="utf-8")
     for more in ((), (run.PULL_SECONDS, True)):
-        run.write_task(str(tmp_path), "7", "0", place, [], {"uid": 1, "home": "/h", "name": "a"}, {}, dict(CONFIG, environment=str(tmp_path / "environment")), *more)
+        run.write_task(str(tmp_path), "7", "0", place, [], {"uid": 1, "home": "/h", "name": "a"}, {},
+                       dict(CONFIG, environment=str(tmp_path / "environment")), *more)
         assert run.read_json(str(tmp_path / "job.json"))["root"] is bool(more)
     assert waited == [run.PEER_SECONDS, run.PULL_SECONDS]
 
@@ -335,7 +336,8 @@ root = load("trainyard_root")
 
 @pytest.mark.parametrize("text, own, lines", [
     # Of a container with keep-id.
-    ("         0          1       2101\n      2101          0          1\n      2102       2102      63435\n", 2101, ["0 2101 1", "1 1 2100", "2102 2102 63435"]),
+    ("         0          1       2101\n      2101          0          1\n      2102       2102      63435\n", 2101,
+     ["0 2101 1", "1 1 2100", "2102 2102 63435"]),
     ("0 0 4294967295\n", 3, ["0 3 1", "1 1 2", "4 4 4294967291"]), ("0 0 2\n", 1, ["0 1 1"]), ("0 0 1\n1 5 4\n", 4, ["0 4 1", "1 1 3"])])
 def test_ids_of_a_root_whose_files_are_the_persons(text, own, lines):
     assert root.mapping(text, own) == lines

@@ -244,6 +244,8 @@ def test_attach(run):
     assert run("attach", "5", "--rank", "1", "--", "id", "-u").returncode == 0
     words = (run.here / "srun").read_text(encoding="utf-8").split("\n")[:-1]
     assert "--nodelist=b" in words and words[-5:] == ["trainyard-run", "--enter=1", "--", "id", "-u"]
+    assert run("attach", "5", "--root", "--", "id", "-u").returncode == 0
+    assert (run.here / "srun").read_text(encoding="utf-8").split("\n")[-7:-1] == ["trainyard-run", "--enter=0", "--root", "--", "id", "-u"]
     assert run("attach", "5", "--rank", "2").stderr == "trainyard: job 5 has no worker 2; its workers are 0 to 1\n"
 
 
