@@ -151,9 +151,9 @@ def test_packages_are_installed(saver, instance):
     assert saver.inside(job, "of-apt").out == "of apt\n"
 
 
-@pytest.mark.parametrize("name, complaint", [("Tools", "lower-case letters"), ("a/b", "lower-case letters"), ("$(touch /data1/share/harm)", "lower-case"), ("", "lower-case")])
-def test_bad_names_are_refused(saver, cluster, instance, name, complaint):
-    assert complaint in saver.save(instance[0], name)
+@pytest.mark.parametrize("name", ["Tools", "a/b", "$(touch /data1/share/harm)", ""])
+def test_bad_names_are_refused(saver, cluster, instance, name):
+    assert "lower-case letters" in saver.save(instance[0], name)
     assert cluster.on(cluster.head, "test -e /data1/share/harm", check=False).code == 1
 
 
@@ -194,8 +194,8 @@ def test_the_image_has_the_configuration_of_its_base(saver, saved):
 
 def test_the_image_has_no_secret(saver, cluster, instance, saved):
     """Neither the token of the server nor the login for the registry is in the configuration or a layer, in an argument or in a log."""
-    cluster.on(cluster.head, "umask 077; { cat /proc/$(pgrep -u alice -o -f jupyterhub-singleuser)/environ | tr '\\0' '\\n' | sed -n s/^JUPYTERHUB_API_TOKEN=//p; "
-                             "sed 's/.*\"auth\": \"\\([^\"]*\\)\".*/\\1/' %s; } > /root/needles" % (AUTH % "alice"))
+    cluster.on(cluster.head, "umask 077; { tr '\\0' '\\n' < /proc/$(pgrep -u alice -o -f jupyterhub-singleuser)/environ | "
+                             "sed -n s/^JUPYTERHUB_API_TOKEN=//p; sed 's/.*\"auth\": \"\\([^\"]*\\)\".*/\\1/' %s; } > /root/needles" % (AUTH % "alice"))
     saver.skopeo("alice", "copy", "--quiet", "docker://" + saved, "dir:/data1/share/saved")
     told = json.loads(cluster.on(cluster.head, "python3 - << 'END'\n%sEND" % SEARCH).out)
     assert told["found"] == [] and {"usr/bin/of-apt", "usr/of-root"} <= set(told["last"]), told

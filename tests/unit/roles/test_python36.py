@@ -42,6 +42,7 @@ FILES = [
     "roles/train/files/_job_watch.py",
     "roles/training_container/files/supervisor.py",
     "roles/jobs/files/services.py",
+    "roles/job_container/files/trainyard_root.py",
 ]
 EXAMPLES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "roles/train/files/examples").glob("*.py"))
 CASES = re.findall(r"\w+", PROGRAM.read_text(encoding="utf-8").partition("\nCASES = (")[2].partition(")")[0])
