@@ -108,7 +108,10 @@ class Registry:
         context = ssl.create_default_context()
         authority = "%s/%s/ca.crt" % (CERTIFICATES, name)
         if os.path.exists(authority):
-            context.load_verify_locations(authority)
+            try:
+                context.load_verify_locations(authority)
+            except OSError as error:
+                raise RegistryError("%s cannot be read: %s" % (authority, error.strerror or error)) from None
         # A proxy for other networks has no way to it.
         self.opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), NoRedirect())
 

@@ -414,7 +414,8 @@ def lead(job, step, count, own, uid, keys, ports, seconds=PEER_SECONDS):
 
 def follow(job, step, place, own, uid, first, ports, seconds=PEER_SECONDS):
     """Other workers: send the own entry to the first one, and return its result. Its port is one of those that the step tries."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    deadline = began + seconds
     while time.monotonic() < deadline:
         for port in ports:
             try:
@@ -426,7 +427,8 @@ def follow(job, step, place, own, uid, first, ports, seconds=PEER_SECONDS):
                 continue
             if said and (said.get("job"), said.get("step")) == (job, step):
                 return said
-        time.sleep(0.1)
+        # The first host may pull the image.
+        time.sleep(0.1 if time.monotonic() < began + PEER_SECONDS else 2)
     raise TimeoutError("worker 0 on %s did not answer within %d seconds; see the messages of its host" % (first, seconds))
 
 

@@ -177,6 +177,9 @@ def test_a_registry_that_does_not_answer(front, monkeypatch, tmp_path):
     monkeypatch.setattr(_registry, "LIST_SECONDS", 0)
     with pytest.raises(_registry.RegistryError, match="needs more than 0 s"):
         registry(front).images_of("anna")
+    (tmp_path / "certs.d" / front.name / "ca.crt").write_text("damaged")
+    with pytest.raises(_registry.RegistryError, match="ca.crt cannot be read"):
+        registry(front)
     # Without its authority it could be anybody.
     monkeypatch.setattr(_registry, "CERTIFICATES", str(tmp_path / "none"))
     with pytest.raises(_registry.RegistryError, match="does not answer.*(?i:certificate)"):
