@@ -235,7 +235,7 @@ def test_it_starts_on_the_other_host(saver, cluster, saved):
         saver.stop("again")
 
 
-def test_two_tasks_pull_once(saver, cluster):
+def test_two_tasks_of_a_host_need_the_same_image(saver, cluster):
     image = REGISTRY + "/alice/base:2"
     saver.skopeo("alice", "copy", "--quiet", "docker-archive:/data1/share/base.tar", "docker://" + image)
     done = cluster.as_person("alice", "srun --quiet --nodes=1 --ntasks=2 --mem=1000 trainyard-run %s -- echo up" % image)
