@@ -158,13 +158,19 @@ def test_a_push_is_tried_and_nothing_stays(front):
      "refuses it: the registry is full: delete images"),
     (401, {}, '{"errors": [{"message": "authentication required"}]}', "refuses it: it does not accept your login"), (500, {}, "<html>", "HTTP status 500"),
     # The login is for this host only.
-    (307, {"Location": "https://elsewhere.example.org/v2/"}, "", "HTTP status 307"),
     (202, {"Location": "https://elsewhere.example.org/v2/"}, "", "leads to another host")])
 def test_why_a_push_is_refused(front, code, headers, body, said):
     front.answers = {("POST", "/v2/anna/tools/blobs/uploads/"): (code, headers, body)}
     with pytest.raises(_registry.RegistryError, match=re.escape(said)) as told:
         registry(front).check_write("anna/tools")
     assert "secret" not in str(told.value) and "YW5u" not in str(told.value)
+
+
+def test_a_login_goes_nowhere_else(front):
+    front.answers = {("GET", "/v2/_catalog?n=1000"): (302, {"Location": "https://%s/elsewhere" % front.name}, "")}
+    with pytest.raises(_registry.RegistryError, match="HTTP status 302"):
+        registry(front).images_of("anna")
+    assert len(front.asked) == 1
 
 
 def test_a_registry_that_does_not_answer(front, monkeypatch, tmp_path):
