@@ -78,7 +78,7 @@ def test_the_database_is_down(cluster):
             assert "Start the database daemon on its host ('systemctl start mariadb slurmdbd'). Jobs go on meanwhile." in cluster.refused(3, *words)
         # The controller goes on: it tells of jobs that run, judges accounts, and keeps what the database has to learn.
         assert cluster.ends("alice", number, "running")["efficiency"] == {}
-        assert "Invalid account" in cluster.refused(2, "submit", "-", text=job(workspace_id="language"))
+        assert "'language' is not one of your accounts (vision)" in cluster.refused(2, "submit", "-", text=job(workspace_id="language"))
         later = cluster.submit("alice", job("echo later"))
         cluster.wait("the later job", lambda: "later" in cluster.trainyard("alice", "logs", later, check=False).out, 90)
         cluster.trainyard("alice", "stop", number)
