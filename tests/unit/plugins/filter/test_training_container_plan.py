@@ -298,7 +298,7 @@ def fixture_created(tmp_path):
             server.asked = []
             state = found({"exists": False, "running": False, "managed": False}, runtimes=["nvidia", "runc"])
             facts = {"cluster_share_path": "/data1/share", "cluster_address": "10.0.0.11", "cluster_host": dict(HOST, nvidia_devices=2), "groups": {},
-                     "training_container_state": state, "inventory_hostname": "server-a", "omit": "(left out)"}
+                     "training_container_state": state, "inventory_hostname": "server-a", "cluster_scheduler": "none", "omit": "(left out)"}
             templar = Templar(DataLoader(), dict(trusted(dict(variables, training_container_image="site/image:1", **chosen)), **facts))
             assert templar.template(trust_as_template("{{ __training_container_plan.problems }}")) == []
             arguments = {key: value for key, value in templar.template(trusted(task)).items() if value != "(left out)"}
