@@ -20,6 +20,8 @@ from trusted import trust_as_template, trusted
 from ansible_collections.trainyard.gpu.plugins.filter.training_container import FilterModule
 
 ROLE = Path(__file__).parents[4] / "roles/training_container"
+# ansible-core 2.17 and 2.18 look up files of services although there are none.
+PATHS_OF_ROLE = {"role_path": str(ROLE), "ansible_search_path": [str(ROLE)]}
 UNIT = {"path": "/etc/systemd/system/job.service", "content": "[Unit]\n", "mode": "0644"}
 FILES = [{"path": "/etc/trainyard", "state": "directory", "mode": "0755"}, {"path": "/etc/trainyard/ssh", "state": "directory", "mode": "0700"}, UNIT]
 PATHS = {"/data1": "0755", "/dev/infiniband": "", "/etc/trainyard/site": "", "/etc/trainyard/site/ca-bundle.crt": "", "/etc/trainyard/site/pip.conf": "",
@@ -195,7 +197,7 @@ def test_the_role_s_variables_are_the_request(tty, repair):
     assert set(variables["__training_container_request"]) == set(ASKED)
     variables.update(yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8")), training_container_name="job",
                      training_container_image="site/image:1", training_container_gpus="none", training_container_tty=tty,
-                     training_container_repair_own_name=repair)
+                     training_container_repair_own_name=repair, **PATHS_OF_ROLE)
     variables["__training_container_files"] = FILES
 
     state = found()
@@ -298,7 +300,8 @@ def fixture_created(tmp_path):
             server.asked = []
             state = found({"exists": False, "running": False, "managed": False}, runtimes=["nvidia", "runc"])
             facts = {"cluster_share_path": "/data1/share", "cluster_address": "10.0.0.11", "cluster_host": dict(HOST, nvidia_devices=2), "groups": {},
-                     "training_container_state": state, "inventory_hostname": "server-a", "cluster_scheduler": "none", "omit": "(left out)"}
+                     "training_container_state": state, "inventory_hostname": "server-a", "cluster_scheduler": "none", "omit": "(left out)",
+                     **PATHS_OF_ROLE}
             templar = Templar(DataLoader(), dict(trusted(dict(variables, training_container_image="site/image:1", **chosen)), **facts))
             assert templar.template(trust_as_template("{{ __training_container_plan.problems }}")) == []
             arguments = {key: value for key, value in templar.template(trusted(task)).items() if value != "(left out)"}
