@@ -142,8 +142,9 @@ def test_the_registry_is_asked_beside_slurm(monkeypatch):
                 raise Refused
             return [{"name": "front:5000/site/x:1"}]
 
-    trainyard = type("Trainyard", (), {"Refused": Refused, "GIB": 1024, "accounts_now": lambda person: [ACCOUNT], "nodes_now": lambda: [
-        {"cpus": 8, "memory_mib": 16000, "features": []}], "_job_limits": type("Limits", (), {"gpus_of": lambda node: 0})})
+    limits = type("Limits", (), {"gpus_of": lambda node: 0, "accounts_of": lambda usage, person: usage})
+    trainyard = type("Trainyard", (), {"Refused": Refused, "GIB": 1024, "usage_now": lambda person: [ACCOUNT], "nodes_now": lambda: [
+        {"cpus": 8, "memory_mib": 16000, "features": []}], "_job_limits": limits})
     found = instance.choices(trainyard, Site, {})
     assert (found["images"], found["saved"], found["saved_problem"]) == (["front:5000/site/x:1", "tools:1"], SAVED, "")
     Site.answer = ([], "it does not answer")
