@@ -215,9 +215,13 @@ def shared_memory_ids(text, owner, ranges):
 
 def other_jobs(job, uid, folder):
     """Return the user's other jobs on this host: each has a folder that the prolog made."""
-    if not os.path.isdir(folder):
-        return []
-    return [name for name in os.listdir(folder) if name != job and name.isdigit() and os.lstat(os.path.join(folder, name)).st_uid == uid]
+    found = []
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        # The epilog of another job may remove its folder meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if name != job and name.isdigit() and os.lstat(os.path.join(folder, name)).st_uid == uid:
+                found.append(name)
+    return found
 
 
 def own_containers(storage, uid):
@@ -272,13 +276,21 @@ def finish(job, uid, storage, runtime=RUNTIME):
     except KeyError:
         name, gid, home = str(uid), uid, "/"
     ranges = subordinate(name, uid, read("/etc/subuid").decode(errors="replace"))
+
+    def end_processes(last):
+        alive = sweep(job, uid, ranges, last)
+        if alive:
+            names = ", ".join("%d (%s)" % pair for pair in sorted(alive.items()))
+            raise Failed("job %s: these processes do not end: %s; end what they wait for, or reboot the host" % (job, names))
+
     last = not other_jobs(job, uid, runtime + "/jobs")
-    alive = sweep(job, uid, ranges, last)
-    if alive:
-        names = ", ".join("%d (%s)" % pair for pair in sorted(alive.items()))
-        raise Failed("job %s: these processes do not end: %s; end what they wait for, or reboot the host" % (job, names))
+    end_processes(last)
     forget_cgroups(job)
     errors = clean(["%s/jobs/%s" % (storage, job), "%s/jobs/%s" % (runtime, job)], uid, ranges)
+    # Of epilogs at the same time, each has seen the other's job. The one that removes its folder last sees none any more.
+    if not last and not other_jobs(job, uid, runtime + "/jobs"):
+        last = True
+        end_processes(last)
     if last:
         if own_containers(storage, uid):
             forget_containers(uid, name, gid, home)

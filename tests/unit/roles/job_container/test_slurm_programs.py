@@ -168,6 +168,26 @@ def test_a_process_that_has_ended_before_the_others_of_its_session(monkeypatch, 
         epilog.end(os.getpid(), "1")
 
 
+@pytest.mark.parametrize("others, cleaned", [([["8"], []], True), ([[], []], True), ([["8"], ["8"]], False)])
+def test_of_two_epilogs_at_once_one_is_the_last(monkeypatch, tmp_path, others, cleaned):
+    """Each has seen the other's job at first, so both would leave what people leave in shared folders."""
+    done, looks = [], iter(others + [others[-1]])
+    monkeypatch.setattr(epilog, "other_jobs", lambda *_arguments: next(looks))
+    monkeypatch.setattr(epilog, "sweep", lambda job, uid, ranges, last: done.append("all" if last else "own") or {})
+    monkeypatch.setattr(epilog, "clean", lambda paths, uid, ranges: done.extend(path for path in paths if path.startswith("/shared")) or [])
+    monkeypatch.setattr(epilog, "leftovers", lambda folders: ["/shared"])
+    monkeypatch.setattr(epilog, "owned", lambda uid, ranges: {})
+    epilog.finish("7", 2101, str(tmp_path / "storage"), str(tmp_path))
+    assert ("/shared" in done, "all" in done) == (cleaned, cleaned)
+
+
+def test_a_job_that_ends_while_its_folder_is_looked_at(monkeypatch, tmp_path):
+    for name in ("7", "8"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(epilog.os, "listdir", lambda _folder: ["7", "8", "9", "note"])
+    assert epilog.other_jobs("7", os.getuid(), str(tmp_path)) == ["8"]
+
+
 def test_an_epilog_that_failed_is_tried_again(tmp_path):
     """By the health program, until it succeeds. Each job has a record of its own."""
     folder = tmp_path / "epilog.failed"
