@@ -125,6 +125,7 @@ class ActionModule(ActionBase):
                     "slots": slots,
                     "slots_counted": counted,
                     "nvidia_devices": hosts.get(name, {}).get("nvidia_devices", 0),
+                    "npus": hosts.get(name, {}).get("npus", 0),
                     "reachable": name in hosts,
                     "in_play": name in in_play,
                     "error": "" if name in hosts else errors.get(name) or "no answer",

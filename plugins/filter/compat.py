@@ -37,6 +37,12 @@ def image_fit(base, known=None, source_fixes=(), horovod="", facts_file="", requ
     return _compat.image_fit(base, _compat.load_facts(facts_file), known or {}, _compat.own_source_fixes() + list(source_fixes), horovod, requires, packages)
 
 
+def rank_table_fit(reading, asked="auto", mindspore="", packages=(), facts_file=""):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
+
+    return _compat.rank_table_fit(reading, asked, _compat.load_facts(facts_file), mindspore, packages)
+
+
 def toolkit_version(asked, packages, facts_file=""):
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _compat
 
@@ -64,4 +70,5 @@ class FilterModule:
     """Filters that look up the compatibility data, for all roles."""
 
     def filters(self):
-        return {"gpu_fit": gpu_fit, "image_fit": image_fit, "nccl_pair": nccl_pair, "toolkit_version": toolkit_version, "vendor_source": vendor_source}
+        return {"gpu_fit": gpu_fit, "image_fit": image_fit, "nccl_pair": nccl_pair, "rank_table_fit": rank_table_fit, "toolkit_version": toolkit_version,
+                "vendor_source": vendor_source}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""NVIDIA devices and fabric adapters on the PCI bus, with or without a driver."""
+"""NVIDIA devices, Ascend NPUs and fabric adapters on the PCI bus, with or without a driver."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import 
 DEVICES = "/sys/bus/pci/devices"
 NVIDIA = "0x10de"
 MELLANOX = "0x15b3"
+HUAWEI = "0x19e5"
 # Classes of the PCI specification.
-NETWORK, INFINIBAND = "0x02", "0x0207"
+NETWORK, INFINIBAND, ACCELERATOR = "0x02", "0x0207", "0x12"
 
 
 def nvidia_devices():
@@ -27,6 +28,12 @@ def nvidia_devices():
             gpus.append({"bus_id": os.path.basename(folder), "device_id": device[2:]})
         switches += vendor == NVIDIA and kind.startswith("0x0680")
     return gpus, switches
+
+
+def npu_devices():
+    """Number of Ascend NPUs."""
+    return sum(read_text(folder + "/vendor").strip() == HUAWEI and read_text(folder + "/class").startswith(ACCELERATOR)
+               for folder in glob.glob(DEVICES + "/*"))
 
 
 def fabric_adapters(root="/sys"):

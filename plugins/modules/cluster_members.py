@@ -141,10 +141,14 @@ members:
         that exists.
       type: int
     slots_counted:
-      description: Whether the slots follow from the host's GPUs instead of the inventory.
+      description: Whether the slots follow from the host's GPUs or NPUs instead of the inventory.
       type: bool
     nvidia_devices:
       description: Number of NVIDIA GPUs on the PCI bus, 0 if the host could not be reached.
+      type: int
+      version_added: "0.3.0"
+    npus:
+      description: Number of Ascend NPUs, 0 if the host could not be reached.
       type: int
       version_added: "0.3.0"
     reachable:

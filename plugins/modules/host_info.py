@@ -227,6 +227,11 @@ nvidia_devices:
   description: Number of NVIDIA GPUs on the PCI bus, with or without a driver.
   returned: always
   type: int
+npus:
+  description: Number of Ascend NPUs - device files C(/dev/davinciN), or devices on the PCI bus if there are more of them.
+  returned: always
+  type: int
+  version_added: "0.3.0"
 fabric_adapters:
   description: Number of InfiniBand and RoCE adapters on the PCI bus, with or without a driver.
   returned: always
@@ -364,6 +369,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes
+from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
@@ -378,7 +384,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._infiniband import describe_device
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import BEGIN
-from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters, nvidia_devices
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters, npu_devices, nvidia_devices
 
 SYS_CLASS = "/sys/class"
 RDMA_FILES = ["node_type", "ports/*/state", "ports/*/rate", "ports/*/link_layer", "ports/*/gids/*"] + [
@@ -614,6 +620,7 @@ def main():
             own_name_repaired=BEGIN in hosts_file.splitlines(),
             gpus=len(glob.glob("/proc/driver/nvidia/gpus/*")),
             nvidia_devices=len(nvidia_devices()[0]),
+            npus=max(len(npu_nodes()), npu_devices()),
             fabric_adapters=len(fabric_adapters()),
             programs={name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"])) for name in PROGRAMS},
             boot_id=read_text("/proc/sys/kernel/random/boot_id").strip(),

@@ -256,9 +256,9 @@ remarks:
 """
 
 import os
-import re
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._npu_smi import (
     ParseError,
     device_nodes_finding,
@@ -294,15 +294,6 @@ FIXES = {
     "container_not_running": ("start container {container}", None),
     "engine_unavailable": ("install and start Docker on this host, and run the task as root", None),
 }
-
-
-def device_nodes(folder):
-    """Phy-IDs of the host's devices."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    return sorted(int(match[1]) for match in (re.fullmatch("davinci([0-9]{1,4})", name) for name in names) if match)
 
 
 def conf_text(module, path, timeout, container):
@@ -374,7 +365,7 @@ def main() -> None:
         on_host, in_container = FIXES[cause]
         fix = (in_container or on_host if container else on_host).format(container=container) + f". It said: {evidence}"
 
-    nodes = [] if container else device_nodes(module.params["device_folder"])
+    nodes = [] if container else npu_nodes(module.params["device_folder"])
     findings = unhealthy(npus) + device_nodes_finding(nodes, npus)
     devices = []
     # Without a tool or a container there is nothing to ask.

@@ -151,5 +151,5 @@ def rdma_of(info, network, address, interface):
 
 
 def slots_of(info, slots, trains=True):
-    """Return the host's number of ranks: the requested one, or one per GPU, or one without a GPU; none if group gpu exists without it."""
-    return (slots or max(1, info["gpus"])) if trains else 0
+    """Return the host's number of ranks: the requested one, or one per GPU or NPU, or one without; none if group gpu exists without it."""
+    return (slots or max(1, info["gpus"] or info.get("npus", 0))) if trains else 0

@@ -18,6 +18,7 @@ from ansible.module_utils.common.yaml import yaml_load
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._image_name import said_by_name
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import COMPLETED, CURRENT, SUPER_NODE, refusal
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES
 
 FOLDER = os.path.join(os.path.dirname(__file__), "compat")
@@ -143,6 +144,15 @@ class Compatibility:
         """The newest CUDA major that a driver runs without compatibility libraries; None if the branch is unknown."""
         row = self.branch(driver)
         return row["max_cuda_major_no_fwd_compat"] if row else None
+
+    # Rank tables
+
+    def rank_table_format(self, mindspore, cann):
+        """The format of rank tables that MindSpore reads, or that CANN reads if no MindSpore is known; empty if neither is."""
+        name, version = ("mindspore_below", mindspore) if mindspore else ("cann_below", cann)
+        rows = self.facts["ascend"]["rank_table_formats"]
+        # Releases have had other names too, such as V100R020C10.
+        return next(row["format"] for row in rows if name not in row or below(version, row[name])) if re.match(r"\d", version) else ""
 
     # Repositories
 
@@ -331,6 +341,34 @@ def in_range(version, text):
         if not compare[sign](left + (0,) * (width - len(left)), right + (0,) * (width - len(right))):
             return False
     return True
+
+
+def rank_table_fit(reading, asked, facts, mindspore="", packages=()):
+    """The format of rank tables for a host, from the result of ascend_info; see the filter."""
+    added = [package.partition("==")[2] for package in packages if package.startswith("mindspore==")]
+    # As text, because 1.0 is a number in YAML.
+    asked, mindspore = str(asked), str(mindspore or "".join(added[:1]) or reading["mindspore"])
+    cann = reading["cann"]["version"]
+    fits = Compatibility(facts).rank_table_format(mindspore, cann)
+    found = "MindSpore %s" % mindspore if mindspore else "CANN %s" % cann if cann else ""
+    problems = []
+    if asked not in ("auto", "none"):
+        reason = refusal(asked)
+        if not reason and fits and asked != fits:
+            reason = "format '%s' was requested, and %s reads '%s'" % (asked, found, fits)
+        problems += [reason] if reason else []
+    for path, table in sorted(reading["rank_tables"].items()):
+        where = "%s: " % path
+        if table["format"] == SUPER_NODE or not table["format"]:
+            problems.append(where + (refusal(SUPER_NODE) if table["format"] else "it is not a rank table"))
+        elif fits and table["format"] != fits:
+            problems.append(where + "it has format '%s', and %s reads '%s'" % (table["format"], found, fits))
+        elif table["status"] != COMPLETED:
+            problems.append(where + "its status is '%s', not '%s'" % (table["status"], COMPLETED))
+        elif table["number"]:
+            problems.append(where + "%s is not a text, and every value has to be one" % table["number"])
+    chosen = (fits or CURRENT) if asked == "auto" else "" if asked == "none" else asked
+    return {"format": chosen, "fits": fits, "found": found, "judged": bool(fits or problems), "problems": problems}
 
 
 def own_source_fixes():

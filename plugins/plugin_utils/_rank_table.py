@@ -15,7 +15,7 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._npu_smi import is_address
 
-LEGACY, CURRENT = "legacy", "1.0"
+LEGACY, CURRENT, SUPER_NODE = "legacy", "1.0", "1.2"
 FORMATS = (LEGACY, CURRENT)
 COMPLETED = "completed"
 
@@ -26,8 +26,9 @@ class RankTableError(ValueError):
 
 def rank_table(hosts, format=CURRENT, board_id="0x0020", chip_info="910"):
     """The table of hosts in rank order. A host is {name, server_id, devices: [{id, address}]}."""
-    if format not in FORMATS:
-        raise RankTableError(_no_format(format))
+    reason = refusal(format)
+    if reason:
+        raise RankTableError(reason)
     servers = _servers(hosts)
     ranks = [(server, device, str(rank)) for rank, (server, device) in enumerate((server, device) for server in servers for device in server["devices"])]
     if format == LEGACY:
@@ -71,8 +72,11 @@ def rendered(table):
     return json.dumps(table, indent=2) + "\n"
 
 
-def _no_format(format):
-    if str(format) == "1.2":
+def refusal(format):
+    """Why there is no table in a format; empty if there is."""
+    if format in FORMATS:
+        return ""
+    if str(format) == SUPER_NODE:
         return ("rank table format '1.2' was requested, which is for super nodes (Atlas A3): it needs the super_device_id of each device and the list of super "
                 "pods, which the tools of a host do not report. Use the table that the cluster's scheduler or CCAE writes, or '1.0' within one super node")
     return f"rank table format '{format}' is not known; use one of {', '.join(FORMATS)}"

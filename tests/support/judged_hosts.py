@@ -43,6 +43,7 @@ def a_host(name="a", address="10.0.0.11", **changes):
         "cpus": 2,
         "gpus": 0,
         "nvidia_devices": 0,
+        "npus": 0,
         "hostname": name,
         "own_name_in_hosts": [],
         "interfaces": [{"name": "eth0", "up": True, "addresses": [{"address": address, "prefix": 24}]}],

@@ -76,7 +76,7 @@ class StandInHost:
                 {"name": "lo", "up": True, "speed_mbit_s": None, "addresses": [{"address": "127.0.0.1", "prefix": 8}, {"address": "::1", "prefix": 128}]},
                 {"name": "eth0", "up": True, "speed_mbit_s": 10000, "addresses": [{"address": self.address, "prefix": 16}]},
                 {"name": "docker0", "up": False, "speed_mbit_s": None, "addresses": [{"address": "172.17.0.1", "prefix": 16}]}],
-            "rdma_ports": [], "own_name_in_hosts": [self.address], "own_name_repaired": False, "gpus": 0, "nvidia_devices": 0, "fabric_adapters": 0,
+            "rdma_ports": [], "own_name_in_hosts": [self.address], "own_name_repaired": False, "gpus": 0, "nvidia_devices": 0, "npus": 0, "fabric_adapters": 0,
             "programs": {"exportfs": False, "mount.nfs4": False, "setquota": False}, "boot_id": "b%07d" % self.number, "container": False,
             "resolved": {name: {"addresses": [address_of(number_of(name))], "error": ""} for name in names},
             "connections": [dict({"source": ""}, **target, state="open", error="") for target in getattr(asked, "connect", [])],

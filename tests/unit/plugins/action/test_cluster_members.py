@@ -52,6 +52,12 @@ def test_gpus_on_the_bus_of_each_host():
     assert [member["nvidia_devices"] for member in told] == [4, 0]
 
 
+def test_npus_of_each_host_and_a_rank_for_each():
+    answers = [dict(an_answer("a", an_interface("eth0", "10.0.0.11")), npus=8)]
+    told = work_out(answers, {"a": {"ansible_host": "10.0.0.11"}, "b": {"ansible_host": "10.0.0.12"}})["members"]
+    assert [(member["npus"], member["slots"]) for member in told] == [(8, 8), (0, 0)]
+
+
 def two_networks(variables=(), groups=(), **arguments):
     """Network, fabric network, and each member's place on both: two hosts with a slow and a fast network."""
     answers = [an_answer(name, an_interface("eth0", "10.0.0.1%d" % number, 1000), an_interface("eth1", "10.1.0.1%d" % number, 100000))

@@ -37,6 +37,20 @@ PUBLISHED = set("""
 OWN_TOOLKIT = {"container_toolkit_version": ""}
 
 
+FIRST_INSTALL = "the firmware was installed at 2025-03-31 09:51:36, before the driver"
+
+
+def npu_host(mindspore="", cann="", problems=(), judged=True, tables=None, asks=None, **changes):
+    """A host with NPUs and no GPU, of whose image nothing is known."""
+    found = host((), base="own:1", facts=dict({"npus": 8}, **changes.pop("facts", {})), asks=asks, **changes)
+    return dict(found, ascend_host={"mindspore": mindspore, "cann": {"path": "/usr/local/Ascend/latest" if cann else "", "version": cann},
+                                    "install_order": {"judged": judged, "problems": list(problems)}, "rank_tables": tables or {}})
+
+
+def table(format="1.0", status="completed", number=""):
+    return {"/data1/share/hccl.json": {"format": format, "status": status, "number": number}}
+
+
 def package(version, held=False, by_nvidia=True):
     return {"version": version, "held": held, "broken": False, "by_nvidia": by_nvidia}
 
@@ -150,6 +164,23 @@ FIRING = {
     "hvd-torch213": [(host((), base="own:1", asks={"preflight_image_facts": {"torch": "2.13.0"}, "training_image_requires": PYTORCH}), "Horovod 0.28.1")],
     "hvd-cmake4": [(host((), base="own:1", asks={"training_image_horovod_build_packages": ["cmake==4.1.0", "setuptools"]}), "cmake==4.1.0")],
 }
+# They go through the hosts with NPUs, and are of stage cluster.
+FIRING["ascend-order"] = [(npu_host(cann="8.0.RC1", problems=[FIRST_INSTALL]), FIRST_INSTALL)]
+FIRING["rank-table-format"] = [
+    (npu_host(mindspore="2.3.1", asks={"ascend_rank_table_format": "1.2"}), "it needs the super_device_id of each device"),
+    (npu_host(asks={"ascend_rank_table_format": "1.2"}), "it needs the super_device_id of each device"),
+    (npu_host(mindspore="2.3.1", asks={"ascend_rank_table_format": "legacy"}), "format 'legacy' was requested, and MindSpore 2.3.1 reads '1.0'"),
+    (npu_host(mindspore="0.7.0", asks={"ascend_rank_table_format": "1.0"}), "format '1.0' was requested, and MindSpore 0.7.0 reads 'legacy'"),
+    (npu_host(cann="1.72.T2.100.B020", asks={"ascend_rank_table_format": "1.0"}), "CANN 1.72.T2.100.B020 reads 'legacy'"),
+    # The image counts more than the host.
+    (npu_host(mindspore="2.3.1", tables=table(), asks={"preflight_image_facts": {"mindspore": "0.7.0"}}), "format '1.0', and MindSpore 0.7.0 reads 'legacy'"),
+    (npu_host(tables=table(), asks={"training_image_python_packages": ["mindspore==0.7.0"]}), "format '1.0', and MindSpore 0.7.0 reads 'legacy'"),
+    (npu_host(cann="8.0.RC1", tables=table("legacy")), "/data1/share/hccl.json: it has format 'legacy', and CANN 8.0.RC1 reads '1.0'"),
+    (npu_host(cann="8.0.RC1", tables=table("1.2")), "it needs the super_device_id of each device"),
+    (npu_host(cann="8.0.RC1", tables=table("")), "it is not a rank table"),
+    (npu_host(cann="8.0.RC1", tables=table(status="initializing")), "its status is 'initializing', not 'completed'"),
+    (npu_host(cann="8.0.RC1", tables=table(number="server_list[0].device[0].rank_id")), "server_list[0].device[0].rank_id is not a text"),
+]
 # The recipe corrects these in Horovod's source: they fire without its corrections only.
 CORRECTED = {"hvd-torch-cxx", "hvd-torch213", "hvd-cmake4"}
 
@@ -271,6 +302,18 @@ def test_what_is_not_known_is_not_evaluated_and_never_passed():
     # The distribution's own build.
     nccl = verdicts(host(packages={"libnccl2": package("2.18.3-1build1")}))[0]["nccl-cuda-major"]
     assert nccl["verdict"] == "not_evaluated" and "libnccl2 2.18.3-1build1 does not name the CUDA" in nccl["found"]
+
+
+def test_npus():
+    findings, result = verdicts(npu_host(cann="8.0.RC1", tables=table(), asks={"ascend_rank_table_format": "none"}), npu_host(name="b", address="10.0.0.12", judged=False))
+    assert (findings["rank-table-format"]["verdict"], findings["ascend-order"]["verdict"], "failed" in result) == ("pass", "pass", False)
+    bad = npu_host(name="b", address="10.0.0.12", problems=[FIRST_INSTALL])
+    assert verdicts(npu_host(), bad)[0]["ascend-order"]["host"] == "b", "which host it is about"
+    findings, result = verdicts(npu_host(judged=False))
+    assert findings["ascend-order"]["verdict"] == "not_evaluated" and "/var/log/ascend_seclog" in findings["ascend-order"]["found"]
+    assert findings["rank-table-format"]["verdict"] == "not_evaluated" and "preflight_image_facts.mindspore" in findings["rank-table-format"]["found"]
+    for case in (host(()), npu_host(cann="8.0.RC1", problems=[FIRST_INSTALL], asks={"ascend_npus": "none", "ascend_rank_table_format": "1.2"})):
+        assert {verdicts(case)[0][check_id]["verdict"] for check_id in ("rank-table-format", "ascend-order")} == {"skipped"}
 
 
 def test_hosts_without_a_gpu_are_skipped_with_the_reason():

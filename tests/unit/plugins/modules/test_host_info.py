@@ -11,6 +11,7 @@ import pytest
 from scripted_tools import run_module
 from sysfs_tree import SysfsTree, mapped, write
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _pci
 from ansible_collections.trainyard.gpu.plugins.modules import host_info
 
 
@@ -113,3 +114,12 @@ def test_speed_of_interfaces(tree, text, speed):
             return 0, json.dumps([{"ifname": "eth0", "flags": ["UP", "LOWER_UP"]}]), ""
 
     assert host_info.interfaces(Module()) == [{"name": "eth0", "addresses": [], "up": True, "speed_mbit_s": speed}]
+
+
+def test_npus_on_the_bus(tmp_path, monkeypatch):
+    """Of Huawei's devices, network cards have another class."""
+    for number, (vendor, kind) in enumerate((("0x19e5", "0x120000"), ("0x19e5", "0x120000"), ("0x19e5", "0x020000"), ("0x10de", "0x120000"))):
+        write(tmp_path, "0000:%02d:00.0/vendor" % number, vendor)
+        write(tmp_path, "0000:%02d:00.0/class" % number, kind)
+    monkeypatch.setattr(_pci, "DEVICES", str(tmp_path))
+    assert _pci.npu_devices() == 2
