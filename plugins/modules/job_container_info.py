@@ -103,6 +103,28 @@ control_nodes:
   returned: success
   type: list
   elements: str
+npu_nodes:
+  description: Numbers of the device nodes C(/dev/davinciN) of Ascend NPUs.
+  returned: success
+  type: list
+  elements: int
+npu_control_nodes:
+  description: Paths of the device nodes that every program for NPUs opens.
+  returned: success
+  type: list
+  elements: str
+npu_groups:
+  description: Numbers of NPUs by group, if a job has to stay within one group or have all of them. Empty for chips without groups.
+  returned: success
+  type: list
+  elements: list
+  sample: [[0, 1, 2, 3], [4, 5, 6, 7]]
+npu_driver_paths:
+  description: What the host has of the driver of NPUs, for containers to read.
+  returned: success
+  type: list
+  elements: str
+  sample: [/usr/local/Ascend/driver, /usr/local/dcmi]
 cdi:
   description: The kinds that CDI specifications of the host describe, by path.
   returned: success
@@ -155,6 +177,7 @@ import glob
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import chip_names, control_nodes, driver_paths, npu_nodes, split_groups
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._job_container import (
     cdi_kind,
@@ -231,6 +254,7 @@ def main():
     host = Host(module)
     module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
     mountinfo = read_text("/proc/self/mountinfo")
+    npus = npu_nodes()
     params = module.params
     try:
         images = parse_store(read_text(os.path.join(params["store"], "overlay-images", "images.json")))
@@ -248,6 +272,10 @@ def main():
         share_is_mount=is_mount(params["share"], mountinfo),
         gpu_nodes=host.gpu_nodes(),
         control_nodes=[path for path in CONTROL_NODES if os.path.exists(path)],
+        npu_nodes=npus,
+        npu_control_nodes=control_nodes() if npus else [],
+        npu_groups=split_groups(npus, chip_names(module, npus)),
+        npu_driver_paths=driver_paths() if npus else [],
         cdi=host.cdi(),
         cni=os.path.isdir("/etc/cni"),
         cni_state=os.path.isdir("/var/lib/cni"),

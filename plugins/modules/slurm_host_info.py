@@ -116,7 +116,7 @@ kernel_hardware:
   returned: success
   type: dict
 gpus:
-  description: Device nodes C(/dev/nvidiaN), sorted by number.
+  description: Device nodes C(/dev/nvidiaN), or C(/dev/davinciN) of Ascend NPUs on a host without GPUs, sorted by number.
   returned: success
   type: list
   elements: dict
@@ -128,7 +128,7 @@ gpus:
       description: Number in its name.
       type: int
     model:
-      description: Model by the driver; empty if the driver does not tell.
+      description: Model by the driver, of an NPU the chip, such as V(Ascend910B1). Empty if the driver does not tell.
       type: str
 container:
   description: Kind of container that the host is; empty for a machine.
@@ -249,6 +249,7 @@ import re
 import socket
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import chip_names, npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
@@ -336,7 +337,14 @@ class Host:
         models = dict(pair for pair in told if pair)
         numbers = [re.fullmatch(r"/dev/nvidia([0-9]+)", path) for path in glob.glob("/dev/nvidia*")]
         return [{"path": "/dev/nvidia%d" % minor, "minor": minor, "model": models.get(minor, "")}
-                for minor in sorted(int(found.group(1)) for found in numbers if found)]
+                for minor in sorted(int(found.group(1)) for found in numbers if found)] or self.npus()
+
+    def npus(self):
+        """A type of Slurm that is a number would be a count: 910 in gpu:910. So each name begins with that of the family."""
+        numbers = npu_nodes()
+        names = chip_names(self.module, numbers)
+        return [{"path": "/dev/davinci%d" % number, "minor": number,
+                 "model": re.sub("^(?:Ascend)?", "Ascend", names[number]) if number in names else ""} for number in numbers]
 
     def services(self):
         units = parse_units(self.output("systemctl", "show", "--property=" + PROPERTIES, *[name + ".service" for name in SERVICES]))

@@ -252,6 +252,22 @@ notebooks:
     revision:
       description: Its revision. Empty if there is none.
       type: str
+npus:
+  description: Ascend NPUs of the host.
+  returned: always
+  type: dict
+  version_added: "0.3.0"
+  contains:
+    devices:
+      description: Their device files and those that every program for NPUs opens. Empty on a host without NPUs.
+      type: list
+      elements: str
+      sample: [/dev/davinci0, /dev/davinci_manager]
+    mounts:
+      description: What the host has of their driver, for containers to read.
+      type: list
+      elements: str
+      sample: [/usr/local/Ascend/driver]
 files:
   description: SHA-256 checksums of the existing files among O(files).
   returned: always
@@ -270,6 +286,7 @@ import stat
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import control_nodes, driver_paths, npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._container_files import changed_in_layers, parse_diff
 from ansible_collections.trainyard.gpu.plugins.module_utils._container_processes import COLUMNS, busy_processes
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
@@ -455,6 +472,11 @@ def serves(module, result):
     return not expected or found["config"] == expected and all(state["state"] in ("ready", "refused") for state in found["states"].values())
 
 
+def npus():
+    numbers = npu_nodes()
+    return {"devices": ["/dev/davinci%d" % number for number in numbers] + (control_nodes() if numbers else []), "mounts": driver_paths() if numbers else []}
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -487,6 +509,7 @@ def main():
         "services": {"files": files_below(folder) if folder else [], "config": "", "states": {},
                      "certificate_days": days_left(module, certificate) if certificate else None},
         "notebooks": {"revision": revision_of(repository) if repository else ""},
+        "npus": npus(),
     }
     deadline = time.monotonic() + module.params["wait"]
     started_before = ""

@@ -88,6 +88,8 @@ def settings(found, asked, host):
     binds = [{"source": asked["share_root"], "target": asked["share_root"], "propagation": "rslave"},
              {"source": asked["ssh_dir"], "target": asked["ssh_dir"], "read_only": True}]
     binds += [{"source": site, "target": site, "read_only": True}] if site in there else []
+    npus = found["npus"] if asked["npus"] else {"devices": [], "mounts": []}
+    binds += [{"source": path, "target": path, "read_only": True} for path in npus["mounts"]]
     if gpus == "none":
         requests = []
     elif gpus == "all":
@@ -107,7 +109,7 @@ def settings(found, asked, host):
         # Name, soft and hard.
         "ulimits": ["%s:%s:%s" % (name, limit, limit) for name, limit in asked["ulimits"].items()],
         "capabilities": asked["capabilities"],
-        "devices": asked["devices"] + ([asked["infiniband"]] if asked["infiniband"] in there else []),
+        "devices": asked["devices"] + ([asked["infiniband"]] if asked["infiniband"] in there else []) + npus["devices"],
         "device_requests": requests,
         # The journal has the complete log. This copy is for `docker logs`.
         "log_driver": "json-file",

@@ -139,6 +139,14 @@ def _former_config(found):
         return {}
 
 
+def devices(found):
+    """Return what trainyard-run needs to know about the GPUs or NPUs of the host."""
+    if found["npu_nodes"] and not found["gpu_nodes"]:
+        return {"cdi": "", "nodes": "/dev/davinci%d", "control": found["npu_control_nodes"], "variables": ["ASCEND_RT_VISIBLE_DEVICES"],
+                "groups": found["npu_groups"], "mounts": found["npu_driver_paths"]}
+    return {"cdi": CDI_KIND, "nodes": "/dev/nvidia%d", "control": sorted(found["control_nodes"]), "variables": ["CUDA_VISIBLE_DEVICES"]}
+
+
 def configuration(found, wanted):
     """Return the content of config.json, which tells trainyard-run, prolog, epilog and health what the host can do.
 
@@ -147,7 +155,7 @@ def configuration(found, wanted):
     """
     former = _former_config(found)
     cgroups = former.get("constrain_devices", False) if wanted["job_cgroups"] in UNKNOWN else wanted["job_cgroups"]
-    gpus = max(int((former.get("health") or {}).get("gpus", 0)), len(found["gpu_nodes"])) if wanted["gpus"] in UNKNOWN else int(wanted["gpus"])
+    gpus = max(int((former.get("health") or {}).get("gpus", 0)), len(found["gpu_nodes"] or found["npu_nodes"])) if wanted["gpus"] in UNKNOWN else int(wanted["gpus"])
     hosts = dict(former.get("hosts") or {})
     hosts = {member["name"]: {"address": member["address"], "interface": member["fabric_interface"]} if member["address"] else hosts.get(member["name"])
              for member in wanted["members"]}
@@ -159,7 +167,7 @@ def configuration(found, wanted):
         "shm_size": wanted["shm_size"], "constrain_devices": cgroups,
         # With a cgroup per job Slurm's signals reach the processes in the container by themselves.
         "forward_signals": not cgroups,
-        "gpus": {"cdi": CDI_KIND, "nodes": "/dev/nvidia%d", "control": sorted(found["control_nodes"]), "variables": ["CUDA_VISIBLE_DEVICES"]},
+        "gpus": devices(found),
         "network": wanted["network"], "fabric": wanted["fabric"], "hosts": {name: host for name, host in hosts.items() if host},
         "health": {"gpus": gpus, "share": share, "free_gib": {wanted["storage"]: int(wanted["free_gib"])}},
     }
@@ -308,6 +316,8 @@ def problems(found, wanted):
         texts.append("job_container_storage: '%s' has a folder '%s' that this role did not create; use an empty folder" % (wanted["storage"], strange[0]))
     if found["gpu_nodes"] and found["nvidia_ctk"] and not has_cdi_of_others(found):
         texts.append("no CDI specification describes the GPUs; set container_toolkit_cdi to true and run playbook gpu_stack")
+    if found["gpu_nodes"] and found["npu_nodes"]:
+        texts.append("the host has GPUs and NPUs, whose numbers Slurm does not tell apart; remove the driver of one of them")
     texts += ["user %s has ID %d, and subordinate IDs exist for %d to %d; change the ID" % (user["name"], user["uid"], FIRST_UID, LAST_UID)
               for user in wanted["users"] if subordinate_range(user["uid"]) is None]
     for name in SUBORDINATE_FILES:

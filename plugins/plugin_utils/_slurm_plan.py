@@ -26,8 +26,9 @@ PENDING = "/var/lib/trainyard/slurm/pending.json"
 OLDEST, NEWEST = "21.08", "24.11"
 PRIORITIES = ({"name": "low", "priority": 0}, {"name": "normal", "priority": 100, "preempts": ["low"]},
               {"name": "high", "priority": 1000, "preempts": ["low"]})
-# Kinds of device nodes: how they are numbered, and which variables Slurm sets for a job. gres.conf(5): without a flag those of all makers are set.
-_FLAGS = {"nvidia": "nvidia_gpu_env"}
+# Kinds of device nodes, and which variables Slurm sets for a job. gres.conf(5): without a flag those of all makers are set. Of NPUs trainyard-run learns by
+# NVIDIA's variable which of them a task has, and sets their own variable in the container.
+_FLAGS = {"nvidia": "nvidia_gpu_env", "davinci": "nvidia_gpu_env"}
 
 # What the plan decides. Another value breaks a promise of the collection, so the variable to set is named instead.
 OWNED = {

@@ -158,6 +158,7 @@ class StandInHost:
             "unit": {"loaded": exists, "foreign": "", "active": exists, "state": "active" if exists else "inactive", "enabled": exists,
                      "reload_needed": False, "log": []},
             "services": {"files": [], "config": "", "states": {}, "certificate_days": None}, "notebooks": {"revision": ""},
+            "npus": {"devices": [], "mounts": []},
             "files": self.files_of(getattr(asked, "files", []), 0),
             # The shared folder was there before the first run.
             "paths": {path: "0755" if path.startswith("/data") else self.files_of([path], 1).get(path, "") for path in getattr(asked, "paths", [])},

@@ -5,7 +5,7 @@
 
     srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- COMMAND...
 
-It has no privilege. The container sees the GPUs of the task only, the shared folder, the home of the user, and a /tmp of the job. The exit code is the one of
+It has no privilege. The container sees the GPUs or NPUs of the task only, the shared folder, the home of the user, and a /tmp of the job. The exit code is the one of
 the command. 125 means that the container was not started, and 124 that a worker on another host did not start.
 """
 
@@ -45,7 +45,9 @@ PORTS, FIRST_PORT, TRIES = 20000, 10000, 32
 #: The values of the image are correct in it, and those of the host are not.
 OF_IMAGE = {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "SHELL", "SHLVL", "PWD", "OLDPWD", "_", "HOSTNAME", "TMPDIR", "MAIL", "LS_COLORS",
             "XDG_RUNTIME_DIR", "XDG_SESSION_ID", "XDG_DATA_DIRS", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "SLURM_CONF", "SLURM_JWT",
-            "INVOCATION_ID", "JOURNAL_STREAM", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "BASH_ENV", "ENV"}
+            "INVOCATION_ID", "JOURNAL_STREAM", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "BASH_ENV", "ENV",
+            # Of Slurm, which tells NPUs by it, too. It has the numbers of the host.
+            "CUDA_VISIBLE_DEVICES"}
 OF_PODMAN = ("CONTAINERS_", "PODMAN_", "_CONTAINERS_", "BUILDAH_")
 #: A file, not options: podman writes options into the configuration of the container, and `podman commit` writes that into images.
 START = ". %s/environment; exec \"$@\"" % INSIDE
@@ -241,9 +243,27 @@ def bind(source, target, read_only=False):
     return "--mount=type=bind,source=%s,target=%s%s" % (source, target, ",readonly" if read_only else "")
 
 
+def check_groups(gpus, config):
+    """Refuse devices that lie in two groups, unless they are all of the host: without a link between the groups the job would hang or fail."""
+    groups = config["gpus"].get("groups") or []
+    known = {number for group in groups for number in group}
+    if not gpus or not groups or set(gpus) == known or any(set(gpus) <= set(group) for group in groups):
+        return
+    raise Refused("Slurm has given the job the devices %s. On this chip the devices of a job lie within %s, or are all %d, because no others have links to "
+                  "each other; request %s devices per host, or all of them" % (
+                      ", ".join(map(str, gpus)), " or within ".join("%d-%d" % (group[0], group[-1]) for group in groups), len(known),
+                      " or ".join(str(number) for number in (1, 2, 4) if number <= max(map(len, groups)))))
+
+
+def driver_mounts(gpus, config, exists=os.path.exists):
+    """Return podman's options that show the driver of the host, to read, in containers whose image cannot have it. Only with a device."""
+    return [bind(path, path, True) for path in config["gpus"].get("mounts") or [] if gpus and exists(path)]
+
+
 def device_options(gpus, config, exists=os.path.exists):
-    """Return podman's options for the GPUs of the task."""
+    """Return podman's options for the GPUs or NPUs of the task."""
     kinds = config["gpus"]
+    check_groups(gpus, config)
     if kinds.get("cdi"):
         return ["--device=%s=%d" % (kinds["cdi"], number) for number in gpus]
     paths = [kinds["nodes"] % number for number in gpus] + [path for path in kinds.get("control") or [] if gpus and exists(path)]
@@ -597,7 +617,7 @@ def prepare(options, environment, config):
                    bind(config["launcher"], "/usr/local/bin/trainyard-launch", True),
                    # Images have an empty one or none, so that localhost and the hosts of the cluster would have no address.
                    bind("/etc/hosts", "/etc/hosts", True)]
-        + ([bind(ROOT_PROGRAM, ROOT_INSIDE, True)] if options.root else [])
+        + ([bind(ROOT_PROGRAM, ROOT_INSIDE, True)] if options.root else []) + driver_mounts(gpus, config)
         + [bind(path, path) for path in mounts] + [mount_option(text) for text in options.mount] + host_file_mount(options.host_file, folder, home),
         "devices": device_options(gpus, config) + ["--device=" + path for path in infiniband],
     }

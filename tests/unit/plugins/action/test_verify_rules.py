@@ -253,6 +253,7 @@ FIRING = {
         (plain, scheduled(a_node("b", ["idle", "drain"], reason="trainyard: verify: gpu-xid", reason_user="root")), "warn: idle, drain: trainyard: verify"),
         (plain, scheduled(a_node("b", ["idle", "maintenance", "reserved"])), "warn: idle, maintenance, reserved"),
         (gpu_host, scheduled(a_node("b", models=[("h100", 7)])), "7 GPUs"),
+        (plain, dict(scheduled(a_node("b", models=[("ascend910b1", 7)])), facts={"npus": 8}), "7 GPUs"),
     ],
     "ib-ports": [
         (plain, fabric(a_port(state="init")), "mlx5_0 port 1: init, link_up"),

@@ -21,13 +21,15 @@ ROLE = Path(__file__).resolve().parents[4] / "roles" / "job_container"
 ALICE, BOB = {"name": "alice", "uid": 2101}, {"name": "bob", "uid": 2102}
 LINES = ["alice:340590592:65536", "bob:340656128:65536"]
 ID = "9507cb1e499394de3e22c6874f3372f03c0e633c90908f48f29475da291dc90e"
+CDI_FILE = plan_of.CDI_FILE
 CONFIG, STORAGE_CONF, POLICY = "/etc/trainyard/job/config.json", "/etc/containers/storage.conf", "/etc/containers/policy.json"
 MEMBERS = [{"name": "a", "address": "10.0.0.1", "fabric_interface": "ib0"}, {"name": "b", "address": "10.0.0.2", "fabric_interface": "ib0"}]
 
 
 def host(**changes):
     return dict({"packages": {name: "4.3.1+ds1-8+deb12u1" for name in plan_of.PACKAGES}, "is_container": False, "fuse": True, "masked": [],
-                 "storage_type": "ext4", "storage_entries": [], "share_is_mount": False, "gpu_nodes": [], "control_nodes": [], "cdi": {}, "cni": False,
+                 "storage_type": "ext4", "storage_entries": [], "share_is_mount": False, "gpu_nodes": [], "control_nodes": [], "npu_nodes": [],
+                 "npu_control_nodes": [], "npu_groups": [], "npu_driver_paths": [], "cdi": {}, "cni": False,
                  "cni_state": False, "nvidia_ctk": False, "images": [],
                  "docker_images": {}, "files": {}, "texts": {}, "record": {"podman": False}}, **changes)
 
@@ -57,6 +59,24 @@ def after(found, **changes):
     texts = {entry["path"]: entry["content"] for entry in told["files"] if "content" in entry}
     return dict(found, packages=host()["packages"], texts=dict(found["texts"], **texts), record=json.loads(json.dumps(told["record"])),
                 files={path: hashlib.sha256(text.encode("utf-8")).hexdigest() for path, text in texts.items()})
+
+
+NPUS = {"npu_nodes": list(range(8)), "npu_control_nodes": ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"],
+        "npu_groups": [[0, 1, 2, 3], [4, 5, 6, 7]], "npu_driver_paths": ["/usr/local/Ascend/driver", "/etc/hccn.conf"]}
+
+
+def test_npus():
+    found = json.loads(content(CONFIG, host(**NPUS)))
+    assert found["gpus"] == {"cdi": "", "nodes": "/dev/davinci%d", "control": NPUS["npu_control_nodes"], "variables": ["ASCEND_RT_VISIBLE_DEVICES"],
+                             "groups": NPUS["npu_groups"], "mounts": NPUS["npu_driver_paths"]}
+    assert found["health"]["gpus"] == 8, "without a plan of Slurm, the device files"
+    assert CDI_FILE not in {entry["path"] for entry in plan(host(**NPUS))["files"]}
+    assert json.loads(content(CONFIG, host(npu_driver_paths=NPUS["npu_driver_paths"])))["gpus"]["nodes"] == "/dev/nvidia%d", "without a device file"
+
+
+def test_gpus_and_npus_in_one_host():
+    (text,) = plan(host(gpu_nodes=[0], **NPUS))["problems"]
+    assert "the host has GPUs and NPUs" in text
 
 
 def test_ranges_do_not_depend_on_the_host_and_do_not_overlap():

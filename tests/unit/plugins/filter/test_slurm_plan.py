@@ -130,10 +130,12 @@ def test_two_models_in_one_host():
 
 
 def test_npus():
-    npus = [{"path": "/dev/davinci%d" % minor, "minor": minor, "model": "Ascend 910B"} for minor in range(8)]
+    """They are gres/gpu, so that quotas count them."""
+    npus = [{"path": "/dev/davinci%d" % minor, "minor": minor, "model": "Ascend910B1"} for minor in range(8)]
     found = good({"a": reading("a") | {"gpus": npus}})
-    # Slurm sets no variable of another maker for them.
-    assert text(found, "/gres.conf").splitlines()[1:] == ["NodeName=a Name=gpu Type=910b File=/dev/davinci[0-7] Flags=no_gpu_env"]
+    assert text(found, "/gres.conf").splitlines()[1:] == ["NodeName=a Name=gpu Type=ascend910b1 File=/dev/davinci[0-7] Flags=nvidia_gpu_env"]
+    assert parse_conf(text(found, "/slurm.conf"))["nodes"]["a"]["gres"] == "gpu:ascend910b1:8"
+    assert found["nodes"][0]["features"] == ["ascend910b1"]
 
 
 def test_no_gpu_at_all():

@@ -29,7 +29,7 @@ PATHS = {"/data1": "0755", "/dev/infiniband": "", "/etc/trainyard/site": "", "/e
 CONTAINER = {"exists": True, "running": True, "id": "c", "image_id": "i", "managed": True, "settings": "", "restart_policy": "no", "paused": False,
              "changed_files": [], "busy": []}
 SERVICE = {"loaded": True, "foreign": "", "active": True, "state": "active", "enabled": True, "reload_needed": False}
-ASKED = {"name": "job", "image": "site/image:1", "runtime": "", "gpus": "none", "shm_size": "auto", "ulimits": {"memlock": -1, "stack": "67108864"},
+ASKED = {"name": "job", "image": "site/image:1", "runtime": "", "gpus": "none", "npus": True, "shm_size": "auto", "ulimits": {"memlock": -1, "stack": "67108864"},
          "environment": {}, "mounts": [], "devices": [], "capabilities": ["IPC_LOCK"], "workdir": "/data1/share", "ipc": "", "tty": False, "user": "",
          "repair_own_name": False, "address": "10.0.0.11", "share": "/data1/share", "share_root": "/data1", "ssh_dir": "/etc/trainyard/ssh",
          "site_dir": "/etc/trainyard/site", "env_file": "/etc/trainyard/site/environment", "infiniband": "/dev/infiniband", "services": [],
@@ -42,7 +42,7 @@ def found(container=None, unit=None, image=None, **more):
     return dict({
         "available": True, "cause": "", "fix": "", "runtimes": ["runc"], "image": dict({"exists": True, "id": "i"}, **(image or {})),
         "container": dict(CONTAINER, **(container or {})), "unit": dict(SERVICE, **(unit or {})), "paths": PATHS,
-        "services": {"files": [], "config": "", "states": {}, "certificate_days": None}, "notebooks": {"revision": ""},
+        "services": {"files": [], "config": "", "states": {}, "certificate_days": None}, "notebooks": {"revision": ""}, "npus": {"devices": [], "mounts": []},
         "files": {UNIT["path"]: hashlib.sha256(UNIT["content"].encode()).hexdigest()}}, **more)
 
 
@@ -125,6 +125,14 @@ def test_shared_memory(memory, asked, size):
     assert plan(host={"memory_mib": memory}, shm_size=asked)["settings"]["shm_size"] == size
 
 
+def test_npus():
+    there = found(npus={"devices": ["/dev/davinci0", "/dev/davinci_manager"], "mounts": ["/usr/local/Ascend/driver"]})
+    given = settings(there, devices=["/dev/fuse"])
+    assert given["devices"] == ["/dev/fuse", "/dev/davinci0", "/dev/davinci_manager"]
+    assert {"source": "/usr/local/Ascend/driver", "target": "/usr/local/Ascend/driver", "read_only": True, "type": "bind"} in given["mounts"]
+    assert settings(there, npus=False) == settings(), "an NPU belongs to one container at a time"
+
+
 def test_limits_and_devices():
     assert settings()["ulimits"] == ["memlock:-1:-1", "stack:67108864:67108864"]
     assert settings(devices=["/dev/fuse"])["devices"] == ["/dev/fuse"]
@@ -202,7 +210,7 @@ def test_the_role_s_variables_are_the_request(tty, repair):
 
     state = found()
     templar = Templar(DataLoader(), dict(trusted(variables), cluster_share_path="/data1/share", cluster_address="10.0.0.11", cluster_host=HOST,
-                                         training_container_state=state, inventory_hostname="server-a"))
+                                         training_container_state=state, inventory_hostname="server-a", cluster_scheduler="none"))
     told = templar.template(trust_as_template("{{ __training_container_plan }}"))
     wanted = plan(state, ulimits={"memlock": -1, "stack": 67108864}, tty=tty == "true", repair_own_name=repair == "true")
     assert told == wanted and told["problems"] == []

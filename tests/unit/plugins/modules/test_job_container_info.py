@@ -53,3 +53,24 @@ def test_devices_and_specifications(monkeypatch):
 def test_the_nearest_folder_that_exists(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
     assert job_container_info.existing(str(tmp_path / "link" / "a" / "b")) == str(tmp_path.resolve())
+
+
+def test_the_whole_answer_of_a_host_with_npus(monkeypatch, tmp_path):
+    answers = []
+
+    class Module(FakeModule):
+        def __init__(self, argument_spec, supports_check_mode):
+            super().__init__({}, **{name: str(tmp_path / name) if spec["type"] == "path" else [] for name, spec in argument_spec.items()})
+
+        def exit_json(self, **answer):
+            answers.append(answer)
+
+    monkeypatch.setattr(job_container_info, "AnsibleModule", Module)
+    monkeypatch.setattr(job_container_info, "npu_nodes", lambda: [0, 1, 4])
+    monkeypatch.setattr(job_container_info, "chip_names", lambda module, numbers: dict.fromkeys(numbers, "910A"))
+    monkeypatch.setattr(job_container_info, "control_nodes", lambda: ["/dev/davinci_manager"])
+    monkeypatch.setattr(job_container_info, "driver_paths", lambda: ["/usr/local/dcmi"])
+    job_container_info.main()
+    (answer,) = answers
+    assert {name: value for name, value in answer.items() if name.startswith("npu_")} == {
+        "npu_nodes": [0, 1, 4], "npu_control_nodes": ["/dev/davinci_manager"], "npu_groups": [[0, 1], [4]], "npu_driver_paths": ["/usr/local/dcmi"]}

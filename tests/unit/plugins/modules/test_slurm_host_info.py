@@ -56,6 +56,15 @@ def test_device_nodes(monkeypatch):
                              {"path": "/dev/nvidia10", "minor": 10, "model": ""}]
 
 
+@pytest.mark.parametrize("names, models", [
+    ({0: "910B1", 4: "910B1"}, ["Ascend910B1", "Ascend910B1"]), ({0: "Ascend910", 4: "310P3"}, ["Ascend910", "Ascend310P3"]), ({}, ["", ""])])
+def test_npus_on_a_host_without_gpus(monkeypatch, names, models):
+    monkeypatch.setattr(slurm_host_info.glob, "glob", lambda pattern: [])
+    monkeypatch.setattr(slurm_host_info, "npu_nodes", lambda: [0, 4])
+    monkeypatch.setattr(slurm_host_info, "chip_names", lambda module, numbers: names)
+    assert host().gpus() == [{"path": "/dev/davinci%d" % minor, "minor": minor, "model": model} for minor, model in zip((0, 4), models)]
+
+
 def test_the_munge_key_is_not_returned(tmp_path):
     key = tmp_path / "munge.key"
     assert host(munge_key=str(key), munge_salt="s").munge_key() == {"exists": False, "private": False, "digest": ""}

@@ -300,6 +300,12 @@ def test_gpus():
     assert health.judge_gpus(8, 8) == health.judge_gpus(0, 0) == ""
 
 
+def test_npus_are_counted_by_their_device_files(monkeypatch):
+    listed = {"/dev/davinci[0-9]*": ["/dev/davinci0", "/dev/davinci1"]}
+    monkeypatch.setattr(health.glob, "glob", lambda pattern: listed.get(pattern, []))
+    assert health.count_gpus({"nodes": "/dev/davinci%d"}) == 2
+
+
 @pytest.mark.parametrize("text, said", [
     ("[1.0] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python3, GPU has fallen off the bus.", "Xid 79 (fallen off the bus) of 0000:3b:00"),
     ("[1.0] NVRM: Xid (PCI:0000:3b:00): 48, pid=1, DBE", "Xid 48 (uncorrectable memory error) of 0000:3b:00"),

@@ -149,6 +149,45 @@ def test_devices():
         run.device_options([1, 2], nodes, there)
 
 
+RINGS = {"gpus": {"cdi": "", "nodes": "/dev/davinci%d", "control": ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"],
+                  "variables": ["ASCEND_RT_VISIBLE_DEVICES"], "groups": [[0, 1, 2, 3], [4, 5, 6, 7]],
+                  "mounts": ["/usr/local/Ascend/driver", "/usr/local/dcmi", "/etc/hccn.conf"]}}
+
+
+def test_npus():
+    """Only those of the task, with the nodes that all need, and the driver to read."""
+    there = {"/dev/davinci4", "/dev/davinci5", "/dev/davinci_manager", "/dev/hisi_hdc", "/usr/local/Ascend/driver", "/etc/hccn.conf"}.__contains__
+    assert run.device_options([4, 5], RINGS, there) == ["--device=/dev/davinci4", "--device=/dev/davinci5", "--device=/dev/davinci_manager",
+                                                        "--device=/dev/hisi_hdc"]
+    assert run.driver_mounts([4, 5], RINGS, there) == [
+        "--mount=type=bind,source=/usr/local/Ascend/driver,target=/usr/local/Ascend/driver,readonly",
+        "--mount=type=bind,source=/etc/hccn.conf,target=/etc/hccn.conf,readonly"]
+    assert run.driver_mounts([], RINGS, there) == run.device_options([], RINGS, there) == [] and run.driver_mounts([0], CONFIG) == []
+    with pytest.raises(run.Refused, match="/dev/davinci6, which this host does not have"):
+        run.device_options([6], RINGS, there)
+
+
+@pytest.mark.parametrize("gpus", [[0], [1, 2], [0, 1, 2, 3], [4, 7], list(range(8))])
+def test_devices_with_links_to_each_other(gpus):
+    run.check_groups(gpus, RINGS)
+    run.check_groups(gpus + [9], CONFIG)
+
+
+@pytest.mark.parametrize("gpus", [[3, 4], [0, 1, 2, 3, 4], list(range(7)), [0, 7]])
+def test_devices_without_links_are_refused(gpus):
+    with pytest.raises(run.Refused, match="lie within 0-3 or within 4-7, or are all 8, because no others have links to each other; request 1 or 2 or 4"):
+        run.device_options(gpus, RINGS, lambda path: True)
+
+
+def test_the_numbers_of_npus_in_the_container():
+    own = run.own_variables("7", "0", {"index": 0, "count": 1}, [{"address": "10.0.0.1", "slots": 2}], {"ssh": 1, "master": 2}, [4, 5],
+                            {"home": "/home/a", "name": "a"}, RINGS)
+    slurm = {"SLURM_STEP_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "4,5"}
+    assert run.chosen_gpus(slurm, False) == [4, 5]
+    found = run.task_environment(slurm, {}, own)
+    assert found["ASCEND_RT_VISIBLE_DEVICES"] == "0,1" and found["SLURM_STEP_GPUS"] == "4,5" and "CUDA_VISIBLE_DEVICES" not in found
+
+
 def test_infiniband_devices_and_locked_memory():
     nodes = ["/dev/infiniband/" + name for name in ("uverbs10", "umad0", "rdma_cm", "issm0", "uverbs0", "by-path")]
     assert run.infiniband_devices(nodes) == ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs10"]
