@@ -155,7 +155,8 @@ def configuration(found, wanted):
     """
     former = _former_config(found)
     cgroups = former.get("constrain_devices", False) if wanted["job_cgroups"] in UNKNOWN else wanted["job_cgroups"]
-    gpus = max(int((former.get("health") or {}).get("gpus", 0)), len(found["gpu_nodes"] or found["npu_nodes"])) if wanted["gpus"] in UNKNOWN else int(wanted["gpus"])
+    known = max(int((former.get("health") or {}).get("gpus", 0)), len(found["gpu_nodes"] or found["npu_nodes"]))
+    gpus = known if wanted["gpus"] in UNKNOWN else int(wanted["gpus"])
     hosts = dict(former.get("hosts") or {})
     hosts = {member["name"]: {"address": member["address"], "interface": member["fabric_interface"]} if member["address"] else hosts.get(member["name"])
              for member in wanted["members"]}

@@ -5,8 +5,8 @@
 
     srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- COMMAND...
 
-It has no privilege. The container sees the GPUs or NPUs of the task only, the shared folder, the home of the user, and a /tmp of the job. The exit code is the one of
-the command. 125 means that the container was not started, and 124 that a worker on another host did not start.
+It has no privilege. The container sees the GPUs or NPUs of the task only, the shared folder, the home of the user, and a /tmp of the job. The exit code is
+the one of the command. 125 means that the container was not started, and 124 that a worker on another host did not start.
 """
 
 import argparse

@@ -305,7 +305,8 @@ def test_what_is_not_known_is_not_evaluated_and_never_passed():
 
 
 def test_npus():
-    findings, result = verdicts(npu_host(cann="8.0.RC1", tables=table(), asks={"ascend_rank_table_format": "none"}), npu_host(name="b", address="10.0.0.12", judged=False))
+    findings, result = verdicts(npu_host(cann="8.0.RC1", tables=table(), asks={"ascend_rank_table_format": "none"}),
+                                npu_host(name="b", address="10.0.0.12", judged=False))
     assert (findings["rank-table-format"]["verdict"], findings["ascend-order"]["verdict"], "failed" in result) == ("pass", "pass", False)
     bad = npu_host(name="b", address="10.0.0.12", problems=[FIRST_INSTALL])
     assert verdicts(npu_host(), bad)[0]["ascend-order"]["host"] == "b", "which host it is about"

@@ -84,7 +84,8 @@ def test_versions_are_compared_as_text():
     assert plan(b=reading(driver={"path": "/d", "version": "1.72.T2.100.B021"}))["problems"] == [
         "the hosts have different versions of the driver: 1.72.T2.100.B020 on a, 1.72.T2.100.B021 on b; install one of them on all hosts"]
     # As numbers they would be equal.
-    assert "the firmware: 7.1 on a, 7.10 on b" in plan(reading(firmware={"path": "/f", "version": "7.1"}), reading(firmware={"path": "/f", "version": "7.10"}))["problems"][0]
+    one, other = (reading(firmware={"path": "/f", "version": version}) for version in ("7.1", "7.10"))
+    assert "the firmware: 7.1 on a, 7.10 on b" in plan(one, other)["problems"][0]
     asked = {"driver": "23.0.rc2", "firmware": "1.72.T5.0.B050"}
     assert plan(versions=asked)["problems"] == [
         "ascend_driver_version is '23.0.rc2', found: 1.72.T2.100.B020 on a, b; install that version, or correct the variable"]

@@ -29,9 +29,9 @@ PATHS = {"/data1": "0755", "/dev/infiniband": "", "/etc/trainyard/site": "", "/e
 CONTAINER = {"exists": True, "running": True, "id": "c", "image_id": "i", "managed": True, "settings": "", "restart_policy": "no", "paused": False,
              "changed_files": [], "busy": []}
 SERVICE = {"loaded": True, "foreign": "", "active": True, "state": "active", "enabled": True, "reload_needed": False}
-ASKED = {"name": "job", "image": "site/image:1", "runtime": "", "gpus": "none", "npus": True, "shm_size": "auto", "ulimits": {"memlock": -1, "stack": "67108864"},
-         "environment": {}, "mounts": [], "devices": [], "capabilities": ["IPC_LOCK"], "workdir": "/data1/share", "ipc": "", "tty": False, "user": "",
-         "repair_own_name": False, "address": "10.0.0.11", "share": "/data1/share", "share_root": "/data1", "ssh_dir": "/etc/trainyard/ssh",
+ASKED = {"name": "job", "image": "site/image:1", "runtime": "", "gpus": "none", "npus": True, "shm_size": "auto",
+         "ulimits": {"memlock": -1, "stack": "67108864"}, "environment": {}, "mounts": [], "devices": [], "capabilities": ["IPC_LOCK"],
+         "workdir": "/data1/share", "ipc": "", "tty": False, "user": "", "repair_own_name": False, "address": "10.0.0.11", "share": "/data1/share", "share_root": "/data1", "ssh_dir": "/etc/trainyard/ssh",
          "site_dir": "/etc/trainyard/site", "env_file": "/etc/trainyard/site/environment", "infiniband": "/dev/infiniband", "services": [],
          "notebooks": {}, "host_name": "server-a", "service_programs": {"supervisor.py": "run()\n"}}
 HOST = {"gpus": 2, "memory_mib": 257000, "own_name_in_hosts": [], "own_name_repaired": False}

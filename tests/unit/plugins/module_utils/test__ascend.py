@@ -46,7 +46,8 @@ def test_steps_of_the_logs():
     (DRIVER % FIRST + FIRMWARE % SECOND, CANN % CANN_EARLY, ["CANN was installed at 2025-03-30 10:00:00, before the driver"]),
     # An upgrade, in the right and in the wrong order.
     (DRIVER % FIRST + FIRMWARE % SECOND + FIRMWARE % THIRD + DRIVER % FOURTH, "", []),
-    (DRIVER % FIRST + FIRMWARE % SECOND + DRIVER % THIRD + FIRMWARE % FOURTH, "", ["the driver was upgraded at %s, before the firmware at %s" % (THIRD, FOURTH)]),
+    (DRIVER % FIRST + FIRMWARE % SECOND + DRIVER % THIRD + FIRMWARE % FOURTH, "",
+     ["the driver was upgraded at %s, before the firmware at %s" % (THIRD, FOURTH)]),
     # A driver alone, half a year later a firmware alone: no pair.
     (DRIVER % FIRST + FIRMWARE % SECOND + DRIVER % "2025-08-01 00:00:00" + FIRMWARE % THIRD, "", []),
     # A later upgrade in the right order corrects the first one, and so does a new beginning.
@@ -130,7 +131,8 @@ def npu_smi(*chips):
     text += "| Chip  %s              | Bus-Id        | AICore(%%)   Memory-Usage(MB)  HBM-Usage(MB)        |\n" % ("Phy-ID" if chips[0][1] is not None else "")
     text += rule
     for number, (name, phy_id) in enumerate(chips):
-        text += "| %d %s | OK | 90.0 46 0 / 0 |\n| 0 %s | 0000:%02d:00.0 | 0 0 / 0 4175 / 65536 |\n%s" % (number, name, "" if phy_id is None else phy_id, number + 1, rule)
+        text += "| %d %s | OK | 90.0 46 0 / 0 |\n| 0 %s | 0000:%02d:00.0 | 0 0 / 0 4175 / 65536 |\n%s" % (
+            number, name, "" if phy_id is None else phy_id, number + 1, rule)
     return text
 
 
@@ -161,7 +163,8 @@ def test_rings_of_the_first_generation():
 
 
 LEGACY = {"board_id": "0x0020", "group_count": "1", "group_list": [{"device_num": "8"}], "status": "completed"}
-CURRENT = {"version": "1.0", "server_count": "1", "server_list": [{"server_id": "10.0.0.1", "device": [{"device_id": "0", "rank_id": "0"}]}], "status": "completed"}
+CURRENT = {"version": "1.0", "server_count": "1", "server_list": [{"server_id": "10.0.0.1", "device": [{"device_id": "0", "rank_id": "0"}]}],
+           "status": "completed"}
 
 
 @pytest.mark.parametrize("table, found", [

@@ -33,7 +33,8 @@ def empty(**more):
     """A host without anything of it."""
     paths = dict.fromkeys(["/etc/trainyard/services", INSIDE, INSIDE + "/config.json", INSIDE + "/jupyterlab.token", INSIDE + "/aiaa.token",
                            services.TREE], "")
-    return dict({"paths": paths, "files": {}, "services": {"files": [], "config": "", "states": {}, "certificate_days": None}, "notebooks": {"revision": ""}, "npus": {"devices": [], "mounts": []}},
+    return dict({"paths": paths, "files": {}, "services": {"files": [], "config": "", "states": {}, "certificate_days": None}, "notebooks": {"revision": ""},
+                 "npus": {"devices": [], "mounts": []}},
                 **more)
 
 
