@@ -13,13 +13,14 @@ from trusted import trust_as_template
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("groups, devices, gpus", [
-    ({}, 8, "all"), ({}, 0, "none"), ({}, None, "none"), ({"gpu": []}, 8, "all"), ({"gpu": ["a"]}, 0, "all"), ({"gpu": ["b"]}, 8, "none"),
+@pytest.mark.parametrize("groups, devices, npus, gpus", [
+    ({}, 8, 0, "all"), ({}, 0, 0, "none"), ({}, None, 0, "none"), ({"gpu": []}, 8, 0, "all"), ({"gpu": ["a"]}, 0, 0, "all"), ({"gpu": ["a"]}, None, 0, "all"),
+    ({"gpu": ["b"]}, 8, 0, "none"), ({"gpu": ["a"]}, 0, 8, "none"), ({}, 0, 8, "none"),
 ])
-def test_gpus_by_default(groups, devices, gpus):
-    """A host without a GPU is no fault, unless group gpu names it."""
+def test_gpus_by_default(groups, devices, npus, gpus):
+    """A host without a GPU is no fault, unless group gpu names it and it has no NPU either."""
     variables = {"inventory_hostname": "a", "groups": {"cluster": ["a", "b"], **groups}}
-    variables.update({} if devices is None else {"cluster_host": {"nvidia_devices": devices}})
+    variables.update({} if devices is None else {"cluster_host": {"nvidia_devices": devices, "npus": npus}})
     default = yaml.safe_load((ROOT / "roles/training_container/defaults/main.yml").read_text(encoding="utf-8"))["training_container_gpus"]
     assert Templar(DataLoader(), variables).template(trust_as_template(default)) == gpus
 
