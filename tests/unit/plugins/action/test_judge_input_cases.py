@@ -307,6 +307,9 @@ REFUSED = (
         ["90a"], ["\u0669\u0660"]) +
     bad("nccl_version", "latest", "2", "2.21", "2.21.5-1", "2.21.5-1+cuda", "2.21.5\n", "\u0662.21.5", nccl_cuda="12.4") +
     bad("training_image_nccl_version", "2.21.5", "2.21.5-1+cuda12", "x", ["x"]) +
+    bad("ascend_cann", "latest", "/opt/a b", "/opt/$(id)", "/opt\n/x", "/", True) + bad("ascend_driver_version", "1 2", "-x", "$(id)", 23.0) +
+    bad("ascend_firmware_version", "7.1;id", ["7.1"]) + bad("ascend_rank_table_format", "2.0", "json", 1.0, "") + bad("ascend_npus", "all", True) +
+    bad("training_container_npus", "some", ["0"]) +
     bad("infiniband_memlock", "64G", "0", "-1", True, "unlimited ", 1.5) + bad("train_command", "", " ", "python3 'x", ["python3", "x"], {"a": "b"}, True,
         "a\x00b") +
     bad("shared_storage_users", [{"name": "anna", "uid": 0}], [{"name": "Anna", "uid": 2001}], [{"name": "anna"}], [{"name": "anna", "uid": "x"}],
@@ -481,6 +484,8 @@ GOOD = [
     "cuda_toolkit_versions": ["12.4.1", "11.8"]},
     {"cuda_toolkit_mpi_home": "/usr/mpi/gcc/openmpi-4.1.7rc1"}, {"nvidia_driver_version": "570.172.08-0ubuntu1"},
     {"verify_cluster_name": "Lab 2 (Gr\u00f6\u00dfe)"}, {"infiniband_memlock": 67108864},
+    {"ascend_npus": "required", "ascend_cann": "/opt/Ascend/ascend-toolkit/latest", "ascend_driver_version": "1.72.T2.100.B020",
+     "ascend_firmware_version": "7.1.0.3.220", "ascend_rank_table_format": "1.0", "training_container_npus": "none"},
     {"my_own": 1, "train_epochs": 3, "nfs_server": "nas", "http_proxy": "x", "cluster_name": "lab", "gpu_count": 8,
     "nccl_debug": "INFO", "train_window": 12, "my_docker_version": "28", "docker_version": "28", "docker_engine_version": "28.5.1", "cluster_hosts": ["x"]},
     {"cluster_ssh_ports": {"server-a": 2222, "server-b": 2222}, "cluster_ssh_port": "{{ cluster_ssh_ports[inventory_hostname] }}"}, {"cluster_slots": "8"},
