@@ -109,11 +109,13 @@ def table_of(readings, npus, wanted):
 
 def summary(reading, npus):
     names = sorted({npu["name"] for npu in npus["npus"] if npu["name"]})
-    texts = ["%d NPUs (%s), driver %s, firmware %s." % (npus["npu_count"], ", ".join(names) or "unknown", reading["driver"]["version"] or "unknown",
-                                                       reading["firmware"]["version"] or "unknown")]
+    versions = [reading[part]["version"] or "unknown" for part in PARTS]
+    texts = ["%d NPUs (%s), driver %s, firmware %s." % (npus["npu_count"], ", ".join(names) or "unknown", *versions)]
     cann = reading["cann"]
-    texts.append("CANN %s in %s." % (cann["version"] or "of an unknown version", cann["path"]) if cann["path"]
-                 else "There is no CANN on the host, so jobs need an image that has it.")
+    if cann["path"]:
+        texts.append("CANN %s in %s." % (cann["version"] or "of an unknown version", cann["path"]))
+    else:
+        texts.append("There is no CANN on the host, so jobs need an image that has it.")
     if reading["processes"] != "unlimited":
         texts.append("A user may have at most %s processes (ulimit -u); large jobs need more, which /etc/security/limits.d raises." % reading["processes"])
     return " ".join(texts)

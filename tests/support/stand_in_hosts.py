@@ -15,7 +15,7 @@ NETWORK = "10.64.0.0/16"
 PREFIX = "node-"
 IMAGE_ID = "sha256:" + "1" * 64
 # Modules that are answered: those of a second run, and those with which the first one writes files and makes the container.
-MODULES = ("docker_engine_info", "horovod_build_info", "host_health_info", "host_info", "image_info", "managed_files", "shared_accounts", "shared_folders",
+MODULES = ("ascend_info", "npu_smi_info", "docker_engine_info", "horovod_build_info", "host_health_info", "host_info", "image_info", "managed_files", "shared_accounts", "shared_folders",
            "shared_storage_proof", "ssh_mesh_info", "ssh_mesh_keys", "training_container_info", "trusted_certificates", "docker_container", "systemd_service")
 LAYERS = ["sha256:" + "2" * 64, "sha256:" + "3" * 64]
 
@@ -53,6 +53,9 @@ class StandInHost:
         self.address = address_of(self.number)
         self.path = Path(folder) / (name + ".json")
         self.recipe = (Path(folder) / "recipe").read_text(encoding="utf-8")
+        # Only a test of NPUs writes it: the number of each host's, and what differs from a host in order, by module.
+        npus = Path(folder) / "npus.json"
+        self.npus = json.loads(npus.read_text(encoding="utf-8")).get(name, {}) if npus.exists() else {}
         self.written = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {"files": {}, "settings": ""}
 
     def keep(self):
@@ -76,7 +79,8 @@ class StandInHost:
                 {"name": "lo", "up": True, "speed_mbit_s": None, "addresses": [{"address": "127.0.0.1", "prefix": 8}, {"address": "::1", "prefix": 128}]},
                 {"name": "eth0", "up": True, "speed_mbit_s": 10000, "addresses": [{"address": self.address, "prefix": 16}]},
                 {"name": "docker0", "up": False, "speed_mbit_s": None, "addresses": [{"address": "172.17.0.1", "prefix": 16}]}],
-            "rdma_ports": [], "own_name_in_hosts": [self.address], "own_name_repaired": False, "gpus": 0, "nvidia_devices": 0, "npus": 0, "fabric_adapters": 0,
+            "rdma_ports": [], "own_name_in_hosts": [self.address], "own_name_repaired": False, "gpus": 0, "nvidia_devices": 0,
+            "npus": self.npus.get("count", 0), "fabric_adapters": 0,
             "programs": {"exportfs": False, "mount.nfs4": False, "setquota": False}, "boot_id": "b%07d" % self.number, "container": False,
             "resolved": {name: {"addresses": [address_of(number_of(name))], "error": ""} for name in names},
             "connections": [dict({"source": ""}, **target, state="open", error="") for target in getattr(asked, "connect", [])],
@@ -84,6 +88,28 @@ class StandInHost:
             "disk_free_mib": {path: 500000 for path in getattr(asked, "paths", [])}, "account_clashes": [],
             "folders": {path: {} for path in getattr(asked, "folders", [])}, "labelled_images": ["trainyard/training:%s" % self.recipe[:12]],
         }
+
+    def ascend_info(self, asked):
+        home, driver = "/usr/local/Ascend/ascend-toolkit/latest", "/usr/local/Ascend/driver"
+        paths = ["/dev/davinci%d" % number for number in range(self.npus.get("count", 0))] + ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"]
+        return dict({
+            "architecture": "aarch64", "devices": [{"path": path, "group": "HwHiAiUser", "mode": "0660"} for path in paths], "missing_devices": [],
+            "driver": {"path": driver, "version": "1.72.T2.100.B020"}, "firmware": {"path": "/usr/local/Ascend/firmware", "version": "1.72.T5.0.B050"},
+            "group": {"name": "HwHiAiUser", "exists": True, "missing": []}, "cann": {"path": home, "version": "8.0.RC1"}, "mindspore": "",
+            "environment": {"PATH": [home + "/bin"], "LD_LIBRARY_PATH": [driver + "/lib64"], "PYTHONPATH": [], "ASCEND_OPP_PATH": home + "/opp"},
+            "processes": "unlimited", "install_order": {"judged": True, "problems": []}, "rank_tables": {},
+            "files": self.files_of(getattr(asked, "files", []), 0)}, **self.npus.get("ascend_info", {}))
+
+    def npu_smi_info(self, asked):
+        count = self.npus.get("count", 0)
+        address = {"netmask": "255.255.255.0", "source": "hccn_tool", "configured_address": None, "reason": None}
+        addresses = ["10.1.%d.%d" % (number, self.number + 1) for number in range(count)]
+        return dict({
+            "available": bool(count), "cause": None, "fix": None, "tool_version": "1.8.21", "driver_version": "1.72.T2.100.B020", "npu_count": count,
+            "npus": [{"id": number, "name": "910A", "health": "OK", "power_w": 68.6, "memory_used_mib": 0, "memory_total_mib": 32768, "chips": [],
+                      "processes": None} for number in range(count)],
+            "devices": [dict(address, id=number, address=text, live_address=text) for number, text in enumerate(addresses)], "findings": [],
+            "remarks": []}, **self.npus.get("npu_smi_info", {}))
 
     def managed_files(self, asked):
         changed = [path for path in getattr(asked, "absent", None) or [] if self.written["files"].pop(path, None)]
