@@ -64,7 +64,7 @@ def test_good_facts(more):
 
 @pytest.mark.parametrize("more, said", [
     ([], "not a dictionary"), ("x", "not a dictionary"), ({"cudda": {}}, "unknown key cudda (did you mean cuda?)"),
-    ({"kubernetes": {}}, "unknown key kubernetes; known are container_toolkit, "), ({"cuda": []}, "cuda is not a dictionary"),
+    ({"kubernetes": {}}, "unknown key kubernetes; known are ascend, container_toolkit, "), ({"cuda": []}, "cuda is not a dictionary"),
     ({"cuda": {"driver_branchs": []}}, "unknown key cuda.driver_branchs (did you mean cuda.driver_branches?)"),
     ({"cuda": {"driver_branches": {"branch": 1}}}, "cuda.driver_branches is not a list"), ({"cuda": {"driver_branches": ["570"]}}, "cuda.driver_branches[0] is not a dictionary"),
 ])
