@@ -44,7 +44,7 @@ def wait_for(host, job, expected, seconds=60):
 
 @pytest.mark.usefixtures("slurm")
 def test_nodes_have_their_npus(host):
-    shown = host.check_output("sinfo --noheader --Node --format '%%N %%T %%G'").splitlines()
+    shown = host.check_output("sinfo --noheader --Node --format '%N %T %G'").splitlines()
     assert shown == ["ascend-a idle gpu:ascend910a:8", "ascend-b idle gpu:ascend910a:8", "ascend-c idle (null)"]
 
 
