@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import RankTableError, rank_table, rendered
 
 ENVIRONMENT, TABLE = "/etc/trainyard/ascend.sh", "/etc/trainyard/hccl.json"
@@ -110,14 +111,14 @@ def table_of(readings, npus, wanted):
 def summary(reading, npus):
     names = sorted({npu["name"] for npu in npus["npus"] if npu["name"]})
     versions = [reading[part]["version"] or "unknown" for part in PARTS]
-    texts = ["%d NPUs (%s), driver %s, firmware %s." % (npus["npu_count"], ", ".join(names) or "unknown", *versions)]
+    texts = ["%s (%s), driver %s, firmware %s." % (quantity(npus["npu_count"], "NPU"), ", ".join(names) or "unknown", *versions)]
     cann = reading["cann"]
     if cann["path"]:
         texts.append("CANN %s in %s." % (cann["version"] or "of an unknown version", cann["path"]))
     else:
         texts.append("There is no CANN on the host, so jobs need an image that has it.")
     if reading["processes"] != "unlimited":
-        texts.append("A user may have at most %s processes (ulimit -u); large jobs need more, which /etc/security/limits.d raises." % reading["processes"])
+        texts.append("A user may have at most %s processes (ulimit -u). If jobs need more, raise nproc in /etc/security/limits.d." % reading["processes"])
     return " ".join(texts)
 
 

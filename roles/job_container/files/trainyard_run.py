@@ -243,6 +243,19 @@ def bind(source, target, read_only=False):
     return "--mount=type=bind,source=%s,target=%s%s" % (source, target, ",readonly" if read_only else "")
 
 
+def device_options(gpus, config, exists=os.path.exists):
+    """Return podman's options for the GPUs or NPUs of the task."""
+    kinds = config["gpus"]
+    check_groups(gpus, config)
+    if kinds.get("cdi"):
+        return ["--device=%s=%d" % (kinds["cdi"], number) for number in gpus]
+    paths = [kinds["nodes"] % number for number in gpus] + [path for path in kinds.get("control") or [] if gpus and exists(path)]
+    missing = [path for path in paths[:len(gpus)] if not exists(path)]
+    if missing:
+        raise Refused("Slurm has given the job %s, which this host does not have; tell the operator that gres.conf differs from the host" % ", ".join(missing))
+    return ["--device=%s" % path for path in paths]
+
+
 def check_groups(gpus, config):
     """Refuse devices that lie in two groups, unless they are all of the host: without a link between the groups the job would hang or fail."""
     groups = config["gpus"].get("groups") or []
@@ -258,19 +271,6 @@ def check_groups(gpus, config):
 def driver_mounts(gpus, config, exists=os.path.exists):
     """Return podman's options that show the driver of the host, to read, in containers whose image cannot have it. Only with a device."""
     return [bind(path, path, True) for path in config["gpus"].get("mounts") or [] if gpus and exists(path)]
-
-
-def device_options(gpus, config, exists=os.path.exists):
-    """Return podman's options for the GPUs or NPUs of the task."""
-    kinds = config["gpus"]
-    check_groups(gpus, config)
-    if kinds.get("cdi"):
-        return ["--device=%s=%d" % (kinds["cdi"], number) for number in gpus]
-    paths = [kinds["nodes"] % number for number in gpus] + [path for path in kinds.get("control") or [] if gpus and exists(path)]
-    missing = [path for path in paths[:len(gpus)] if not exists(path)]
-    if missing:
-        raise Refused("Slurm has given the job %s, which this host does not have; tell the operator that gres.conf differs from the host" % ", ".join(missing))
-    return ["--device=%s" % path for path in paths]
 
 
 def podman_command(plan, config, options_only=False):
@@ -617,9 +617,9 @@ def prepare(options, environment, config):
                    bind(config["launcher"], "/usr/local/bin/trainyard-launch", True),
                    # Images have an empty one or none, so that localhost and the hosts of the cluster would have no address.
                    bind("/etc/hosts", "/etc/hosts", True)]
-        + ([bind(ROOT_PROGRAM, ROOT_INSIDE, True)] if options.root else []) + driver_mounts(gpus, config)
+        + ([bind(ROOT_PROGRAM, ROOT_INSIDE, True)] if options.root else [])
         + [bind(path, path) for path in mounts] + [mount_option(text) for text in options.mount] + host_file_mount(options.host_file, folder, home),
-        "devices": device_options(gpus, config) + ["--device=" + path for path in infiniband],
+        "devices": device_options(gpus, config) + driver_mounts(gpus, config) + ["--device=" + path for path in infiniband],
     }
 
 
