@@ -149,6 +149,13 @@ def test_devices():
         run.device_options([1, 2], nodes, there)
 
 
+def test_infiniband_devices_and_locked_memory():
+    nodes = ["/dev/infiniband/" + name for name in ("uverbs10", "umad0", "rdma_cm", "issm0", "uverbs0", "by-path")]
+    assert run.infiniband_devices(nodes) == ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs10"]
+    assert run.infiniband_devices([]) == []
+    assert run.memlock_option(run.resource.RLIM_INFINITY) == "-1:-1" and run.memlock_option(65536) == "65536:65536"
+
+
 RINGS = {"gpus": {"cdi": "", "nodes": "/dev/davinci%d", "control": ["/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"],
                   "variables": ["ASCEND_RT_VISIBLE_DEVICES"], "groups": [[0, 1, 2, 3], [4, 5, 6, 7]],
                   "mounts": ["/usr/local/Ascend/driver", "/usr/local/dcmi", "/etc/hccn.conf"]}}
@@ -186,13 +193,6 @@ def test_the_numbers_of_npus_in_the_container():
     assert run.chosen_gpus(slurm, False) == [4, 5]
     found = run.task_environment(slurm, {}, own)
     assert found["ASCEND_RT_VISIBLE_DEVICES"] == "0,1" and found["SLURM_STEP_GPUS"] == "4,5" and "CUDA_VISIBLE_DEVICES" not in found
-
-
-def test_infiniband_devices_and_locked_memory():
-    nodes = ["/dev/infiniband/" + name for name in ("uverbs10", "umad0", "rdma_cm", "issm0", "uverbs0", "by-path")]
-    assert run.infiniband_devices(nodes) == ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs10"]
-    assert run.infiniband_devices([]) == []
-    assert run.memlock_option(run.resource.RLIM_INFINITY) == "-1:-1" and run.memlock_option(65536) == "65536:65536"
 
 
 def plan(**changes):
