@@ -203,7 +203,11 @@ def install_order(steps):
 
 
 def _within_a_day(first, second):
-    times = [datetime.datetime.strptime(text, "%Y-%m-%d %H:%M:%S") for text in (first, second)]
+    try:
+        times = [datetime.datetime.strptime(text, "%Y-%m-%d %H:%M:%S") for text in (first, second)]
+    except ValueError:
+        # A damaged line.
+        return False
     return times[1] - times[0] <= datetime.timedelta(days=1)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _ascend as ascend
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import Run
@@ -48,6 +50,8 @@ def test_steps_of_the_logs():
     (DRIVER % FIRST + FIRMWARE % SECOND + FIRMWARE % THIRD + DRIVER % FOURTH, "", []),
     (DRIVER % FIRST + FIRMWARE % SECOND + DRIVER % THIRD + FIRMWARE % FOURTH, "",
      ["the driver was upgraded at %s, before the firmware at %s" % (THIRD, FOURTH)]),
+    # A date that does not exist.
+    (DRIVER % FIRST + FIRMWARE % SECOND + DRIVER % "2026-13-45 08:00:00" + FIRMWARE % "2026-13-45 09:00:00", "", []),
     # A driver alone, half a year later a firmware alone: no pair.
     (DRIVER % FIRST + FIRMWARE % SECOND + DRIVER % "2025-08-01 00:00:00" + FIRMWARE % THIRD, "", []),
     # A later upgrade in the right order corrects the first one, and so does a new beginning.
@@ -60,6 +64,19 @@ def test_order_of_installations(driver_log, cann_log, problems):
 
 def test_an_order_that_no_log_shows():
     assert [order(text)["judged"] for text in ("", DRIVER % FIRST, FIRMWARE % FIRST, "rotated\n")] == [False] * 4
+
+
+LINES = st.builds("[{}] [{}] [INFO]{} package {} success\n".format, st.sampled_from(["Driver", "Firmware", "Toolkit"]),
+                  st.from_regex(r"\A20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\Z"), st.sampled_from(["Driver", "Firmware"]), st.sampled_from(["installed", "uninstalled"]))
+
+
+@settings(derandomize=True, deadline=None, database=None, max_examples=150)
+@given(st.lists(st.one_of(LINES, st.text(max_size=40)), max_size=8).map("".join))
+def test_any_log_is_judged(text):
+    """Also with a date that does not exist."""
+    found = order(text, text)
+    assert isinstance(found["judged"], bool) and all(isinstance(problem, str) for problem in found["problems"])
+    assert set(ascend.table_facts(text)) == {"format", "status", "number"} and isinstance(ascend.version_in(text), str)
 
 
 def test_versions_are_texts():
