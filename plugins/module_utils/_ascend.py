@@ -119,7 +119,7 @@ def driver_folder(text):
 def cann_home(asked="", base=BASE):
     """Folder of CANN: the requested one, or the first that has operators or libraries; empty without CANN."""
     for folder in [asked] if asked else [os.path.join(base, name).rstrip("/") for name in HOMES]:
-        if any(os.path.isdir(os.path.join(folder, inner)) for inner in ("opp", "fwkacllib", "nnae/latest", "lib64")):
+        if any(os.path.isdir(os.path.join(folder, inner)) for inner in ("opp", "fwkacllib", "lib64")):
             return folder
     return ""
 
