@@ -252,7 +252,7 @@ def main():
     firmware = (parse_settings(info).get("firmware_install_path_param") or BASE).rstrip("/") + "/firmware"
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     # The logs of CANN's packages have names of their own: ascend_toolkit_install.log, ascend_nnae_install.log.
-    others = [path for path in sorted(glob.glob(LOGS + "ascend_*_install.log"))]
+    others = sorted(glob.glob(LOGS + "ascend_*_install.log"))
     found = devices()
     module.exit_json(
         changed=False,
