@@ -5,28 +5,36 @@
 
     srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- trainyard-launch torchrun train.py
     srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- trainyard-launch mpirun python3 train.py
+    srun -N2 --gpus-per-node=8 trainyard-run IMAGE -- trainyard-launch mindspore train.py
     srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- trainyard-launch run ./train.sh
 
 Each worker of the step calls it. torchrun runs on each of them. horovodrun and mpirun run on worker 0, and the others run an sshd of the job until it ends: as
 the user, with keys that were made for the step. With run, worker 0 has an sshd, too, and its command calls a launcher itself. trainyard-run has prepared
 hosts, ports and keys. Arguments of the user win over those of this program.
+
+mindspore runs on each worker and starts a rank for each of its NPUs, by msrun if MindSpore has it, else with a rank table. Its options come before the command:
+--start=auto|msrun|rank_table, --rank-table=FILE (of the whole cluster or of the job) and --folder=DIR for the working folders. Role train uses it, too.
 This runs in training images, so it is Python 3.6 with only the standard library.
 """
 
+import ctypes
+import glob
 import hmac
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 INSIDE = "/run/trainyard"
-LAUNCHERS = ("torchrun", "horovodrun", "mpirun", "sshd", "run")
+LAUNCHERS = ("torchrun", "horovodrun", "mpirun", "mindspore", "rank", "sshd", "run")
 #: Set in a command of worker 0 whose other workers run their sshd already.
 READY = "TRAINYARD_WORKERS_READY"
 #: Seconds for the other workers: their images start at other times.
@@ -36,6 +44,23 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal
 #: Variables that describe the step of this worker. mpirun and its daemons would take them for their own and start through Slurm.
 OF_SLURM = ("SLURM_", "PMI_", "PMIX_", "PMI2_", "HYDRA_", "I_MPI_HYDRA_", "OMPI_MCA_plm_slurm", "PRTE_MCA_plm_slurm")
 KEPT_OF_SLURM = ("SLURM_JOB_ID",)
+#: Of role train: path of the description of the job, in place of the one that trainyard-run has written.
+DESCRIPTION = "TRAINYARD_LAUNCH_JOB"
+#: Path of what each rank of this host is started with.
+SETTINGS = "TRAINYARD_LAUNCH_RANK"
+#: Runs the command of a rank, and records how it ended.
+RANK = "/usr/local/lib/trainyard/rank"
+#: A rank table and the connections of msrun exclude each other. msrun sets the last two itself.
+OF_RANK_TABLE = ("MINDSPORE_HCCL_CONFIG_PATH", "RANK_TABLE_FILE", "RANK_ID", "DEVICE_ID")
+OF_MSRUN = ("MS_ROLE", "MS_NODE_ID", "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_TOPO_TIMEOUT")
+#: Errors only, in MindSpore's and CANN's counting: the others are hundreds of lines per rank.
+LOG_LEVELS = {"GLOG_v": "3", "ASCEND_GLOBAL_LOG_LEVEL": "3"}
+#: Chips whose eight devices are two rings of four.
+RINGS = r"(Ascend)?910(A|Pro[AB]?|Premium[AB]?)?$"
+#: Seconds until the ranks of this host are ended after one of them has failed, for the messages of the others; and until SIGKILL.
+FAILURE_SECONDS, END_SECONDS = 3, 5
+#: Until all ranks have connected, if nothing else is set. They may load data before.
+CONNECT_SECONDS = 600
 
 
 class Refused(Exception):
@@ -66,6 +91,144 @@ def horovodrun(job, arguments):
 def mpirun(job, arguments):
     # Without -np there is one rank per slot.
     return ["mpirun", "--hostfile", INSIDE + "/hosts"] + arguments
+
+
+def first_rank(job, index):
+    """Return the number of the first rank of a worker. Those of all workers before it come first."""
+    return sum(entry["slots"] for entry in job["entries"][:index])
+
+
+def mindspore_options(arguments):
+    """Return the options before the command, and the command."""
+    options, words = {"start": "auto", "rank-table": "", "folder": ""}, list(arguments)
+    while words and words[0].startswith("-"):
+        word = words.pop(0)
+        if word == "--":
+            break
+        name, equal, value = word[2:].partition("=")
+        if not word.startswith("--") or name not in options or not equal:
+            raise Refused("'%s' is not an option of mindspore; use --start=auto|msrun|rank_table, --rank-table=FILE or --folder=DIR, then the command" % word)
+        options[name] = value
+    if options["start"] not in ("auto", "msrun", "rank_table"):
+        raise Refused("--start: '%s' is not possible; use auto, msrun or rank_table" % options["start"])
+    if not words:
+        raise Refused("mindspore: there is no command; write it last, as in: trainyard-launch mindspore train.py")
+    # As torchrun and msrun do it.
+    return options, ["python3"] + words if words[0].endswith(".py") else words
+
+
+def mindspore_start(asked, has_msrun, table, ranks):
+    """Return C(msrun) or C(rank_table). C(table) is the path of a rank table, or empty."""
+    if asked == "msrun" and not has_msrun:
+        raise Refused("--start=msrun: the image has no msrun, which MindSpore has since 2.3; use a newer MindSpore, or --start=rank_table")
+    if asked != "rank_table" and has_msrun:
+        return "msrun"
+    if not table and ranks > 1:
+        raise Refused("%s, and there is no rank table; name one with --rank-table=FILE, or use an image with MindSpore 2.3 or newer, which needs none" % (
+            "--start=rank_table was requested" if has_msrun else "the image has no msrun"))
+    return "rank_table"
+
+
+def check_ranks(job):
+    """Refuse what HCCL and msrun hang on, or number twice."""
+    entries = job["entries"]
+    if any(entry.get("local") for entry in entries):
+        raise Refused("mindspore needs one worker per host, which starts a rank for each of its NPUs; use --ntasks-per-node=1")
+    if len({entry["slots"] for entry in entries}) > 1:
+        raise Refused("mindspore needs as many ranks on each host, but they have %s; request as many NPUs on each" % ", ".join(
+            "%s %d" % (entry["address"], entry["slots"]) for entry in entries))
+    for entry in entries:
+        devices = set(entry.get("devices") or [])
+        if re.match(RINGS, job.get("chip") or "") and devices and not (devices <= set(range(4)) or devices <= set(range(4, 8)) or devices == set(range(8))):
+            raise Refused("host %s: NPUs %s of a %s cannot work together, because devices 0-3 and 4-7 are rings of their own; use devices of one ring, "
+                          "or all eight" % (entry["address"], ", ".join(map(str, sorted(devices))), job["chip"]))
+
+
+def job_table(table, job):
+    """Return the rank table of the job: from that of a cluster the devices of the job, in the order of its ranks, in the same format."""
+    legacy = "group_list" in table
+    try:
+        if table.get("status") != "completed":
+            raise Refused("the rank table is not complete: its status is '%s', and 'completed' was expected; wait until it is, or write it again" %
+                          table.get("status"))
+        found = [(instance["server_id"], device) for group in table["group_list"] for instance in group["instance_list"] for device in instance["devices"]] \
+            if legacy else [(server["server_id"], device) for server in table["server_list"] for device in server["device"]]
+        known = {(str(server), str(device["device_id"])): device for server, device in found}
+    except (KeyError, TypeError, AttributeError):
+        raise Refused("the rank table has neither the form of version 1.0 (server_list) nor the one before it (group_list); write it with hccl_rank_table")
+    ranks = []
+    for entry in job["entries"]:
+        own = sorted(int(device) for server, device in known if server == entry["address"])
+        devices = entry.get("devices") or own
+        missing = [str(device) for device in devices if device not in own]
+        if missing or len(devices) != entry["slots"]:
+            raise Refused("the rank table has devices %s of host %s, but the job needs %s there; write the table again with all hosts and devices" % (
+                ", ".join(map(str, own)) or "none", entry["address"], ", ".join(map(str, entry.get("devices") or [])) or "%d" % entry["slots"]))
+        ranks += [(entry["address"], known[entry["address"], str(device)]) for device in devices]
+    numbered = [(server, device, str(rank)) for rank, (server, device) in enumerate(ranks)]
+    if not legacy:
+        former = {str(server["server_id"]): server for server in table["server_list"]}
+        servers = [dict(former[entry["address"]], device=[dict(device, rank_id=rank) for server, device, rank in numbered if server == entry["address"]])
+                   for entry in job["entries"]]
+        return dict(table, server_count=str(len(servers)), server_list=servers)
+    first = [device["device_id"] for server, device, _rank in numbered if server == job["entries"][0]["address"]]
+    group = dict(table["group_list"][0], device_num=str(len(numbered)), server_num=str(len(job["entries"])), instance_count=str(len(numbered)),
+                 instance_list=[{"devices": [device], "rank_id": rank, "server_id": server} for server, device, rank in numbered])
+    return dict(table, group_count="1", group_list=[group], para_plane_nic_name=["eth%s" % device for device in first], para_plane_nic_num=str(len(first)))
+
+
+def mindspore_environment(environment, job):
+    """Return what all ranks of this host have, without what an earlier launcher has left. Values of the user win, but not those that number the ranks."""
+    me = job["entries"][job["index"]]
+    kept = {name: value for name, value in environment.items() if name not in OF_RANK_TABLE + OF_MSRUN}
+    address = me.get("fabric_address") or me["address"]
+    # Otherwise both take the first interface, which may be one of containers that has the same address on each host.
+    defaults = dict(LOG_LEVELS, HCCL_IF_IP=address, HCCL_CONNECT_TIMEOUT=str(min(7200, max(120, connect_seconds(job)))))
+    return dict(defaults, **dict(kept, MS_WORKER_IP=address, RANK_SIZE=str(slots(job)), DEVICE_NUM=str(me["slots"])))
+
+
+def rank_environment(environment, job, local, table):
+    """Return the environment of a rank without msrun. DEVICE_ID counts the devices that the container has, and the rank table names those of the host."""
+    own = {"RANK_ID": str(first_rank(job, job["index"]) + local), "DEVICE_ID": str(local)}
+    if table:
+        # MindSpore before 2 reads the first one first.
+        own.update(MINDSPORE_HCCL_CONFIG_PATH=table, RANK_TABLE_FILE=table)
+    return dict(environment, **own)
+
+
+def connect_seconds(job):
+    return int(job.get("seconds") or CONNECT_SECONDS)
+
+
+def msrun(job, folder, program):
+    """Return the command. C(program) starts a rank, and on the first host also the scheduler."""
+    me, first = job["entries"][job["index"]], job["entries"][0]
+    # Without join it does not look at the workers. Its other defaults are one port for all jobs, and eight workers.
+    return ["msrun", "--worker_num=%d" % slots(job), "--local_worker_num=%d" % me["slots"], "--master_addr=%s" % (job.get("master_address") or first["address"]),
+            "--master_port=%d" % job["ports"]["master"], "--node_rank=%d" % job["index"], "--log_dir=%s/msrun" % folder, "--join=True",
+            "--cluster_time_out=%d" % connect_seconds(job)] + program
+
+
+def rank_command(words, environment, records):
+    """Return the command of a rank, which keeps its log and record in the folder C(records)."""
+    former = environment.get("TRAINYARD_JOB_DIR")
+    # The folder of the job has the record of a worker under the same name.
+    own = [] if former == records else ["env"] + (["-u", "TRAINYARD_JOB_DIR"] if former is None else ["TRAINYARD_JOB_DIR=" + former])
+    return [sys.executable, RANK] + own + words
+
+
+def failures(ranks):
+    """Return the ranks that failed, the first one first: by themselves, then those that were killed. C(ranks) has rank, code (None: killed) and end of each."""
+    failed = [each for each in ranks if each["end"] is not None and each["code"] != 0]
+    return sorted(failed, key=lambda each: (each["code"] in (128 + signal.SIGTERM, 128 + signal.SIGHUP, 128 + signal.SIGINT), each["end"], each["rank"]))
+
+
+def common_report(reports):
+    """Return what the first of some ranks has reported, and a problem if they have not trained the same; reports are by rank."""
+    checksums = {rank: report.get("checksum") for rank, report in reports.items()}
+    problem = "" if len(set(checksums.values())) < 2 else "the ranks do not have the same parameters after training: %s" % ", ".join(
+        "rank %d has %s" % (rank, (checksums[rank] or "none")[:12]) for rank in sorted(checksums))
+    return reports.get(min(reports)) if reports else None, problem
 
 
 def command_of(launcher, job, arguments):
@@ -141,12 +304,12 @@ def proof(job, nonce, index):
 # --- the container ---
 
 def read_job(folder=INSIDE):
+    path = os.environ.get(DESCRIPTION) or folder + "/job.json"
     try:
-        with open(folder + "/job.json", encoding="utf-8") as stream:
+        with open(path, encoding="utf-8") as stream:
             return json.load(stream)
     except (OSError, ValueError):
-        raise Refused("%s/job.json is missing: this is not a container of trainyard-run; start it as in: "
-                      "srun trainyard-run IMAGE -- trainyard-launch ..." % folder)
+        raise Refused("%s is missing: this is not a container of trainyard-run; start it as in: srun trainyard-run IMAGE -- trainyard-launch ..." % path)
 
 
 def find(program, package):
@@ -182,8 +345,8 @@ class Workers(object):
     def __init__(self, job):
         self.job, self.connections, self.ended, self.lost = job, {}, False, None
 
-    def wait(self, seconds=PEER_SECONDS):
-        """Wait until the sshd of each other host runs."""
+    def wait(self, seconds=PEER_SECONDS, task="start its sshd"):
+        """Wait until the sshd, or the ranks, of each other host can start."""
         expected = {index for index, entry in enumerate(self.job["entries"]) if index and entry["local"] == 0}
         address = self.job["entries"][0]["address"]
         server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -207,8 +370,8 @@ class Workers(object):
                 pass
             if time.time() > deadline:
                 missing = sorted(expected - set(self.connections))
-                raise Refused("worker %s did not start its sshd within %d seconds; each worker of the step has to call trainyard-launch" %
-                              (", ".join(map(str, missing)), seconds))
+                raise Refused("worker %s did not %s within %d seconds; each worker of the step has to call trainyard-launch" %
+                              (", ".join(map(str, missing)), task, seconds))
         server.close()
 
     def watch(self, child):
@@ -217,11 +380,13 @@ class Workers(object):
 
     def _watch(self, index, connection, child):
         connection.settimeout(None)
+        said = b""
         try:
-            connection.recv(1)
+            said = connection.recv(1)
         except OSError:
             pass
-        if not self.ended:
+        # One that has ended well says so.
+        if not said and not self.ended:
             self.lost = index
             child.terminate()
 
@@ -312,11 +477,292 @@ def serve(job):
     return 0
 
 
+# --- ranks of MindSpore on this host ---
+
+def start_rank(words, environment):
+    """Become a rank, or the scheduler of msrun: in a folder of its own, with what it was started with in a file."""
+    with open(environment[SETTINGS], encoding="utf-8") as stream:
+        settings = json.load(stream)
+    scheduler = environment.get("MS_ROLE") == "MS_SCHED"
+    rank = environment.get("RANK_ID", "0")
+    folder = os.path.join(settings["folder"], "scheduler" if scheduler else "rank.%s" % rank)
+    os.makedirs(folder, exist_ok=True)
+    for path in sorted(glob.glob(os.path.join(glob.escape(settings["workdir"]), "*.py")) + glob.glob(os.path.join(glob.escape(settings["workdir"]), "*.sh"))):
+        if os.path.isfile(path):
+            shutil.copy(path, folder)
+    # Packages beside the scripts are not copied.
+    environment = dict(environment, PYTHONPATH=":".join(part for part in (environment.get("PYTHONPATH"), settings["workdir"]) if part))
+    del environment[SETTINGS]
+    write_files([("env.log", "".join("%s=%s\n" % pair for pair in sorted(environment.items())), 0o600)], folder)
+    os.chdir(folder)
+    if scheduler:
+        # With msrun, which waits for it, but does not end it.
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        os.execvpe(words[0], words, environment)
+    write_files([("pid.%s" % rank, "%d" % os.getpid(), 0o600)], os.path.dirname(settings["path"]))
+    if settings["output"]:
+        # Not to the log of msrun, of which the console gets a part.
+        output = os.open(settings["output"], os.O_WRONLY)
+        for number in (1, 2):
+            os.dup2(output, number)
+        os.close(output)
+    records = settings["records"] or folder
+    command = rank_command(words, environment, records)
+    local = int(environment.get("DEVICE_ID") or 0)
+    os.execvpe(command[0], command, dict(environment, RANK=rank, LOCAL_RANK=str(local), WORLD_SIZE=environment["RANK_SIZE"], TRAINYARD_JOB_DIR=records))
+
+
+def read_text(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def parents():
+    """Return the parent of each process that has not ended."""
+    found = {}
+    for name in os.listdir("/proc"):
+        fields = read_text("/proc/%s/stat" % name).rpartition(")")[2].split() if name.isdigit() else []
+        if len(fields) > 1 and fields[0] not in "ZX":
+            found[int(name)] = int(fields[1])
+    return found
+
+
+def descendants(pid):
+    """Return the processes that this one has started, and those that they have."""
+    known, found, level = parents(), [], [pid]
+    while level:
+        level = [child for child, parent in known.items() if parent in level]
+        found += level
+    return found
+
+
+def end_descendants(seconds=END_SECONDS):
+    """End all that was started here. Those without a parent have become children of this process."""
+    asked, begun = set(), time.time()
+    while True:
+        left = descendants(os.getpid())
+        if not left or time.time() - begun > 3 * seconds:
+            return left
+        for pid in left:
+            if pid not in asked or time.time() - begun > seconds:
+                try:
+                    os.kill(pid, signal.SIGTERM if time.time() - begun <= seconds else signal.SIGKILL)
+                except OSError:
+                    pass
+                asked.add(pid)
+        time.sleep(0.1)
+
+
+class Ranks(object):
+    """The ranks of this host: started, watched, and ended with the first of them that fails, or with this process."""
+
+    def __init__(self, job, settings, private):
+        self.job, self.settings, self.private = job, settings, private
+        self.children, self.stopped, self.lost = [], None, False
+        first = first_rank(job, job["index"])
+        self.ranks = [{"rank": first + local, "pid": None, "code": None, "end": None} for local in range(job["entries"][job["index"]]["slots"])]
+
+    def terminate(self):
+        """Of class Workers: another worker has gone."""
+        self.lost = True
+
+    def stop(self, number):
+        self.stopped = number
+        if not self.children:
+            sys.exit(128 + number)
+
+    def start(self, commands):
+        # Ranks of a process that has ended, such as a killed msrun, become children of this one.
+        ctypes.CDLL(None).prctl(36, 1)
+        self.children = [subprocess.Popen(command, env=environment, preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL))
+                         for command, environment in commands]
+
+    def folder(self, rank):
+        return self.settings["records"] or os.path.join(self.settings["folder"], "rank.%d" % rank)
+
+    def record(self, rank):
+        try:
+            return json.loads(read_text("%s/rank.%d.json" % (self.folder(rank), rank)))
+        except ValueError:
+            return {}
+
+    def look(self):
+        """See which ranks have ended, and how."""
+        known = parents()
+        for each in self.ranks:
+            each["pid"] = each["pid"] or int(read_text(os.path.join(self.private, "pid.%d" % each["rank"])) or 0)
+            if each["end"] is None and each["pid"] and each["pid"] not in known:
+                each["code"] = self.record(each["rank"]).get("exit_code")
+                each["end"] = time.time()
+
+    def wait(self):
+        """Return when all have ended, or soon after one has failed or the job is stopped."""
+        deadline = None
+        while any(child.poll() is None for child in self.children):
+            self.look()
+            if self.stopped or self.lost:
+                return
+            if deadline is None and (failures(self.ranks) or any(child.poll() for child in self.children)):
+                deadline = time.time() + FAILURE_SECONDS
+            if deadline and time.time() > deadline:
+                return
+            time.sleep(0.1)
+        self.look()
+
+    def finish(self):
+        """End what is left, say what failed, and return the exit code."""
+        before, codes = failures(self.ranks), [child.poll() for child in self.children]
+        left = end_descendants()
+        if left:
+            print("trainyard-launch: these processes do not end: %s" % ", ".join(map(str, left)), file=sys.stderr)
+        if self.stopped:
+            return 128 + self.stopped
+        for each in before:
+            print("trainyard-launch: rank %d on %s %s. Log: %s/rank.%d.log" % (
+                each["rank"], socket.gethostname(), "was killed" if each["code"] is None else "ended with exit code %d" % each["code"],
+                self.folder(each["rank"]), each["rank"]), file=sys.stderr)
+        # Others were stopped because of it.
+        own = [each["code"] or 128 + signal.SIGKILL for each in before]
+        bad = [128 - code if code < 0 else code for code in codes if code]
+        if bad and not own:
+            print("trainyard-launch: %s ended with exit code %d on %s, although no rank failed. Its message is above" % (
+                self.settings["start"], bad[0], socket.gethostname()), file=sys.stderr)
+        return (own or bad or [1 if left or self.lost else self.report()])[0]
+
+    def report(self):
+        """Report for the worker what its ranks have reported. Role train reads the records of the ranks itself."""
+        found = {each["rank"]: self.record(each["rank"]).get("report") for each in self.ranks}
+        report, problem = common_report({rank: report if isinstance(report, dict) else {} for rank, report in found.items()})
+        if problem:
+            print("trainyard-launch: on %s %s" % (socket.gethostname(), problem), file=sys.stderr)
+        if os.environ.get("TRAINYARD_RANK_REPORT") and report:
+            with open(os.environ["TRAINYARD_RANK_REPORT"], "w", encoding="utf-8") as stream:
+                json.dump(report, stream)
+        return 1 if problem else 0
+
+
+def copy_pipe(path, ending):
+    """Copy what the ranks write to the output of this process until all of them have ended."""
+    source = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while True:
+            last = ending.is_set()
+            try:
+                chunk = os.read(source, 65536)
+            except BlockingIOError:
+                chunk = b""
+            if chunk:
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+            elif last:
+                break
+            else:
+                time.sleep(0.05)
+    finally:
+        # Without a reader the ranks end.
+        os.close(source)
+
+
+def mindspore(job, arguments, environment):
+    """Run the ranks of this host, and return the exit code."""
+    options, words = mindspore_options(arguments)
+    check_ranks(job)
+    table = options["rank-table"] or job.get("rank_table") or environment.get("TRAINYARD_RANK_TABLE") or ""
+    asked = job.get("start") or "auto" if options["start"] == "auto" else options["start"]
+    start = mindspore_start(asked, bool(shutil.which("msrun", path=environment.get("PATH"))), table, slots(job))
+    if not os.path.exists(RANK):
+        raise Refused("%s is missing in the container; tell the operator to run playbook scheduler, or training_environment" % RANK)
+    base = options["folder"] or job.get("folder") or environment.get("TRAINYARD_JOB_DIR") or os.path.join(os.getcwd(), "mindspore.%s.%s" % (
+        job["job"], job["step"]))
+    folder = os.path.join(base, socket.gethostname())
+    os.makedirs(folder, exist_ok=True)
+    private = tempfile.mkdtemp(prefix="mindspore.")
+    settings = {"path": os.path.join(private, "settings.json"), "folder": folder, "workdir": os.getcwd(), "records": job.get("records") or "", "output": "",
+                "start": start}
+    environment = dict(mindspore_environment(environment, job), **{SETTINGS: settings["path"]})
+    program = [os.path.abspath(__file__), "rank"] + words
+    ranks, ending, reader, connection, workers = Ranks(job, settings, private), threading.Event(), None, None, None
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: ranks.stop(received))
+    try:
+        if start == "msrun":
+            settings["output"] = os.path.join(private, "output")
+            os.mkfifo(settings["output"], 0o600)
+            reader = threading.Thread(target=copy_pipe, args=(settings["output"], ending))
+            reader.start()
+            # All releases of msrun take these two words for what they are, and put python before another one.
+            python = "python" if shutil.which("python", path=environment.get("PATH")) else "python3"
+            commands = [(msrun(job, folder, [python] + program), environment)]
+        else:
+            path = ""
+            if table:
+                path = os.path.join(folder, "rank_table.json")
+                write_files([("rank_table.json", json.dumps(job_table(read_table(table), job), indent=2) + "\n", 0o644)], folder)
+            commands = [([sys.executable] + program, rank_environment(environment, job, local, path))
+                        for local in range(job["entries"][job["index"]]["slots"])]
+        write_files([("settings.json", json.dumps(settings), 0o600)], private)
+        if job["count"] > 1 and job.get("keys"):
+            connection, workers = meet(job)
+        ranks.start(commands)
+        if workers:
+            workers.watch(ranks)
+        if connection:
+            threading.Thread(target=follow, args=(connection, ranks), daemon=True).start()
+        ranks.wait()
+        code = ranks.finish()
+        if workers:
+            workers.end(code)
+            if workers.lost is not None:
+                print("trainyard-launch: worker %d on %s has gone" % (workers.lost, job["entries"][workers.lost]["address"]), file=sys.stderr)
+        if connection and not code:
+            connection.sendall(b"\n")
+        return code
+    finally:
+        ending.set()
+        if reader:
+            reader.join(END_SECONDS)
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def read_table(path):
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)
+    except (OSError, ValueError) as error:
+        raise Refused("the rank table %s cannot be read: %s" % (path, error))
+
+
+def meet(job):
+    """Wait until each worker of the step is ready. Return the connection to worker 0, or on worker 0 those of the others."""
+    if job["index"]:
+        return connect(job), None
+    workers = Workers(job)
+    workers.wait(task="start its ranks")
+    return None, workers
+
+
+def follow(connection, ranks):
+    """End the ranks of this worker when worker 0 has failed or gone."""
+    try:
+        said = lines_of(connection)
+    except OSError:
+        said = ""
+    if said != "end 0":
+        ranks.terminate()
+
+
 def main(argv):
     if not argv or argv[0] not in LAUNCHERS or (len(argv) < 2 and argv[0] != "sshd"):
-        raise Refused("usage: trainyard-launch torchrun|horovodrun|mpirun|run ARGUMENT...")
+        raise Refused("usage: trainyard-launch torchrun|horovodrun|mpirun|mindspore|run ARGUMENT...")
     launcher, arguments = argv[0], argv[1:]
+    if launcher == "rank":
+        return start_rank(arguments, dict(os.environ))
     job = read_job()
+    if launcher == "mindspore":
+        return mindspore(job, arguments, launch_environment(dict(os.environ), launcher))
     environment = launch_environment(dict(os.environ), launcher)
     if launcher == "torchrun" or job["count"] == 1 and launcher != "sshd" or environment.get(READY) == job["step"] and job["index"] == 0:
         return run(command_of(launcher, job, arguments), environment)

@@ -26,8 +26,8 @@ FONT = """
 GLYPHS = [[line.split()[digit] for line in FONT.split("\n") if line] for digit in range(10)]
 
 
-def digits_arguments(description):
-    """Parse the options of the digits examples, which train the same network with each framework."""
+def digits_arguments(description, more=()):
+    """Parse the options of the digits examples, which train the same network with each framework; `more` has (name, what add_argument takes) of others."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--epochs", type=int, help="default: 12 for up to 4 ranks, more for more ranks, which take fewer steps in an epoch")
     parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
@@ -35,6 +35,8 @@ def digits_arguments(description):
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--data", choices=["auto", "sklearn", "generated"], default="auto", help="auto: those of scikit-learn if it is installed")
     parser.add_argument("--no-averaging", action="store_true", help="each rank trains alone, so that the parameters must differ")
+    for name, options in more:
+        parser.add_argument(name, **options)
     return parser.parse_args()
 
 
