@@ -7,8 +7,8 @@ from __future__ import annotations
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _train_plan
 
 
-def train_plan(members, environment, gpus):
-    return _train_plan.train_plan(members, environment, gpus)
+def train_plan(members, environment, gpus, launcher="", npus=None):
+    return _train_plan.train_plan(members, environment, gpus, launcher, npus)
 
 
 def train_queue(hosts, job_id, timeout=0, options=()):

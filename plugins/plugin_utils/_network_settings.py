@@ -8,7 +8,9 @@ from __future__ import annotations
 
 __all__ = ["LAUNCHERS", "network_settings"]
 
-LAUNCHERS = ("horovodrun", "torchrun", "mpirun")
+LAUNCHERS = ("horovodrun", "torchrun", "mpirun", "mindspore")
+# They run on each host, with an environment of its own.
+ON_EACH_HOST = ("torchrun", "mindspore")
 # NCCL uses the listed devices that a host has.
 LISTS = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 
@@ -52,12 +54,12 @@ def network_settings(members, launcher, cluster_network, fabric_network):
             settings["NCCL_IB_DISABLE"] = "1"
         if launcher == "horovodrun":
             settings["HOROVOD_GLOO_IFACE"] = host["fabric_interface"]
-        if launcher != "torchrun":
+        if launcher not in ON_EACH_HOST:
             # By network, because names may differ.
             settings.update(OMPI_MCA_oob_tcp_if_include=cluster_network, OMPI_MCA_btl_tcp_if_include=fabric_network)
         environment[host["name"]] = {variable: value for variable, value in settings.items() if value}
 
-    if launcher != "torchrun" and not problems:
+    if launcher not in ON_EACH_HOST and not problems:
         environment, told = _one_for_all(environment, launcher)
         notes += told
     return {"interface": names[0] if len(names) == 1 else "", "addresses": {host["name"]: host.get("fabric_address", "") for host in hosts},

@@ -137,11 +137,15 @@ def check_ranks(job):
     if len({entry["slots"] for entry in entries}) > 1:
         raise Refused("mindspore needs as many ranks on each host, but they have %s; request as many NPUs on each" % ", ".join(
             "%s %d" % (entry["address"], entry["slots"]) for entry in entries))
-    for entry in entries:
-        devices = set(entry.get("devices") or [])
-        if re.match(RINGS, job.get("chip") or "") and devices and not (devices <= set(range(4)) or devices <= set(range(4, 8)) or devices == set(range(8))):
-            raise Refused("host %s: NPUs %s of a %s cannot work together, because devices 0-3 and 4-7 are rings of their own; use devices of one ring, "
-                          "or all eight" % (entry["address"], ", ".join(map(str, sorted(devices))), job["chip"]))
+
+
+def check_rings(servers, chip):
+    """Refuse devices that are not connected with each other. C(servers) has the devices by address."""
+    for address, devices in servers.items():
+        found = {int(device) for device in devices}
+        if re.match(RINGS, chip or "") and not any(found <= ring for ring in (set(range(4)), set(range(4, 8)))) and found != set(range(8)):
+            raise Refused("host %s: NPUs %s of an Ascend %s cannot work together, because devices 0-3 and 4-7 are rings of their own; use devices of one "
+                          "ring, or all eight" % (address, ", ".join(map(str, sorted(found))), chip))
 
 
 def job_table(table, job):
@@ -166,6 +170,8 @@ def job_table(table, job):
                 ", ".join(map(str, own)) or "none", entry["address"], ", ".join(map(str, entry.get("devices") or [])) or "%d" % entry["slots"]))
         ranks += [(entry["address"], known[entry["address"], str(device)]) for device in devices]
     numbered = [(server, device, str(rank)) for rank, (server, device) in enumerate(ranks)]
+    check_rings({entry["address"]: [device["device_id"] for server, device in ranks if server == entry["address"]] for entry in job["entries"]},
+                job.get("chip") or str(table.get("chip_info") or ""))
     if not legacy:
         former = {str(server["server_id"]): server for server in table["server_list"]}
         servers = [dict(former[entry["address"]], device=[dict(device, rank_id=rank) for server, device, rank in numbered if server == entry["address"]])
@@ -218,9 +224,12 @@ def rank_command(words, environment, records):
 
 
 def failures(ranks):
-    """Return the ranks that failed, the first one first: by themselves, then those that were killed. C(ranks) has rank, code (None: killed) and end of each."""
-    failed = [each for each in ranks if each["end"] is not None and each["code"] != 0]
-    return sorted(failed, key=lambda each: (each["code"] in (128 + signal.SIGTERM, 128 + signal.SIGHUP, 128 + signal.SIGINT), each["end"], each["rank"]))
+    """Return the ranks that failed, the first one first; those that were killed only if no other failed: msrun kills the ranks beside one that has failed.
+
+    C(ranks) has rank, code (None: no record of one) and end (None: it runs) of each.
+    """
+    failed = sorted((each for each in ranks if each["end"] is not None and each["code"] != 0), key=lambda each: (each["end"], each["rank"]))
+    return [each for each in failed if each["code"] not in (None, 128 + signal.SIGTERM)] or failed[:1]
 
 
 def common_report(reports):
@@ -624,7 +633,6 @@ class Ranks(object):
             print("trainyard-launch: rank %d on %s %s. Log: %s/rank.%d.log" % (
                 each["rank"], socket.gethostname(), "was killed" if each["code"] is None else "ended with exit code %d" % each["code"],
                 self.folder(each["rank"]), each["rank"]), file=sys.stderr)
-        # Others were stopped because of it.
         own = [each["code"] or 128 + signal.SIGKILL for each in before]
         bad = [128 - code if code < 0 else code for code in codes if code]
         if bad and not own:
@@ -670,6 +678,7 @@ def mindspore(job, arguments, environment):
     """Run the ranks of this host, and return the exit code."""
     options, words = mindspore_options(arguments)
     check_ranks(job)
+    check_rings({entry["address"]: entry["devices"] for entry in job["entries"] if entry.get("devices")}, job.get("chip"))
     table = options["rank-table"] or job.get("rank_table") or environment.get("TRAINYARD_RANK_TABLE") or ""
     asked = job.get("start") or "auto" if options["start"] == "auto" else options["start"]
     start = mindspore_start(asked, bool(shutil.which("msrun", path=environment.get("PATH"))), table, slots(job))

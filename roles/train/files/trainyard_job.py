@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -92,6 +93,10 @@ for folder in spec.submodule_search_locations or [] if spec else []:
 
 # Modules in the folder of this file. A watcher reads them from its input, so that no file is written on a host.
 WATCH_FILES = ("_bandwidth", "_job_watch")
+# Starts the ranks of MindSpore on a host. The job's folder has a copy, because msrun calls it again in the containers.
+LAUNCH_FILE = "trainyard_launch.py"
+# The devices that CANN shows the ranks of a host, as numbers of the host.
+NPUS = "ASCEND_RT_VISIBLE_DEVICES"
 # Reads the program, whose length is the argument. The rest of the input ends it.
 WATCH_START = "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv[1])), 'watch', 'exec'))"
 
@@ -190,12 +195,23 @@ def master_address(spec, hosts):
     return hosts[0]["fabric_address" if spec.get("master_on_fabric") else "address"]
 
 
-def torchrun(spec, hosts, index, master_port, job_dir, version=None):
-    """Return the command on host number `index`, run in its container through ssh. Each host may have another interface name."""
-    environment = dict(hosts[index]["network"])
+def environment_on(spec, host, job_dir):
+    """Return the environment of a launcher that runs on each host."""
+    environment = dict(host["network"])
     environment.update(nccl_log(spec, job_dir))
     environment.update(own_environment(spec, job_dir))
     environment.update(spec["environment"])
+    return environment
+
+
+def through_ssh(spec, host, command):
+    """Return the command that runs another one in the container of a host."""
+    return SSH + [host["address"], "cd %s && exec %s" % (shlex.quote(spec["workdir"]), " ".join(shlex.quote(word) for word in command))]
+
+
+def torchrun(spec, hosts, index, master_port, job_dir, version=None):
+    """Return the command on host number `index`, run in its container through ssh. Each host may have another interface name."""
+    environment = environment_on(spec, hosts[index], job_dir)
     launcher, has_rendezvous = torch_launcher(version)
     # All versions accept underscores, only newer ones accept dashes.
     command = ["env"] + assignments(environment) + launcher + [
@@ -204,8 +220,27 @@ def torchrun(spec, hosts, index, master_port, job_dir, version=None):
     if has_rendezvous:
         command += ["--rdzv_conf", "timeout=%d" % spec["start_timeout"]]
     command += ["--no_python"] + RANK + spec["command"]
-    inner = "cd %s && exec %s" % (shlex.quote(spec["workdir"]), " ".join(shlex.quote(word) for word in command))
-    return SSH + [hosts[index]["address"], inner]
+    return through_ssh(spec, hosts[index], command)
+
+
+def launch_description(spec, hosts, index, master_port, job_dir):
+    """Return what trainyard-launch reads on host number `index`: the ranks of all hosts, and where they connect and leave their files."""
+    wanted = spec.get("mindspore", {})
+    devices = [int(number) for number in str(spec["environment"].get(NPUS) or "").split(",") if number.isdigit()]
+    folder = os.path.join(wanted["folder"], spec["job_id"]) if wanted.get("folder") else job_dir
+    return {"job": spec["job_id"], "step": "0", "index": index, "count": len(hosts), "ports": {"master": master_port}, "keys": {},
+            "entries": [{"address": host["address"], "fabric_address": host["fabric_address"], "slots": host["slots"], "local": 0, "devices": devices}
+                        for host in hosts],
+            "master_address": master_address(spec, hosts), "seconds": spec["start_timeout"], "folder": folder, "records": job_dir,
+            "start": wanted.get("start", "auto"), "rank_table": wanted.get("rank_table", "")}
+
+
+def mindspore(spec, hosts, index, job_dir):
+    """Return the command on host number `index`, run in its container through ssh. Each host may have another interface name."""
+    environment = environment_on(spec, hosts[index], job_dir)
+    environment["TRAINYARD_LAUNCH_JOB"] = os.path.join(job_dir, "launch.%d.json" % index)
+    command = ["env"] + assignments(environment) + ["python3", os.path.join(job_dir, LAUNCH_FILE), "mindspore", "--"] + spec["command"]
+    return through_ssh(spec, hosts[index], command)
 
 
 def watch_program(sources, with_gpus):
@@ -469,7 +504,7 @@ class Job(object):
         """Remove the results of an earlier job with the same ID."""
         os.makedirs(self.job_dir, exist_ok=True)
         for name in os.listdir(self.job_dir):
-            if name in ("result.json", HOST_FILE) or re.match(r"(rank\.\d+\.(json|log|report)(\.new)?|nccl\..*)$", name):
+            if name in ("result.json", HOST_FILE) or re.match(r"(rank\.\d+\.(json|log|report)(\.new)?|nccl\..*|launch\.\d+\.json)$", name):
                 os.unlink(os.path.join(self.job_dir, name))
         write_json(os.path.join(self.job_dir, "spec.json"), self.spec)
 
@@ -519,9 +554,22 @@ class Job(object):
             version = self.version("horovod", ["docker", "exec", "-i", container])
             return [horovodrun(self.spec, self.hosts, self.cluster["port"], container, environment, self.job_dir, version)]
         port = self.master_port()
+        if self.spec["launcher"] == "mindspore":
+            return self.mindspore_commands(port)
         # All hosts have the same image.
         version = self.version("torch", SSH + [self.hosts[0]["address"]])
         return [torchrun(self.spec, self.hosts, index, port, self.job_dir, version) for index in range(len(self.hosts))]
+
+    def mindspore_commands(self, port):
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), LAUNCH_FILE)
+        try:
+            shutil.copyfile(source, os.path.join(self.job_dir, LAUNCH_FILE))
+        except OSError as error:
+            raise JobError("%s cannot be copied into the job's folder: %s. Run train.yml again" % (source, error))
+        for index in range(len(self.hosts)):
+            write_json(os.path.join(self.job_dir, "launch.%d.json" % index), launch_description(self.spec, self.hosts, index, port, self.job_dir))
+        self.version("mindspore", SSH + [self.hosts[0]["address"]])
+        return [mindspore(self.spec, self.hosts, index, self.job_dir) for index in range(len(self.hosts))]
 
     def copy_output(self, stream):
         for line in stream:

@@ -71,7 +71,7 @@ def test_hosts_without_one_transport_take_sockets(second, word):
 
 def test_names_that_differ():
     hosts = [member("a"), member("b", "ens3", "ibp1s0")]
-    for launcher, names in (("torchrun", ["=ib0", "=ibp1s0"]), ("mpirun", ["=ib0,ibp1s0"] * 2)):
+    for launcher, names in (("torchrun", ["=ib0", "=ibp1s0"]), ("mindspore", ["=ib0", "=ibp1s0"]), ("mpirun", ["=ib0,ibp1s0"] * 2)):
         told = settings(*hosts, launcher=launcher)
         assert (told["problems"], told["interface"]) == ([], "")
         assert [each["NCCL_SOCKET_IFNAME"] for each in told["environment"].values()] == names
@@ -95,5 +95,5 @@ def test_a_host_without_a_known_interface():
 
 
 def test_launcher():
-    with pytest.raises(AnsibleFilterError, match="'srun'; use one of horovodrun, torchrun, mpirun"):
+    with pytest.raises(AnsibleFilterError, match="'srun'; use one of horovodrun, torchrun, mpirun, mindspore"):
         settings(member("a"), launcher="srun")

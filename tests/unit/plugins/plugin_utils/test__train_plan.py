@@ -63,6 +63,39 @@ def test_what_cuda_does_not_take(devices, problem):
     assert len(told["problems"]) == 1 and "'%s'" % devices in told["problems"][0] and problem in told["problems"][0]
 
 
+def npu_plan(*members, devices=None, npus=None):
+    environment = {} if devices is None else {"ASCEND_RT_VISIBLE_DEVICES": devices}
+    return FilterModule().filters()["train_plan"](list(members), environment, {}, "mindspore", {"a": 8, "b": 8} if npus is None else npus)
+
+
+@pytest.mark.parametrize("devices, slots", [(None, 8), ("4,5,6,7", 4), (4, 1)])
+def test_counted_slots_follow_the_chosen_npus(devices, slots):
+    told = npu_plan(member(), member("b"), devices=devices)
+    assert told["problems"] == [] and [host["slots"] for host in told["hosts"]] == [slots, slots]
+    # nvidia-smi is not asked for NPUs.
+    assert {each["count"] for each in told["watch"].values()} == {0}
+
+
+@pytest.mark.parametrize("devices, problem", [("4-7", "is not a list of NPUs"), ("4, 5", "is not a list of NPUs"), ("4,4", "is not a list of NPUs"),
+                                              ("7,8", "names NPU 8, but host a has 8, numbered from 0")])
+def test_what_is_not_a_choice_of_npus(devices, problem):
+    told = npu_plan(member(), devices=devices)
+    assert len(told["problems"]) == 1 and told["problems"][0].startswith("ASCEND_RT_VISIBLE_DEVICES: '%s' " % devices) and problem in told["problems"][0]
+
+
+def test_hosts_need_as_many_ranks_as_each_other():
+    """HCCL and msrun hang otherwise, or number ranks twice."""
+    assert npu_plan(member(), member("b", 4, counted=False), member("c", 0))["problems"] == [
+        "cluster_slots: 8 on a, 4 on b, but the launcher mindspore needs as many ranks on each host; set it to one number for all hosts, or leave out hosts "
+        "with --limit"]
+    assert npu_plan(member(slots=2, counted=False), devices="4,5,6,7")["problems"] == [
+        "ASCEND_RT_VISIBLE_DEVICES: '4,5,6,7' names 4 NPUs, but host a has 2 slots; name one NPU for each rank, or set cluster_slots to 4"]
+    # On CPUs: slots of the inventory.
+    assert npu_plan(member(slots=2, counted=False), member("b", 2, counted=False), npus={})["problems"] == []
+    # Other launchers have nothing to do with NPUs.
+    assert plan(member(), member("b", 4))["problems"] == []
+
+
 def test_hosts_without_a_slot_request_nothing():
     assert plan(member(slots=0), devices="0")["watch"] == {}
 

@@ -49,6 +49,8 @@ def test_they_are_python_3_6(name):
     ("horovodrun", {"controllers": ["mpi"]}, "digits_horovod.py"),
     ("torchrun", {"frameworks": []}, "digits_torchrun.py"),
     ("torchrun", {"frameworks": ["tensorflow"]}, "digits_torchrun.py"),
+    ("mindspore", {"frameworks": ["tensorflow"]}, "digits_mindspore.py"),
+    ("mindspore", None, "digits_mindspore.py"),
     # Refused elsewhere. The default must not fail on it before that is said.
     ("horovodrun", "tensorflow", "digits_horovod.py"),
 ])
