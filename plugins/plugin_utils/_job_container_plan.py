@@ -13,7 +13,7 @@ import shlex
 
 FOLDER = "/etc/trainyard/job"
 LIBRARY = "/usr/local/lib/trainyard"
-LAUNCHER = LIBRARY + "/job/trainyard-launch"
+LAUNCHER, RANK = LIBRARY + "/job/trainyard-launch", LIBRARY + "/job/rank"
 CDI_FILE = "/etc/cdi/trainyard-job.json"
 CDI_KIND = "nvidia.com/gpu"
 STORAGE_CONF, POLICY = "/etc/containers/storage.conf", "/etc/containers/policy.json"
@@ -164,7 +164,7 @@ def configuration(found, wanted):
     return {
         "podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs", "init": True, "storage": wanted["storage"],
         "store": store_of(wanted["storage"]), "registries": sorted(wanted["registries"]), "share": wanted["share"],
-        "environment": FOLDER + "/environment", "launcher": LAUNCHER,
+        "environment": FOLDER + "/environment", "launcher": LAUNCHER, "rank": RANK,
         "shm_size": wanted["shm_size"], "constrain_devices": cgroups,
         # With a cgroup per job Slurm's signals reach the processes in the container by themselves.
         "forward_signals": not cgroups,

@@ -55,7 +55,7 @@ OF_RANK_TABLE = ("MINDSPORE_HCCL_CONFIG_PATH", "RANK_TABLE_FILE", "RANK_ID", "DE
 OF_MSRUN = ("MS_ROLE", "MS_NODE_ID", "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_TOPO_TIMEOUT")
 #: Errors only, in MindSpore's and CANN's counting: the others are hundreds of lines per rank.
 LOG_LEVELS = {"GLOG_v": "3", "ASCEND_GLOBAL_LOG_LEVEL": "3"}
-#: Chips whose eight devices are two rings of four.
+#: Chips whose eight devices are two rings of four, as the rank table before version 1.0 names them. trainyard-run refuses them, too.
 RINGS = r"(Ascend)?910(A|Pro[AB]?|Premium[AB]?)?$"
 #: Seconds until the ranks of this host are ended after one of them has failed, for the messages of the others; and until SIGKILL.
 FAILURE_SECONDS, END_SECONDS = 3, 5
@@ -143,7 +143,7 @@ def check_rings(servers, chip):
     """Refuse devices that are not connected with each other. C(servers) has the devices by address."""
     for address, devices in servers.items():
         found = {int(device) for device in devices}
-        if re.match(RINGS, chip or "") and not any(found <= ring for ring in (set(range(4)), set(range(4, 8)))) and found != set(range(8)):
+        if re.match(RINGS, chip) and not any(found <= ring for ring in (set(range(4)), set(range(4, 8)))) and found != set(range(8)):
             raise Refused("host %s: NPUs %s of an Ascend %s cannot work together, because devices 0-3 and 4-7 are rings of their own; use devices of one "
                           "ring, or all eight" % (address, ", ".join(map(str, sorted(found))), chip))
 
@@ -171,7 +171,7 @@ def job_table(table, job):
         ranks += [(entry["address"], known[entry["address"], str(device)]) for device in devices]
     numbered = [(server, device, str(rank)) for rank, (server, device) in enumerate(ranks)]
     check_rings({entry["address"]: [device["device_id"] for server, device in ranks if server == entry["address"]] for entry in job["entries"]},
-                job.get("chip") or str(table.get("chip_info") or ""))
+                str(table.get("chip_info") or ""))
     if not legacy:
         former = {str(server["server_id"]): server for server in table["server_list"]}
         servers = [dict(former[entry["address"]], device=[dict(device, rank_id=rank) for server, device, rank in numbered if server == entry["address"]])
@@ -678,7 +678,6 @@ def mindspore(job, arguments, environment):
     """Run the ranks of this host, and return the exit code."""
     options, words = mindspore_options(arguments)
     check_ranks(job)
-    check_rings({entry["address"]: entry["devices"] for entry in job["entries"] if entry.get("devices")}, job.get("chip"))
     table = options["rank-table"] or job.get("rank_table") or environment.get("TRAINYARD_RANK_TABLE") or ""
     asked = job.get("start") or "auto" if options["start"] == "auto" else options["start"]
     start = mindspore_start(asked, bool(shutil.which("msrun", path=environment.get("PATH"))), table, slots(job))

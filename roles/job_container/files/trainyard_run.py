@@ -49,6 +49,8 @@ OF_IMAGE = {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "SHELL", "SHLVL
             # Of Slurm, which tells NPUs by it, too. It has the numbers of the host.
             "CUDA_VISIBLE_DEVICES"}
 OF_PODMAN = ("CONTAINERS_", "PODMAN_", "_CONTAINERS_", "BUILDAH_")
+#: Of role ascend: the NPUs of all hosts.
+RANK_TABLE = "/etc/trainyard/hccl.json"
 #: A file, not options: podman writes options into the configuration of the container, and `podman commit` writes that into images.
 START = ". %s/environment; exec \"$@\"" % INSIDE
 #: Images with kernels have a Python.
@@ -243,6 +245,12 @@ def bind(source, target, read_only=False):
     return "--mount=type=bind,source=%s,target=%s%s" % (source, target, ",readonly" if read_only else "")
 
 
+def program_mounts(config, exists=os.path.exists):
+    """Return podman's options for trainyard-launch, and for what it starts ranks of MindSpore with: images of others have no program for that."""
+    return [bind(config["launcher"], "/usr/local/bin/trainyard-launch", True), bind(config["rank"], "/usr/local/lib/trainyard/rank", True)] + (
+        [bind(RANK_TABLE, RANK_TABLE, True)] if exists(RANK_TABLE) else [])
+
+
 def device_options(gpus, config, exists=os.path.exists):
     """Return podman's options for the GPUs or NPUs of the task."""
     kinds = config["gpus"]
@@ -296,7 +304,7 @@ def podman_command(plan, config, options_only=False):
     return command + ["--entrypoint=/bin/sh", plan["image"], "-c", START, "sh"] + plan["command"]
 
 
-def own_variables(job, step, place, entries, ports, gpus, person, config):
+def own_variables(job, step, place, entries, ports, gpus, person, config, exists=os.path.exists):
     """Return the variables that every job has."""
     me = entries[place["index"]]
     first = entries[0]
@@ -308,6 +316,8 @@ def own_variables(job, step, place, entries, ports, gpus, person, config):
     # In the container the devices have the numbers from 0. Without a GPU the name of the variable says so.
     for name in config["gpus"].get("variables") or ["CUDA_VISIBLE_DEVICES"]:
         found[name] = visible
+    if exists(RANK_TABLE):
+        found["TRAINYARD_RANK_TABLE"] = RANK_TABLE
     for name in ("network", "fabric"):
         if config.get(name):
             found["TRAINYARD_%s" % name.upper()] = config[name]
@@ -614,10 +624,10 @@ def prepare(options, environment, config):
         "mounts": [bind(make_folder(os.path.join(disk, "tmp"), 0o1777), "/tmp"), bind(folder, INSIDE),
                    # Programs cannot be started from /run on most hosts.
                    bind(make_folder(os.path.join(disk, os.path.basename(folder))), INSIDE + "/bin"),
-                   bind(config["launcher"], "/usr/local/bin/trainyard-launch", True),
                    # Images have an empty one or none, so that localhost and the hosts of the cluster would have no address.
                    bind("/etc/hosts", "/etc/hosts", True)]
         + ([bind(ROOT_PROGRAM, ROOT_INSIDE, True)] if options.root else [])
+        + program_mounts(config)
         + [bind(path, path) for path in mounts] + [mount_option(text) for text in options.mount] + host_file_mount(options.host_file, folder, home),
         "devices": device_options(gpus, config) + driver_mounts(gpus, config) + ["--device=" + path for path in infiniband],
     }
@@ -674,7 +684,7 @@ def write_task(folder, job, step, place, gpus, person, environment, config, seco
     """Write what the command and trainyard-launch read in the container. C(seconds) is the time in which the other workers have to start."""
     address = own_address(environment.get("SLURMD_NODENAME") or socket.gethostname(), config)
     candidates = candidate_ports(job, step)
-    own = {"address": address, "slots": len(gpus) or 1, "ports": [port for port in candidates if free(address, port)], "local": place["local"]}
+    own = {"address": address, "slots": len(gpus) or 1, "devices": gpus, "ports": [port for port in candidates if free(address, port)], "local": place["local"]}
     if place["count"] == 1:
         said = {"entries": [own], "ports": common_ports([own]), "keys": {}}
     elif place["index"] == 0:

@@ -287,8 +287,6 @@ def _together(job, lines, priorities, default_image):
         job["priority"], job["nice"] = chosen_priority(job["priority"], job["preemptible"], priorities)
     except _Fault as fault:
         problem("priority" if "priority" in lines else "preemptible", fault)
-    if job["kind"] == "MindSporeJob":
-        problem("kind", "'MindSporeJob' needs NPUs, which this release does not support; use another kind")
     if job["interactive"]:
         # Its command runs in the terminal, without the program that reads these keys.
         for key, is_set in (("services", any(job["services"].values())), ("environment", job["environment"]), ("copy_results", job["copy_results"]),

@@ -97,6 +97,8 @@ WATCH_FILES = ("_bandwidth", "_job_watch")
 LAUNCH_FILE = "trainyard_launch.py"
 # The devices that CANN shows the ranks of a host, as numbers of the host.
 NPUS = "ASCEND_RT_VISIBLE_DEVICES"
+# Of role ascend: the NPUs of all hosts. The job's folder has a copy, which its containers can read.
+RANK_TABLE, COPIED_TABLE = "/etc/trainyard/hccl.json", "hccl.json"
 # Reads the program, whose length is the argument. The rest of the input ends it.
 WATCH_START = "import sys; exec(compile(sys.stdin.buffer.read(int(sys.argv[1])), 'watch', 'exec'))"
 
@@ -223,7 +225,7 @@ def torchrun(spec, hosts, index, master_port, job_dir, version=None):
     return through_ssh(spec, hosts[index], command)
 
 
-def launch_description(spec, hosts, index, master_port, job_dir):
+def launch_description(spec, hosts, index, master_port, job_dir, rank_table=""):
     """Return what trainyard-launch reads on host number `index`: the ranks of all hosts, and where they connect and leave their files."""
     wanted = spec.get("mindspore", {})
     devices = [int(number) for number in str(spec["environment"].get(NPUS) or "").split(",") if number.isdigit()]
@@ -232,7 +234,7 @@ def launch_description(spec, hosts, index, master_port, job_dir):
             "entries": [{"address": host["address"], "fabric_address": host["fabric_address"], "slots": host["slots"], "local": 0, "devices": devices}
                         for host in hosts],
             "master_address": master_address(spec, hosts), "seconds": spec["start_timeout"], "folder": folder, "records": job_dir,
-            "start": wanted.get("start", "auto"), "rank_table": wanted.get("rank_table", "")}
+            "start": wanted.get("start", "auto"), "rank_table": rank_table}
 
 
 def mindspore(spec, hosts, index, job_dir):
@@ -504,7 +506,7 @@ class Job(object):
         """Remove the results of an earlier job with the same ID."""
         os.makedirs(self.job_dir, exist_ok=True)
         for name in os.listdir(self.job_dir):
-            if name in ("result.json", HOST_FILE) or re.match(r"(rank\.\d+\.(json|log|report)(\.new)?|nccl\..*|launch\.\d+\.json)$", name):
+            if name in ("result.json", HOST_FILE, COPIED_TABLE) or re.match(r"(rank\.\d+\.(json|log|report)(\.new)?|nccl\..*|launch\.\d+\.json)$", name):
                 os.unlink(os.path.join(self.job_dir, name))
         write_json(os.path.join(self.job_dir, "spec.json"), self.spec)
 
@@ -566,8 +568,16 @@ class Job(object):
             shutil.copyfile(source, os.path.join(self.job_dir, LAUNCH_FILE))
         except OSError as error:
             raise JobError("%s cannot be copied into the job's folder: %s. Run train.yml again" % (source, error))
+        table, copied = self.spec.get("mindspore", {}).get("rank_table") or (RANK_TABLE if os.path.exists(RANK_TABLE) else ""), ""
+        if table:
+            copied = os.path.join(self.job_dir, COPIED_TABLE)
+            try:
+                shutil.copyfile(table, copied)
+            except OSError as error:
+                raise JobError("train_rank_table: '%s' cannot be read on host %s: %s. Name a rank table on this host or on the share" % (
+                    table, self.cluster["head"], error.strerror))
         for index in range(len(self.hosts)):
-            write_json(os.path.join(self.job_dir, "launch.%d.json" % index), launch_description(self.spec, self.hosts, index, port, self.job_dir))
+            write_json(os.path.join(self.job_dir, "launch.%d.json" % index), launch_description(self.spec, self.hosts, index, port, self.job_dir, copied))
         self.version("mindspore", SSH + [self.hosts[0]["address"]])
         return [mindspore(self.spec, self.hosts, index, self.job_dir) for index in range(len(self.hosts))]
 

@@ -370,7 +370,7 @@ REFUSED = (
     ({"train_queue_options": ["--wrap=x;id"]}, "train_queue_options"),
      ({"train_launcher": "torchrun", "training_image_requires": {"frameworks": ["tensorflow"]}}, "train_launcher"), ({"train_launcher": "torchrun",
      "train_controller": "mpi"}, "train_controller"), ({"train_launcher": "mindspore", "train_controller": "mpi"}, "train_controller"),
-     ({"train_launcher": "mindspore", "train_mindspore_start": "rank_table"}, "train_rank_table"), ({"train_rank_table": "hccl.json"}, "train_rank_table"),
+     ({"train_mindspore_start": "mpirun"}, "train_mindspore_start"), ({"train_rank_table": "hccl.json"}, "train_rank_table"),
      ({"train_rank_folder": "/tmp/a b"}, "train_rank_folder"),
      ({"training_image_horovod_version": "0.27.0"}, "training_image_horovod_sha256"),
      ({"training_image_base": "nvcr.io/nvidia/pytorch:25.02-py3", "training_image_registry_login": {"registry": "ghcr.io", "username": "u",

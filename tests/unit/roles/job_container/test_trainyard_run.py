@@ -149,6 +149,19 @@ def test_devices():
         run.device_options([1, 2], nodes, there)
 
 
+def test_what_starts_ranks_of_mindspore_is_in_each_container():
+    config = {"launcher": "/l/trainyard-launch", "rank": "/l/rank"}
+    told = ["--mount=type=bind,source=/l/trainyard-launch,target=/usr/local/bin/trainyard-launch,readonly",
+            "--mount=type=bind,source=/l/rank,target=/usr/local/lib/trainyard/rank,readonly"]
+    assert run.program_mounts(config, lambda path: False) == told
+    # Of role ascend.
+    table = "/etc/trainyard/hccl.json"
+    assert run.program_mounts(config, lambda path: path == table) == told + ["--mount=type=bind,source=%s,target=%s,readonly" % (table, table)]
+    variables = [run.own_variables("7", "0", {"index": 0, "count": 1}, [{"address": "10.0.0.1", "slots": 1}], {"ssh": 1, "master": 2}, [],
+                                   {"home": "/h", "name": "a"}, {"gpus": {}}, lambda path, there=there: there) for there in (True, False)]
+    assert [each.get("TRAINYARD_RANK_TABLE") for each in variables] == [table, None]
+
+
 def test_infiniband_devices_and_locked_memory():
     nodes = ["/dev/infiniband/" + name for name in ("uverbs10", "umad0", "rdma_cm", "issm0", "uverbs0", "by-path")]
     assert run.infiniband_devices(nodes) == ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs10"]

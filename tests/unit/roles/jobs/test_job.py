@@ -48,6 +48,13 @@ def judged(**values):
     return _job_file.judge(dict(SMALL, **values))
 
 
+def test_workers_of_mindspore_run_the_command_themselves(program):
+    """trainyard-launch in it numbers the ranks, so nothing of the worker's own may be left."""
+    job = judged(kind="MindSporeJob", worker_count="2", worker_gpu="8", command="trainyard-launch mindspore train.py")
+    assert "unset RANK WORLD_SIZE LOCAL_RANK" in program.environment_file(job, "/f").splitlines()
+    assert "trainyard-launch run" not in " ".join(program.worker_command(job, "/f"))
+
+
 def test_the_environment_of_a_worker_keeps_every_value(program, tmp_path):
     values = {"A": "it's $(id) \\ \"x\"\n`y`", "B": "", "C": "ä b"}
     text = program.environment_file(judged(environment=values, kind="PyTorchJob", environment_aliases="dlws"), "/data1/a b")

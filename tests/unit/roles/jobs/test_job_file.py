@@ -72,7 +72,6 @@ def test_all_keys_in_yaml():
     ("copy_results: /data", "use remote:path"), ("copy_results: ':s3,secret=x:bucket'", "use remote:path"), ("copy_results: '-x:y'", "use remote:path"),
     ("interactive: true\nworker_count: 2", "line 4: interactive: an interactive job has one worker, but worker_count is 2"),
     ("interactive: true\nretries: 1", "line 5: retries: an interactive job is not run again"),
-    ("kind: MindSporeJob", "line 4: kind: 'MindSporeJob' needs NPUs, which this release does not support"),
     ("interactive: true\nservices: {ssh: true}", "line 5: services: an interactive job has none; remove the key, or interactive"),
     ("interactive: true\nenvironment: {A: b}", "line 5: environment: an interactive job has none"),
     ("interactive: true\ncopy_results: r:x", "line 5: copy_results: an interactive job has none"),

@@ -457,6 +457,113 @@ def test_without_the_watchers_files_the_job_goes_on(local, monkeypatch, capsys):
     assert "the job is not watched" in capsys.readouterr().out and local.watchers == []
 
 
+def mindspore_spec(**changes):
+    return spec(**dict({"launcher": "mindspore", "mindspore": {"start": "auto", "rank_table": "", "folder": ""}, "master_on_fabric": True}, **changes))
+
+
+def test_mindspore_runs_on_each_host():
+    command = job.mindspore(mindspore_spec(environment={"GLOG_v": "1"}), hosts(), 1, JOB_DIR)
+    assert command[-2] == "172.30.77.12"
+    words = shlex.split(command[-1])
+    assert words[:4] == ["cd", "/data1/share", "&&", "exec"]
+    assert {"TRAINYARD_JOB_ID=j1", "TRAINYARD_LAUNCH_JOB=%s/launch.1.json" % JOB_DIR, "GLOG_v=1"} <= set(words)
+    assert words[words.index("python3"):] == ["python3", JOB_DIR + "/trainyard_launch.py", "mindspore", "--", "python3", "train.py", "--name", "a b"]
+
+
+def test_what_the_launcher_of_a_host_is_told():
+    network = dict(NETWORK, addresses={"lab-a": "169.254.1.1", "lab-b": "169.254.1.2"})
+    given = mindspore_spec(network=network, environment={"ASCEND_RT_VISIBLE_DEVICES": "4,5"}, hosts=[{"name": "lab-a", "slots": 2}, {"name": "lab-b", "slots": 2}])
+    told = job.launch_description(given, job.resolve(given, CLUSTER), 1, 29500, JOB_DIR, "/data1/hccl.json")
+    # The rank table has the addresses of the cluster network as server_id, and the devices' numbers on the host.
+    assert told["entries"] == [
+        {"address": "172.30.77.11", "fabric_address": "169.254.1.1", "slots": 2, "local": 0, "devices": [4, 5]},
+        {"address": "172.30.77.12", "fabric_address": "169.254.1.2", "slots": 2, "local": 0, "devices": [4, 5]}]
+    assert (told["index"], told["count"], told["ports"], told["master_address"]) == (1, 2, {"master": 29500}, "169.254.1.1")
+    assert (told["seconds"], told["folder"], told["records"], told["start"], told["rank_table"]) == (60, JOB_DIR, JOB_DIR, "auto", "/data1/hccl.json")
+    given["mindspore"]["folder"] = "/scratch"
+    assert job.launch_description(given, job.resolve(given, CLUSTER), 0, 1, JOB_DIR)["folder"] == "/scratch/j1"
+
+
+#: msrun as far as this test needs it. tests/unit/roles/job_container/test_launch_mindspore.py has one with all of its habits.
+MSRUN = """#!/bin/sh
+for word; do case $word in --node_rank=*) node=${word#*=};; --local_worker_num=*) count=${word#*=};; --worker_num=*) all=${word#*=};; esac; done
+while case $1 in --*) true;; *) false;; esac; do shift; done
+local=0; children=
+while test $local -lt $count; do
+    RANK_ID=$((node * count + local)) DEVICE_ID=$local RANK_SIZE=$all "$@" & children="$children $!"; local=$((local + 1))
+done
+code=0
+for child in $children; do wait $child || code=1; done
+exit $code
+"""
+
+
+@pytest.fixture(name="ranks")
+def fixture_ranks(local, tmp_path, monkeypatch):
+    """A job of four ranks on two hosts that are both this machine, with a stand-in for msrun."""
+    (tmp_path / "msrun").write_text(MSRUN, encoding="utf-8")
+    (tmp_path / "msrun").chmod(0o755)
+    text = (ROOT / "roles/job_container/files/trainyard_launch.py").read_text(encoding="utf-8")
+    rank = ROOT / "roles/training_image/files/rank.py"
+    (tmp_path / "trainyard_launch.py").write_text(text.replace('"/usr/local/lib/trainyard/rank"', '"%s"' % rank), encoding="utf-8")
+    # Both hosts have the addresses of this machine. The first finds itself.
+    monkeypatch.setattr(job, "sweep_host", lambda job_id, host, is_head, real=job.sweep_host: real(job_id, host, True))
+    return lambda command, **changes: job.Job(dict(mindspore_spec(**dict({
+        "job_id": "unit-ranks-%d" % os.getpid(), "workdir": str(tmp_path), "network": NETWORK, "timeout": 60, "watch": {},
+        "hosts": [{"name": "lab-a", "slots": 2}, {"name": "lab-b", "slots": 2}]}, **changes)), command=command))
+
+
+def result_of(launched):
+    code = launched.run()
+    return code, json.loads(Path(launched.result_path).read_text(encoding="utf-8"))
+
+
+def test_four_ranks_of_mindspore(ranks, tmp_path):
+    (tmp_path / "report.sh").write_text("echo $RANK_ID of $RANK_SIZE on $DEVICE_ID in $PWD; echo '{\"checksum\": \"c\"}' > $TRAINYARD_RANK_REPORT\n",
+                                        encoding="utf-8")
+    launched = ranks("sh report.sh")
+    _code, result = result_of(launched)
+    assert [(row["rank"], row["slot"], row["exit_code"], row["checksum"]) for row in result["ranks"]] == [
+        (0, 0, 0, "c"), (1, 1, 0, "c"), (2, 0, 0, "c"), (3, 1, 0, "c")]
+    folder = Path(launched.job_dir)
+    told = [(folder / ("rank.%d.log" % rank)).read_text(encoding="utf-8").split() for rank in range(4)]
+    assert [words[:5] for words in told] == [["0", "of", "4", "on", "0"], ["1", "of", "4", "on", "1"], ["2", "of", "4", "on", "0"], ["3", "of", "4", "on", "1"]]
+    assert len({words[6] for words in told}) == 4, "a folder for each"
+    assert result["launcher"] == "mindspore" and not [problem for problem in result["problems"] if "belongs on host" not in problem]
+
+
+@pytest.mark.parametrize("how, code, problem", [("exit 3", 3, "ended with exit code 3"), ("kill -9 $$", 137, "ended with exit code 137")])
+def test_a_failed_rank_of_mindspore_ends_the_job(ranks, how, code, problem):
+    launched = ranks("sh -c 'test $RANK_ID != 3 || %s; sleep 1000'" % how)
+    begun = time.monotonic()
+    found, result = result_of(launched)
+    assert found == code and time.monotonic() - begun < 40
+    assert [each for each in result["problems"] if each.startswith("rank 3 on host lab-b " + problem)], result["problems"]
+    assert job.sweep_host(launched.spec["job_id"], {}, True) is None
+
+
+def test_the_rank_table_is_copied_for_the_containers(ranks, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(job, "launch_description", lambda *arguments: told.append(arguments[5]) or {})
+    monkeypatch.setattr(job, "RANK_TABLE", str(tmp_path / "of-role-ascend"))
+    launched = ranks("true", mindspore={})
+    launched.prepare_directory()
+    launched.mindspore_commands(1)
+    assert set(told) == {""}
+    (tmp_path / "of-role-ascend").write_text("a table", encoding="utf-8")
+    launched.mindspore_commands(1)
+    assert told[-1] == launched.job_dir + "/hccl.json" and Path(told[-1]).read_text(encoding="utf-8") == "a table"
+    launched = ranks("true", mindspore={"rank_table": "/nowhere/hccl.json"})
+    with pytest.raises(job.JobError, match="train_rank_table: '/nowhere/hccl.json' cannot be read on host lab-a: No such file or directory. Name a rank table"):
+        launched.mindspore_commands(1)
+
+
+def test_without_the_launcher_s_file_the_job_says_so(ranks, monkeypatch, tmp_path):
+    (tmp_path / "trainyard_launch.py").unlink()
+    code, result = result_of(ranks("true"))
+    assert code == 1 and "trainyard_launch.py cannot be copied into the job's folder" in result["problems"][0]
+
+
 def test_a_job_of_another_role_is_not_watched(tmp_path, monkeypatch):
     launched = prepared(tmp_path, monkeypatch)
     launched.start_watching()
