@@ -129,6 +129,11 @@ class WholeCluster:
         """A file of the newest job on the share."""
         return json.loads(self.on(self.head, "cat $(ls -td /data1/share/.trainyard/jobs/*/ | head -n 1)%s" % name).out)
 
+    def left_alive(self, job_id):
+        """The processes of a job on all hosts, found by the job ID in their environment."""
+        script = "grep --files-with-matches --null-data '^TRAINYARD_JOB_ID=%s$' /proc/[0-9]*/environ 2>/dev/null || true" % job_id
+        return {host: self.on(host, script).out.split() for host in self.hosts}
+
     def last_report(self):
         """What verify.yml has left last, beside the inventory."""
         return json.loads(max(self.inventory.glob(".trainyard/reports/*/report.json")).read_text(encoding="utf-8"))

@@ -37,12 +37,6 @@ def difference_from_one_process(cluster, result):
     return float(cluster.inside(cluster.head, "python3 -c '%s'" % (COMPARE % ("/data1/share/.trainyard/jobs/%s" % result["job_id"]))).out)
 
 
-def left_alive(cluster, job_id):
-    """Return the processes of a job on all hosts, found by the job ID in their environment."""
-    script = "grep --files-with-matches --null-data '^TRAINYARD_JOB_ID=%s$' /proc/[0-9]*/environ 2>/dev/null || true" % job_id
-    return {host: cluster.on(host, script).out.split() for host in cluster.hosts}
-
-
 @pytest.mark.parametrize("launcher", ["horovodrun", "torchrun"])
 def test_two_hosts_train_together(cluster, launcher):
     run = train(cluster, train_launcher=launcher)
@@ -60,7 +54,7 @@ def test_two_hosts_train_together(cluster, launcher):
     assert {"spec.json", "result.json", "rank.0.log", "rank.1.log", "checkpoint.pt"} <= set(written)
     # The operator saw the output of the ranks while they worked.
     assert "test accuracy" in run.text
-    assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
+    assert cluster.left_alive(result["job_id"]) == {host: [] for host in cluster.hosts}
 
 
 @pytest.fixture(name="one_idle_gpu", scope="module")
@@ -107,7 +101,7 @@ def test_two_ranks_a_host_on_chosen_gpus(cluster, launcher):
         assert fabric["interface"] == "eth0" and fabric["rdma"] is False
         for way in ("sent", "received"):
             assert 100000 < fabric[way + "_bytes"] < moved[host, way] - before[host, way]
-    assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
+    assert cluster.left_alive(result["job_id"]) == {host: [] for host in cluster.hosts}
 
 
 def test_more_ranks_than_chosen_gpus_are_refused(cluster):
@@ -216,7 +210,7 @@ def test_a_failed_rank_fails_the_job_and_leaves_none_alive(cluster, launcher):
     result = cluster.last_job()
     assert result["ranks"][1]["exit_code"] == 7 and result["exit_code"] == 7
     assert cluster.peer in run.text and "exit code 7" in run.text
-    assert left_alive(cluster, result["job_id"]) == {host: [] for host in cluster.hosts}
+    assert cluster.left_alive(result["job_id"]) == {host: [] for host in cluster.hosts}
 
 
 @pytest.mark.acceptance
@@ -238,7 +232,7 @@ def press_ctrl_c(cluster, job_id, operator):
 
 def kill_rank(cluster, job_id, operator):
     # A process may have ended since it was listed.
-    cluster.on(cluster.peer, "kill -KILL %s" % " ".join(path.split("/")[2] for path in left_alive(cluster, job_id)[cluster.peer]), check=False)
+    cluster.on(cluster.peer, "kill -KILL %s" % " ".join(path.split("/")[2] for path in cluster.left_alive(job_id)[cluster.peer]), check=False)
 
 
 def kill_runner(cluster, job_id, operator):
@@ -254,12 +248,12 @@ def test_no_rank_outlives_its_job(cluster, kill, exit_code, launcher):
     with open(log, "w", encoding="utf-8") as output:
         operator = cluster.start("playbooks/train.yml", "-e", {"train_command": FOR_EVER, "train_job_id": job_id, "train_launcher": launcher}, output=output)
     cluster.wait("both ranks", 120, lambda: set(re.findall(r"\[(\d) \S+\] \d+\.\d+$", log.read_text(encoding="utf-8"), re.MULTILINE)) == {"0", "1"})
-    assert all(left_alive(cluster, job_id).values())
+    assert all(cluster.left_alive(job_id).values())
     kill(cluster, job_id, operator)
     result = "/data1/share/.trainyard/jobs/%s/result.json" % job_id
     # 30 s of lease, then a SIGTERM with a limit of 2 s. Other scenarios use the cores meanwhile.
     cluster.wait("result.json", 60, lambda: cluster.on(cluster.peer, "cat %s" % result, check=False).code == 0)
-    alive = left_alive(cluster, job_id)
+    alive = cluster.left_alive(job_id)
     told = json.loads(cluster.on(cluster.head, "cat %s" % result).out)
     assert alive == {host: [] for host in cluster.hosts}, "\n".join(
         told["problems"] + [cluster.on(host, "ps -eo pid,ppid,stat,etimes,args").out for host in alive])
