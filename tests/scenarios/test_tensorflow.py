@@ -14,6 +14,26 @@ IMAGE = {"training_image_requires": {"frameworks": ["tensorflow"], "controllers"
          "training_image_python_packages": ["tensorflow-cpu==2.15.1", "numpy==1.26.4"]}
 # As slow as two cores that have other work: whether it measures is asked here, not how fast the network is.
 ASKED = {"verify_bandwidth_min_gb_s": 0.001, "verify_bandwidth_peer_fraction": 0.02, "verify_bandwidth_drop_percent": 100}
+# In the form of Keras' file, which the cluster cannot download: the example's own digits, of which half are enough.
+MNIST = """import sys
+sys.argv, sys.path[:0] = ["x"], ["/data1/share/.trainyard/examples"]
+import example_tools, numpy
+parts = example_tools.digits("generated")[1:]
+images = [numpy.kron(numpy.array(part).reshape(-1, 8, 8), numpy.ones((1, 3, 3))) for part in parts[::2]]
+images = [(numpy.pad(part, ((0, 0), (2, 2), (2, 2))) * 255).astype("uint8") for part in images]
+numpy.savez("/data1/share/mnist.npz", x_train=images[0], y_train=parts[1], x_test=images[1], y_test=parts[3])
+"""
+KERAS = "python3 /data1/share/.trainyard/examples/mnist_keras.py --data /data1/share/mnist.npz --epochs %d"
+# The scalars of a folder of logs, as TensorBoard reads them: tag, steps, last value.
+SCALARS = """import sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator, TENSORS
+from tensorboard.util.tensor_util import make_ndarray
+found = EventAccumulator(sys.argv[1], size_guidance={TENSORS: 0}).Reload()
+for tag in found.Tags()["tensors"]:
+    if tag.startswith("epoch_"):
+        events = found.Tensors(tag)
+        print(tag, [event.step for event in events], float(make_ndarray(events[-1].tensor_proto)))
+"""
 EXAMPLE = "python3 /data1/share/.trainyard/examples/digits_tensorflow.py --data generated --epochs %d"
 
 
@@ -52,6 +72,54 @@ def test_two_hosts_train_together(cluster, slots):
         (host, slot, 0) for host in cluster.hosts for slot in range(slots)]
     assert len({rank["checksum"] for rank in result["ranks"]}) == 1 and re.fullmatch("[0-9a-f]{64}", result["ranks"][0]["checksum"])
     assert result["metrics"]["accuracy"] >= 0.95
+
+
+@pytest.fixture(name="mnist", scope="module")
+def _mnist(cluster):
+    cluster.on(cluster.head, "cat > /data1/share/mnist.py << 'END'\n%s\nEND\ncat > /data1/share/scalars.py << 'END'\n%s\nEND" % (MNIST, SCALARS))
+    cluster.inside(cluster.head, "python3 /data1/share/mnist.py")
+
+
+def kept(cluster, checkpoints, logs, epochs):
+    """What a job has left for its person: a checkpoint after each epoch, and what TensorBoard shows."""
+    assert cluster.on(cluster.peer, "ls %s" % checkpoints).out.split() == ["checkpoint-%d.h5" % epoch for epoch in range(1, epochs + 1)]
+    told = {line.split()[0]: line for line in cluster.inside(cluster.peer, "python3 /data1/share/scalars.py %s/train" % logs).out.splitlines()}
+    assert {"epoch_loss", "epoch_accuracy"} <= set(told) and str(list(range(epochs))) in told["epoch_loss"]
+    return float(told["epoch_loss"].split()[-1])
+
+
+def test_keras_trains_mnist_from_a_file(cluster, mnist):
+    """Source 002, second half."""
+    run = cluster.playbook("playbooks/train.yml", "--extra-vars", {**IMAGE, "cluster_slots": 2, "train_command": KERAS % 4})
+    assert run.code == 0
+    result = cluster.last_job()
+    assert [(rank["host"], rank["slot"], rank["exit_code"]) for rank in result["ranks"]] == [
+        (host, slot, 0) for host in cluster.hosts for slot in (0, 1)]
+    assert len({rank["checksum"] for rank in result["ranks"]}) == 1 and result["metrics"]["accuracy"] >= 0.9
+    folder = "/data1/share/.trainyard/jobs/%s" % result["job_id"]
+    assert kept(cluster, folder + "/checkpoints", folder + "/tensorboard", 4) == pytest.approx(result["metrics"]["training_loss"], abs=1e-3)
+
+
+def test_the_line_of_the_guide(cluster, mnist):
+    """As a person types it, with the number of the job in the folders: horovodrun -hostfile, -p and --network-interface."""
+    lines = "".join("%s slots=2\n" % cluster.address[host] for host in cluster.hosts)
+    cluster.on(cluster.head, "printf '%s' > /data1/share/ib_config" % lines)
+    told = cluster.inside(cluster.head, "cd /data1/share && DLWS_JOB_ID=17 && horovodrun -np 4 -hostfile /data1/share/ib_config -p 12345 --network-interface eth0 "
+                                        "%s --checkpoints checkpoints/$DLWS_JOB_ID --tensorboard tensorboard/$DLWS_JOB_ID 2>&1" % (KERAS % 2)).out
+    assert "4 ranks, /data1/share/mnist.npz: 1440 images to train on, 360 to test on" in told
+    assert len(set(re.findall("parameters sha256 ([0-9a-f]{64})", told))) == 1 and len(re.findall("rank [0-3] of 4 is done", told)) == 4
+    kept(cluster, "/data1/share/checkpoints/17", "/data1/share/tensorboard/17", 2)
+
+
+@pytest.mark.parametrize("path, said", [("/data1/share/none.npz", "No such file"), ("/data1/share/mnist.py", "is not a file such as mnist.npz")])
+def test_a_file_that_is_not_mnist(cluster, mnist, path, said):
+    told = cluster.inside(cluster.head, "%s 2>&1" % (KERAS % 1).replace("/data1/share/mnist.npz", path), check=False)
+    assert told.code == 1 and said in told.out and "Copy Keras' mnist.npz to the share once" in told.out
+
+
+def test_keras_that_averages_nothing_is_found_out(cluster, mnist):
+    run = cluster.playbook("playbooks/train.yml", "--extra-vars", {**IMAGE, "train_command": KERAS % 1 + " --no-averaging"})
+    assert run.code == 2 and "do not have the same parameters" in run.text
 
 
 def test_ranks_that_average_nothing_are_found_out(cluster):
