@@ -11,8 +11,8 @@ version_added: "0.2.0"
 description:
   - Converts the networks from role C(trainyard.gpu.cluster) to environment variables. With these, ranks use the fabric network for data and the cluster network
     for their rendezvous. Programs that start ranks use these variables, and variables set by the user override them.
-  - Interface names may differ between hosts for V(torchrun) and V(mindspore), which have an environment per host, and for V(mpirun), which uses networks. With V(horovodrun) they
-    must be the same, because it passes one name to all ranks and overrides C(NCCL_SOCKET_IFNAME) with it.
+  - Interface names may differ between hosts for V(torchrun) and V(mindspore), which have an environment per host, and for V(mpirun), which uses
+    networks. With V(horovodrun) they must be the same, because it passes one name to all ranks and overrides C(NCCL_SOCKET_IFNAME) with it.
 positional: launcher, cluster_network, fabric_network
 options:
   _input:

@@ -94,8 +94,8 @@ def _npu_slots(members, chosen, npus):
                 NPUS, ",".join(chosen), ", ".join(beyond), name, found))
     counts = {member["name"]: member["slots"] for member in hosts if member["slots"]}
     if len(set(counts.values())) > 1:
-        problems.append("cluster_slots: %s, but the launcher mindspore needs as many ranks on each host; set it to one number for all hosts, or leave out hosts "
-                        "with --limit" % ", ".join("%s on %s" % (count, name) for name, count in counts.items()))
+        problems.append("cluster_slots: %s, but the launcher mindspore needs as many ranks on each host; set it to one number for all hosts, or leave out "
+                        "hosts with --limit" % ", ".join("%s on %s" % (count, name) for name, count in counts.items()))
     return hosts, problems
 
 

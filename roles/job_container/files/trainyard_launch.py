@@ -208,9 +208,9 @@ def connect_seconds(job):
 
 def msrun(job, folder, program):
     """Return the command. C(program) starts a rank, and on the first host also the scheduler."""
-    me, first = job["entries"][job["index"]], job["entries"][0]
+    me, master = job["entries"][job["index"]], job.get("master_address") or job["entries"][0]["address"]
     # Without join it does not look at the workers. Its other defaults are one port for all jobs, and eight workers.
-    return ["msrun", "--worker_num=%d" % slots(job), "--local_worker_num=%d" % me["slots"], "--master_addr=%s" % (job.get("master_address") or first["address"]),
+    return ["msrun", "--worker_num=%d" % slots(job), "--local_worker_num=%d" % me["slots"], "--master_addr=%s" % master,
             "--master_port=%d" % job["ports"]["master"], "--node_rank=%d" % job["index"], "--log_dir=%s/msrun" % folder, "--join=True",
             "--cluster_time_out=%d" % connect_seconds(job)] + program
 

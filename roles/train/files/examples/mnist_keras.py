@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Trains a convolutional network on MNIST with Keras of TensorFlow 2 and Horovod, on any number of ranks.
 
-Nothing is downloaded: the images come from a file as Keras has it (mnist.npz with x_train, y_train, x_test and y_test), or are generated digits. Rank 0 writes a
-checkpoint after each epoch and logs for TensorBoard, both into folders of the job unless others are named.
+Nothing is downloaded: the images come from a file as Keras has it (mnist.npz with x_train, y_train, x_test and y_test), or are generated digits. Rank 0 writes
+a checkpoint after each epoch and logs for TensorBoard, both into folders of the job unless others are named.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import hashlib
 import os
 import sys
 import time
+import zipfile
 
 try:
     import horovod.tensorflow.keras as hvd
@@ -47,7 +48,7 @@ def load(path):
     try:
         with numpy.load(path) as stream:
             found = {name: stream[name] for name in ARRAYS}
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise SystemExit("--data: '%s' is not a file such as mnist.npz, with the arrays %s: %s. Copy Keras' mnist.npz to the share once" % (
             path, ", ".join(ARRAYS), error)) from error
     if found["x_train"].shape[1:] != (28, 28) or len(found["x_train"]) != len(found["y_train"]) or len(found["x_test"]) != len(found["y_test"]):

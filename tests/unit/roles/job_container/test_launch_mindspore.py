@@ -1,7 +1,7 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""trainyard-launch mindspore: what each rank is given, and that none is left when one of them, the launcher or another host ends. The ranks are real processes."""
+"""trainyard-launch mindspore: what each rank is given, and that none is left when a rank, the launcher or another host ends. The ranks are real processes."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def test_options_end_at_the_command():
     assert launch.mindspore_options(["--start=msrun", "--rank-table=/t", "train.py", "--folder=x"]) == (
         {"start": "msrun", "rank-table": "/t", "folder": ""}, ["python3", "train.py", "--folder=x"])
     assert launch.mindspore_options(["--", "bash", "-c", "x"])[1] == ["bash", "-c", "x"]
-    for words, said in ((["--ranks=2", "x"], "'--ranks=2' is not an option"), (["-v", "x"], "'-v' is not an option"), (["--start=mpi", "x"], "'mpi' is not possible"),
-                        (["--start=auto"], "there is no command")):
+    for words, said in ((["--ranks=2", "x"], "'--ranks=2' is not an option"), (["-v", "x"], "'-v' is not an option"),
+                        (["--start=mpi", "x"], "'mpi' is not possible"), (["--start=auto"], "there is no command")):
         with pytest.raises(launch.Refused, match=said):
             launch.mindspore_options(words)
 

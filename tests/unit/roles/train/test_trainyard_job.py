@@ -472,7 +472,8 @@ def test_mindspore_runs_on_each_host():
 
 def test_what_the_launcher_of_a_host_is_told():
     network = dict(NETWORK, addresses={"lab-a": "169.254.1.1", "lab-b": "169.254.1.2"})
-    given = mindspore_spec(network=network, environment={"ASCEND_RT_VISIBLE_DEVICES": "4,5"}, hosts=[{"name": "lab-a", "slots": 2}, {"name": "lab-b", "slots": 2}])
+    given = mindspore_spec(network=network, environment={"ASCEND_RT_VISIBLE_DEVICES": "4,5"},
+                           hosts=[{"name": "lab-a", "slots": 2}, {"name": "lab-b", "slots": 2}])
     told = job.launch_description(given, job.resolve(given, CLUSTER), 1, 29500, JOB_DIR, "/data1/hccl.json")
     # The rank table has the addresses of the cluster network as server_id, and the devices' numbers on the host.
     assert told["entries"] == [
