@@ -105,7 +105,8 @@ def test_the_line_of_the_guide(cluster, mnist):
     lines = "".join("%s slots=2\n" % cluster.address[host] for host in cluster.hosts)
     cluster.on(cluster.head, "printf '%s' > /data1/share/ib_config" % lines)
     told = cluster.inside(cluster.head, "cd /data1/share && DLWS_JOB_ID=17 && horovodrun -np 4 -hostfile /data1/share/ib_config -p 12345 "
-                                        "--network-interface eth0 %s --checkpoints checkpoints/$DLWS_JOB_ID --tensorboard tensorboard/$DLWS_JOB_ID 2>&1" % (KERAS % 2)).out
+                                        "--network-interface eth0 %s --checkpoints checkpoints/$DLWS_JOB_ID "
+                                        "--tensorboard tensorboard/$DLWS_JOB_ID 2>&1" % (KERAS % 2)).out
     assert "4 ranks, /data1/share/mnist.npz: 1440 images to train on, 360 to test on" in told
     assert len(set(re.findall("parameters sha256 ([0-9a-f]{64})", told))) == 1 and len(re.findall("rank [0-3] of 4 is done", told)) == 4
     kept(cluster, "/data1/share/checkpoints/17", "/data1/share/tensorboard/17", 2)
