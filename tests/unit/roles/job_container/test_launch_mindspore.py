@@ -223,7 +223,7 @@ sys.exit(1 if failed or any(worker.wait() for worker in workers) else 0)
 
 #: A rank. Without MindSpore it also is the scheduler, which ends with the file that the last rank has written.
 TRAIN = """
-import json, os, sys, time
+import json, os, subprocess, sys, time
 what, shared = sys.argv[1], sys.argv[2]
 if os.environ.get("MS_ROLE") == "MS_SCHED":
     while not os.path.exists(shared + "/done"):
@@ -244,6 +244,12 @@ if what in ("exit", "kill", "wait"):
     time.sleep(1000)
 while not all(os.path.exists(shared + "/seen.%d" % each) for each in range(int(sys.argv[3]), int(os.environ["RANK_SIZE"]))):
     time.sleep(0.05)
+if what == "slow" and rank in "01":
+    time.sleep(3)
+if what == "daemon":
+    # In another session, without an output, and deaf to what ends others.
+    program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
+    subprocess.Popen([sys.executable, "-c", program], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 open(shared + "/done", "w").close()
 """
 
@@ -398,6 +404,11 @@ def test_ranks_end_with_the_launcher(host, number, code):
     assert host.nothing_left(), host.left()
 
 
+def test_what_a_rank_has_left_ends_with_the_launcher(host):
+    assert host.start(job(index=1), *command(host, "daemon")).wait(60) == 0, host.output()
+    assert host.left() == []
+
+
 def test_a_killed_msrun_leaves_no_rank(host):
     host.start(job(index=1), *command(host, "wait"))
     host.wait_for(2, 3)
@@ -442,8 +453,8 @@ def test_a_host_that_goes_ends_the_others(tmp_path):
 def test_hosts_that_end_one_after_the_other_are_good(tmp_path):
     asked, hosts = pair(tmp_path)
     for index, host in enumerate(hosts):
-        # The ranks of the second host end without those of the first.
-        host.start(dict(asked, index=index), "train.py", "same", str(tmp_path), str(2 * index))
+        # The ranks of the second host end before those of the first.
+        host.start(dict(asked, index=index), "train.py", "slow", str(tmp_path), str(2 * index))
     assert [host.process.wait(60) for host in hosts] == [0, 0], hosts[0].output() + hosts[1].output()
 
 
