@@ -405,7 +405,8 @@ def test_programs_are_placed_with_their_interpreter():
     programs = role_variable("job_container", "__job_container_programs", ansible_search_path=[str(FILES.parent)], role_path=str(FILES.parent))
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
     assert all(first.pop(name).startswith("# ") for name in ("_host_health.py", "_images.py", "_nvidia_smi.py", "_quantity.py", "_registry.py"))
-    assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root")} == {"#!/usr/bin/env python3"}
+    # In containers, by the Python of the image.
+    assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root", "rank")} == {"#!/usr/bin/env python3"}
     assert first == dict.fromkeys(("trainyard-run", "prolog", "epilog", "health"), "#!/usr/bin/python3")
     for text in programs.values():
         compile(text, "program", "exec")
