@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from jobs import STORAGE, Job, left
 
 testinfra_hosts = ["ansible://cluster"]
+# In a container: a rank table of four devices of this host, as role ascend writes it for NPUs.
+TABLE = """import json
+address = json.load(open("/run/trainyard/job.json"))["entries"][0]["address"]
+devices = [{"device_id": str(number), "device_ip": "192.0.2.%d" % (number + 1), "rank_id": str(number)} for number in range(4)]
+json.dump({"version": "1.0", "server_count": "1", "server_list": [{"server_id": address, "device": devices}], "status": "completed"}, open("/tmp/table", "w"))
+"""
 
 
 def test_ranges_come_first_and_lines_of_useradd_stay(host):
@@ -108,6 +115,26 @@ def test_health_misses_a_gpu(host):
     done = host.run("/usr/local/lib/trainyard/slurm/health")
     host.run_expect([0], "mv /srv/nvidia3 /dev/")
     assert (done.rc, done.stdout) == (1, "trainyard: 3 of 4 GPUs are present\n")
+
+
+def test_ranks_of_mindspore(host):
+    """One for each device of the job. The image has no MindSpore, so there is no msrun, and the program of ranks is that of the host."""
+    host.run_expect([0], "cat > /data1/share/table-$(hostname).py << 'END'\n%s\nEND" % TABLE)
+    launch = "python3 /data1/share/table-$(cat /proc/sys/kernel/hostname).py && exec trainyard-launch mindspore --folder=/tmp --rank-table=/tmp/table sh -c "
+    with Job(host, 114, gpus="1,3") as job:
+        done = job.run("trainyard-launch mindspore --folder=/tmp true")
+        assert done.rc == 125 and "the image has no msrun, and there is no rank table" in done.stderr
+    with Job(host, 115, gpus="1,3") as job:
+        done = job.run(launch + "'echo $RANK_ID of $RANK_SIZE on $DEVICE_ID; cat $RANK_TABLE_FILE'")
+        assert done.rc == 0, done.stderr
+    for rank, device in ((0, 1), (1, 3)):
+        assert re.search(r"^\[%d [^ ]+\] %d of 2 on %d$" % (rank, rank, rank), done.stdout, re.MULTILINE), done.stdout
+        # The table has the number of the host, and the container counts from 0.
+        assert re.search(r'"device_id": "%d",\s+(\[0 [^ ]+\]\s+)?"device_ip": "192.0.2.%d",\s+(\[0 [^ ]+\]\s+)?"rank_id": "%d"' % (device, device + 1, rank), done.stdout)
+    with Job(host, 116, gpus="1,3") as job:
+        done = job.run(launch + "'test $RANK_ID = 0 || exit 3; sleep 1000'")
+        assert done.rc == 3 and "rank 1 on" in done.stderr and "ended with exit code 3" in done.stderr
+    assert left(host) == ""
 
 
 def test_people_pull_from_the_registries_only(host):
