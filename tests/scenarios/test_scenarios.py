@@ -11,8 +11,8 @@ import yaml
 from molecule_runs import LOGS
 
 ROOT = Path(__file__).resolve().parents[2]
-# Downloads of GB and a compilation each; of the scheduler on Debian 13, of the upgrade of three hosts and of virtual machines, more minutes than CI has. Scenario
-# cluster builds and distributes an image, too, so training_image, which has damaged and refused ones, is left to acceptance.
+# Downloads of GB and a compilation each; of the scheduler on Debian 13, of the upgrade of three hosts and of virtual machines, more minutes than CI has.
+# Scenario cluster builds and distributes an image, too, so training_image, which has damaged and refused ones, is left to acceptance.
 ACCEPTANCE = {"ascend", "nccl_rebuild", "old_python", "scheduler_trixie", "scheduler_vm", "job_container", "upgrade", "vm", "workbench", "image_relay",
               "training_image"}
 

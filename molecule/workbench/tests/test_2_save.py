@@ -238,7 +238,7 @@ def test_it_starts_on_the_other_host(saver, cluster, saved):
 def test_two_tasks_of_a_host_need_the_same_image(saver, cluster):
     image = REGISTRY + "/alice/base:2"
     saver.skopeo("alice", "copy", "--quiet", "docker-archive:/data1/share/base.tar", "docker://" + image)
-    done = cluster.as_person("alice", "srun --quiet --nodes=1 --ntasks=2 --mem=1000 trainyard-run %s -- echo up" % image)
+    done = cluster.as_person("alice", "srun --quiet --nodes=1 --ntasks=2 --mem=1000 trainyard-run %s -- sh -c 'echo up'" % image)
     assert done.out.split() == ["up", "up"], done.text
 
 
