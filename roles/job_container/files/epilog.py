@@ -31,7 +31,7 @@ CGROUPS = ("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_%s", "/sys/fs/cgro
 #: Seconds for processes to end after SIGKILL. One that waits for a device or for a dead file server cannot be ended. The health program, which tries again what
 #: has failed, waits less.
 SECONDS = float(os.environ.get("TRAINYARD_EPILOG_SECONDS") or 20)
-QUIET_LOOKS, PAUSE = 2, 0.1
+QUIET_LOOKS, LOGIN_LOOKS, PAUSE = 2, 20, 0.1
 
 
 class Failed(Exception):
@@ -224,6 +224,16 @@ def other_jobs(job, uid, folder):
     return found
 
 
+def has_no_login(uid, ranges, looks=LOGIN_LOOKS):
+    """Return whether the user has no process on this host. One of a command such as squeue, on a login host, ends soon."""
+    for look in range(looks):
+        if not owned(uid, ranges):
+            return True
+        if look < looks - 1:
+            time.sleep(PAUSE)
+    return False
+
+
 def own_containers(storage, uid):
     """Return whether the user's own store has containers. trainyard-run has a store per job, so these were made with plain podman."""
     try:
@@ -296,7 +306,7 @@ def finish(job, uid, storage, runtime=RUNTIME):
             forget_containers(uid, name, gid, home)
             sweep(job, uid, ranges, last)
         # With a login on this host, the files may be in use.
-        if not owned(uid, ranges):
+        if has_no_login(uid, ranges):
             errors += clean(leftovers(SHARED_FOLDERS), uid, ranges)
             for number in shared_memory_ids(read("/proc/sysvipc/shm").decode(), uid, ranges):
                 subprocess.run(["ipcrm", "-m", number], check=False)

@@ -181,6 +181,13 @@ def test_of_two_epilogs_at_once_one_is_the_last(monkeypatch, tmp_path, others, c
     assert ("/shared" in done, "all" in done) == (cleaned, cleaned)
 
 
+@pytest.mark.parametrize("seen, free", [([{}], True), ([{5: "squeue"}, {5: "squeue"}, {}], True), ([{5: "bash"}] * 3, False)])
+def test_a_command_on_the_host_is_no_login(monkeypatch, seen, free):
+    looks = iter(seen)
+    monkeypatch.setattr(epilog, "owned", lambda uid, ranges: next(looks))
+    assert epilog.has_no_login(2101, [], 3) is free
+
+
 def test_a_job_that_ends_while_its_folder_is_looked_at(monkeypatch, tmp_path):
     for name in ("7", "8"):
         (tmp_path / name).mkdir()
