@@ -239,6 +239,20 @@ def test_a_restart_of_the_hub_cuts_nobody_off(hub, alice, instance):
     assert alice.run_cell(instance["url"], "print(6 * 7)") == "42\n"
 
 
+def test_a_proxy_that_is_killed_comes_back(hub, alice, instance):
+    """With the ways to instances, which it has forgotten."""
+    hub.cluster.on(hub.cluster.head, "systemctl kill --signal=KILL trainyard-hub-proxy")
+
+    def is_reached():
+        try:
+            return alice.ask(instance["url"] + "api/status").code == 200
+        except OSError:
+            return False
+
+    hub.cluster.wait("the way to the instance", is_reached, 60)
+    assert alice.run_cell(instance["url"], "print(6 * 7)") == "42\n" and alice.server("alice", "first")["ready"]
+
+
 @pytest.mark.parametrize("values, complaint", [
     ({"worker_gpu": "1\n#SBATCH --account=language"}, "worker_gpu: '1?#SBATCH --account=language' is not possible"),
     ({"worker_cpu": "$(touch /data1/share/harm)"}, "worker_cpu: "), ({"worker_memory": "1;id"}, "worker_memory: "),

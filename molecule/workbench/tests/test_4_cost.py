@@ -1,11 +1,13 @@
-"""What the command costs, with the real Slurm and its database."""
+"""What the command costs, with the real Slurm and its database, and what the hub does."""
 
 from __future__ import annotations
 
 import json
 import statistics
+import time
 
 import pytest
+from test_2_hub import IMAGE, SMALL, Hub
 
 JOBS, FIRST = 10000, 20000000
 
@@ -51,3 +53,24 @@ def test_list_with_ten_thousand_ended_jobs(cluster, history):
     took = {words: seconds(cluster, words) for words in ("trainyard list", "trainyard list --json", "sacct --allocations")}
     print(", ".join("%s %.2f s" % item for item in took.items()))
     assert took["trainyard list"] <= 1
+
+
+def test_memory_of_the_idle_hub(cluster):
+    """All four services. What they share is counted once."""
+    text = "for pid in $(pgrep --uid trainyard-hub); do sed -n 's/^Pss: *\\([0-9]*\\) kB$/\\1/p' /proc/$pid/smaps_rollup; done"
+    used = sum(map(int, cluster.on(cluster.head, text).out.split())) / 1024
+    print("the hub uses %d MiB" % used)
+    assert 30 < used < 300
+
+
+def test_an_instance_is_ready_soon_after_its_image(cluster):
+    alice = Hub(cluster).program("alice")
+    image = seconds(cluster, "srun --quiet --mem=1000 trainyard-run --alone %s -- sh -c :" % IMAGE)
+    begun = time.monotonic()
+    assert alice.start("alice", "timed", display_name="Timed", user_options=SMALL).code in (201, 202)
+    alice.is_ready("alice", "timed")
+    instance = time.monotonic() - begun
+    alice.stop("alice", "timed")
+    print("an instance is ready after %.1f s, a container of its image after %.1f s" % (instance, image))
+    assert instance - image < 10
+    cluster.nothing_left("alice")

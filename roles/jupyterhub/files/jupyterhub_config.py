@@ -23,6 +23,8 @@ c.ConfigurableHTTPProxy.should_start = False
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:%d" % site["proxy_api_port"]
 c.JupyterHub.cleanup_servers = False
 c.JupyterHub.cleanup_proxy = False
+# A proxy that was killed has forgotten the ways to instances. The hub tells it again at this interval, in seconds.
+c.JupyterHub.last_activity_interval = 30
 
 # Everybody reaches the hub through the proxy, by TLS, also the servers on training hosts.
 c.JupyterHub.bind_url = site["url"] + "/"
