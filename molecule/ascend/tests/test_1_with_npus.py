@@ -35,6 +35,7 @@ def test_a_login_reads_the_environment(host):
     assert shown[4] == shown[5]
 
 
+@pytest.mark.usefixtures("host")
 def test_the_role_tells_what_it_has_found(role):
     run = role(shared_storage_users=[{"name": "alice", "uid": 2101}, {"name": "bob", "uid": 2102}])
     assert (run.code, run.changed) == (0, 0)
@@ -78,6 +79,7 @@ def test_broken_hosts_are_refused_and_nothing_changes(host, playbook, break_it, 
     assert playbook("gpu_stack.yml", "--tags", "ascend", ascend_npus="none").code == 0
 
 
+@pytest.mark.usefixtures("host")
 def test_rules_of_preflight(playbook):
     run = playbook("preflight.yml")
     assert "ascend-order" in run.text and "the firmware was installed at 2025-03-31 09:51:36, before the driver" in run.text
