@@ -600,9 +600,11 @@ class Ranks(object):
 
     def look(self):
         """See which ranks have ended, and how."""
-        known = parents()
         for each in self.ranks:
             each["pid"] = each["pid"] or int(read_text(os.path.join(self.private, "pid.%d" % each["rank"])) or 0)
+        # Afterwards: a rank that starts meanwhile is not in an older list.
+        known = parents()
+        for each in self.ranks:
             if each["end"] is None and each["pid"] and each["pid"] not in known:
                 each["code"] = self.record(each["rank"]).get("exit_code")
                 each["end"] = time.time()

@@ -176,6 +176,21 @@ def test_a_table_that_does_not_fit(found, asked, said):
         launch.job_table(found, asked)
 
 
+def test_a_rank_that_starts_while_processes_are_listed_has_not_ended(tmp_path, monkeypatch):
+    def listed():
+        """A rank of this process ID starts after the list was made."""
+        (tmp_path / "pid.0").write_text("4711", encoding="ascii")
+        return {1: 0}
+
+    monkeypatch.setattr(launch, "parents", listed)
+    ranks = launch.Ranks(job(1), {"records": str(tmp_path), "folder": str(tmp_path)}, str(tmp_path))
+    ranks.look()
+    assert [each["end"] for each in ranks.ranks] == [None] and launch.failures(ranks.ranks) == []
+    # It is not in a later list.
+    ranks.look()
+    assert ranks.ranks[0]["end"] and launch.failures(ranks.ranks) == ranks.ranks
+
+
 def test_the_rank_that_failed_is_named_and_not_those_that_msrun_has_killed():
     def ended(rank, code, end=1.0):
         return {"rank": rank, "code": code, "end": end}
