@@ -72,11 +72,7 @@ class Refused(Exception):
 
 
 class NoAnswer(Exception):
-    """Slurm does not answer. The message is for the person, C(cause) one of P(_slurm.FIXES)."""
-
-    def __init__(self, message, cause=""):
-        super().__init__(message)
-        self.cause = cause
+    """Slurm does not answer. The message is for the person."""
 
 
 # --- Slurm ------------------------------------------------------------------------------------------------------------------
@@ -105,7 +101,7 @@ def ask(command, text=None, environment=None):
         cause, evidence = _slurm.why_no_answer(done.returncode, stdout, stderr)
         if cause in ("failed", "permission"):
             raise Refused("%s: %s" % (command[0], re.sub(r"^\w+: (?:error: )?", "", evidence)))
-        raise NoAnswer("Slurm does not answer ('%s'). %s" % (evidence, sentence(_slurm.FIXES[cause])), cause)
+        raise NoAnswer("Slurm does not answer ('%s'). %s" % (evidence, sentence(_slurm.FIXES[cause])))
     return stdout
 
 
