@@ -24,14 +24,17 @@ SUDOERS = "/etc/sudoers.d/trainyard-hub"
 TOKEN, JOBS_TOKEN = FOLDER + "/proxy.env", FOLDER + "/jobs.env"
 UNITS = "/etc/systemd/system"
 HUB_SERVICE, PROXY_SERVICE, LINKS_SERVICE, JOBS_SERVICE = "trainyard-hub", "trainyard-hub-proxy", "trainyard-hub-links", "trainyard-hub-jobs"
+FIREWALL_SERVICE, FIREWALL, TABLE = "trainyard-instances", "/etc/trainyard/firewall/instances.nft", "inet trainyard_instances"
 #: The proxy first: the hub waits for it, and it is the one that is not restarted without need.
 SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
 OF_HUB = ("_helper.py", "_instance.py", "_jobs_page.py", "instance", "jobs_page.py", "jupyterhub_config.py", "links", "trainyard_hub.py")
 OF_NOTEBOOK = ("_idle.py", "_notebook.py", "jupyter_server_config.py", "server", "trainyard_notebook.py")
-PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK = ("openssl", "python3-venv", "sudo"), ("python3-venv",)
+PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK, PACKAGES_OF_FIREWALL = ("openssl", "python3-venv", "sudo"), ("python3-venv",), ("nftables",)
 #: Of the build of VS Code: its modules that are compiled, and the program that it searches with.
 PACKAGES_OF_BUILD = ("g++", "libkrb5-dev", "libsecret-1-dev", "libx11-dev", "libxkbfile-dev", "make", "pkg-config", "ripgrep")
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
+#: Of steps of jobs: FIRST_PORT and PORTS of roles/job_container/files/trainyard_run.py.
+PORTS_OF_JOBS = (10000, 29999)
 #: Where Jupyter looks for settings, and for those of hosts without GPUs.
 SETTINGS, WITHOUT_GPUS = NOTEBOOK + "/share/jupyter/settings", NOTEBOOK + "/share/jupyter/without-gpus"
 #: As it comes, JupyterLab asks each person whether it may read news from its makers' site, and looks for new versions there.
@@ -83,6 +86,11 @@ def certificate_paths(wanted):
 
 def addresses(members):
     return {member["name"]: member["address"] for member in members if member.get("address")}
+
+
+def ports(wanted):
+    """Return the first and the last port of servers of instances."""
+    return [int(port) for port in wanted["instance_ports"].split("-")]
 
 
 def persons(wanted):
@@ -153,6 +161,45 @@ def unit_of_jobs(wanted):
         "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
+def rules(wanted, address, is_hub, is_notebook):
+    """Return nftables' rules in a table of their own: servers of instances answer the host of the hub, where its account alone may ask them.
+
+    Only new connections are judged: MASTER_PORT or a port from which a program connects may lie in the same range.
+    """
+    new = "tcp dport %s tcp flags & (fin | syn | rst | ack) == syn" % wanted["instance_ports"]
+    chains = []
+    if is_notebook:
+        chains.append(("input", ["%s %s saddr %s accept" % (new, family(address), address), new + " reject with tcp reset"]))
+    if is_hub:
+        servers = sorted(settings(wanted, address)["addresses"].values())
+        found = {each: [server for server in servers if family(server) == each] for each in ("ip", "ip6")}
+        chains.append(("output", ['%s meta skuid "%s" accept' % (new, USER)] + [
+            "%s %s daddr { %s } reject with tcp reset" % (new, each, ", ".join(known)) for each, known in found.items() if known]))
+    lines = ["# Managed by trainyard.gpu, role jupyterhub.", "# The first two lines remove what an earlier version of this file has loaded.",
+             "table " + TABLE, "delete table " + TABLE, "table %s {" % TABLE]
+    for name, found in chains:
+        lines += ["  chain %s {" % name, "    type filter hook %s priority filter - 10; policy accept;" % name] + ["    " + line for line in found] + ["  }"]
+    return "\n".join(lines + ["}", ""])
+
+
+def family(address):
+    return "ip6" if ":" in address else "ip"
+
+
+def unit_of_firewall():
+    # Debian's nftables.service flushes all tables when it stops and when it loads its file again, this one included.
+    return "\n".join([
+        "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Firewall of the instances of JupyterHub", "After=nftables.service",
+        "PartOf=nftables.service", "ReloadPropagatedFrom=nftables.service", "Before=slurmd.service", "", "[Service]", "Type=oneshot", "RemainAfterExit=yes",
+        "ExecStart=/usr/sbin/nft --file " + FIREWALL, "ExecReload=/usr/sbin/nft --file " + FIREWALL, "ExecStop=/usr/sbin/nft delete table " + TABLE, "",
+        "[Install]", "WantedBy=multi-user.target nftables.service", ""])
+
+
+def firewall_files(wanted, address, is_hub, is_notebook):
+    return [_folder("/etc/trainyard"), _folder(FIREWALL.rpartition("/")[0]), _file(FIREWALL, rules(wanted, address, is_hub, is_notebook), validate="/usr/sbin/nft --check --file %s"),
+            _file("%s/%s.service" % (UNITS, FIREWALL_SERVICE), unit_of_firewall())]
+
+
 def settings(wanted, address):
     """Return what the programs on the host of the hub know."""
     return {"url": url_of(wanted, address), "hub_port": wanted["hub_port"], "jobs_port": wanted["jobs_port"], "proxy_api_port": wanted["proxy_api_port"],
@@ -213,7 +260,7 @@ def notebook_files(wanted):
         # The content is known once the hub's host has made it.
         ca = NOTEBOOK_FOLDER + "/ca.pem"
     found.append(_file(NOTEBOOK_FOLDER + "/server.json", _json({
-        "addresses": addresses(wanted["members"]), "environment": "%s/%s" % (NOTEBOOK, ENVIRONMENT), "ca": ca, "idle": {
+        "addresses": addresses(wanted["members"]), "ports": ports(wanted), "environment": "%s/%s" % (NOTEBOOK, ENVIRONMENT), "ca": ca, "idle": {
             "seconds": 60 * wanted["idle_minutes"], "warning": 60 * wanted["idle_warning_minutes"], "gpu_seconds": 60 * wanted["idle_gpu_minutes"]}})))
     return found
 
@@ -270,9 +317,19 @@ def problems(wanted, address):
     url = urlsplit(wanted["url"])
     if wanted["url"] and (url.scheme != "https" or not url.hostname or url.path not in ("", "/") or url.query or url.fragment or "@" in url.netloc):
         found.append("jupyterhub_url: '%s' is not https:// with a name; write it as in https://hub.example.org" % wanted["url"])
-    ports = [wanted["port"], wanted["hub_port"], wanted["jobs_port"], wanted["proxy_api_port"]]
-    if len(set(ports)) != len(ports):
+    own = [wanted["port"], wanted["hub_port"], wanted["jobs_port"], wanted["proxy_api_port"]]
+    if len(set(own)) != len(own):
         found.append("jupyterhub_port, jupyterhub_hub_port, jupyterhub_jobs_port and jupyterhub_proxy_api_port: two of them are the same; use four ports")
+    first, last = ports(wanted)
+    if not 1024 <= first <= last <= 65535:
+        found.append("jupyterhub_instance_ports: '%s' is not a range of ports from 1024 to 65535; write the smaller port first, as in 30000-30999" %
+                     wanted["instance_ports"])
+    elif first <= PORTS_OF_JOBS[1] and PORTS_OF_JOBS[0] <= last:
+        found.append("jupyterhub_instance_ports: '%s' has ports of jobs, which are %d to %d; use a range without them, such as 30000-30999" %
+                     ((wanted["instance_ports"],) + PORTS_OF_JOBS))
+    elif any(first <= port <= last for port in own):
+        found.append("jupyterhub_instance_ports: '%s' has a port of the hub, %d; use a range without it" %
+                     (wanted["instance_ports"], next(port for port in own if first <= port <= last)))
     for name in ("idle_minutes", "idle_gpu_minutes"):
         if 0 < wanted[name] <= wanted["idle_warning_minutes"]:
             found.append("jupyterhub_%s: '%d' is not more than jupyterhub_idle_warning_minutes, '%d', which is the time between the warning and the end; set a "
@@ -310,18 +367,20 @@ def jupyterhub_plan(wanted, host):
     address = addresses(wanted["members"]).get(wanted["hub_host"], "")
     is_hub = wanted["enabled"] and host == wanted["hub_host"]
     is_notebook = wanted["enabled"] and host in wanted["training_hosts"]
+    has_firewall = wanted["firewall"] and (is_hub or is_notebook)
     names = names_of_certificate(wanted, address)
     return {
         "parts": ["hub"] * is_hub + ["notebook"] * is_notebook, "needs_ca": is_notebook and has_own_certificate(wanted),
         "problems": problems(wanted, address) if wanted["enabled"] else [],
         "packages": sorted((PACKAGES_OF_HUB if is_hub else PACKAGES_OF_NOTEBOOK if is_notebook else ())
-                           + (PACKAGES_OF_BUILD if is_hub and builds_vscode(wanted) else ())),
+                           + (PACKAGES_OF_BUILD if is_hub and builds_vscode(wanted) else ()) + (PACKAGES_OF_FIREWALL if has_firewall else ())),
         "certificate": {"folder": TLS, "names": [name for name in names if not is_address(name)], "addresses": [name for name in names if is_address(name)]}
         if is_hub and has_own_certificate(wanted) else {},
         "hub_environment": environment(wanted, HUB, "hub", True) if is_hub else {},
         "notebook_environment": environment(wanted, NOTEBOOK, "server", False) if is_notebook else {},
         "vscode": vscode(wanted) if wanted["enabled"] else {},
         "files": (hub_files(wanted, address) if is_hub else []) + (notebook_files(wanted) if is_notebook else []),
+        "firewall": firewall_files(wanted, address, is_hub, is_notebook) if has_firewall else [],
         "secrets": hub_secrets(wanted) if is_hub else [],
         "services": list(SERVICES) if is_hub else [],
         "people": persons(wanted) if is_hub else [],

@@ -224,6 +224,41 @@ print("looked")
     assert hub.cluster.on(host, "ls /data1/share/.trainyard/jobs/alice/.instances").out == ""
 
 
+def test_the_hub_alone_reaches_the_server(hub, alice, instance):
+    """Neither people on its host, nor any account of another one. Without the firewall they reach it, so this test would see it."""
+    job = [job for job in json.loads(hub.cluster.trainyard("alice", "list", "--json").out) if job["state"] == "running"][-1]
+    host = job["hosts"][0]
+    addresses = json.loads(hub.cluster.on(host, "cat /etc/trainyard/notebook/server.json").out)["addresses"]
+    listening = [line.split()[3].rpartition(":") for line in hub.cluster.on(host, "ss -Hltn").out.splitlines()]
+    port = next(int(port) for address, _colon, port in listening if address == addresses[host] and 30000 <= int(port) <= 30999)
+    connect = "python3 -c 'import socket; socket.create_connection((\"%s\", %d), 5)'" % (addresses[host], port)
+
+    def reached():
+        tries = [("trainyard-hub", hub.cluster.head)] + [(person, each) for each in hub.cluster.hosts for person in ("root", "bob")]
+        tries.append(("nobody", hub.cluster.head))
+        done = {(person, each): hub.cluster.on(each, "runuser -u %s -- %s" % (person, connect), check=False) for person, each in tries}
+        assert {result.text.splitlines()[-1] for result in done.values() if result.code} <= {"ConnectionRefusedError: [Errno 111] Connection refused"}
+        return {where for where, result in done.items() if not result.code}
+
+    assert reached() == {("trainyard-hub", hub.cluster.head)}
+    # nftables.service flushes all tables when it restarts. Here its drop-in removes this one only: Docker has rules for the names of these hosts.
+    flush = "[Service]\nExecStart=\nExecStart=/usr/sbin/nft delete table inet trainyard_instances\nExecStop=\n"
+    for each in hub.cluster.hosts:
+        hub.cluster.on(each, "install -d /run/systemd/system/nftables.service.d && printf '%s' > /run/systemd/system/nftables.service.d/test.conf && "
+                             "systemctl daemon-reload && systemctl restart nftables" % flush)
+    try:
+        assert reached() == {("trainyard-hub", hub.cluster.head)}
+        hub.cluster.on(host, "systemctl stop trainyard-instances")
+        # The rules of the host of the hub are left if the instance runs elsewhere.
+        left = {("trainyard-hub", hub.cluster.head), ("root", hub.cluster.peer), ("bob", hub.cluster.peer)}
+        assert reached() == left | ({(person, hub.cluster.head) for person in ("root", "bob", "nobody")} if host == hub.cluster.head else set())
+    finally:
+        for each in hub.cluster.hosts:
+            hub.cluster.on(each, "systemctl stop nftables; rm -r /run/systemd/system/nftables.service.d; systemctl daemon-reload; "
+                                 "systemctl start trainyard-instances")
+    assert reached() == {("trainyard-hub", hub.cluster.head)}
+
+
 def test_a_restart_of_the_hub_cuts_nobody_off(hub, alice, instance):
     kernel = json.loads(alice.ask(instance["url"] + "api/kernels", "POST", {"name": "python3"}).text)["id"]
     with WebSocket(alice, "%sapi/kernels/%s/channels" % (instance["url"], kernel)) as channel:

@@ -8,11 +8,15 @@ ROLE = "jupyterhub"
 HOST = Cluster.head
 PATHS = ("/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook", "/etc/trainyard/hub", "/etc/trainyard/notebook", "/etc/trainyard/tls",
          "/etc/sudoers.d/trainyard-hub", "/var/lib/trainyard/hub", "/var/lib/trainyard/placed.d/jupyterhub.json", "/run/trainyard-hub",
+         "/etc/trainyard/firewall", "/etc/systemd/system/trainyard-instances.service",
          "/var/lib/trainyard/placed.d/jupyterhub.packages.json")
+# The account of the hub alone may, while the role is there.
+CONNECT = """python3 -c 'import socket; server = socket.create_server(("172.30.104.21", 30500)); socket.create_connection(server.getsockname(), 5)'"""
 
 
 def test_a_second_run_changes_nothing(cluster, role):
     assert role().changed == 0
+    assert "ConnectionRefusedError" in cluster.on(cluster.head, CONNECT, check=False).text
 
 
 def test_nothing_is_left(cluster, role):
@@ -21,6 +25,8 @@ def test_nothing_is_left(cluster, role):
     units = "/etc/systemd/system/trainyard-hub* /etc/systemd/system/*/trainyard-hub*"
     assert cluster.on(cluster.head, "ls --directory %s %s" % (" ".join(PATHS), units), check=False).out == ""
     assert cluster.on(cluster.head, "id trainyard-hub", check=False).code == 1
+    # No rule is left in the kernel: an account that is not the hub's reaches a port of instances.
+    cluster.on(cluster.head, CONNECT)
     assert cluster.on(cluster.head, "pgrep -u trainyard-hub; systemctl list-units --all --no-legend 'trainyard-hub*'", check=False).out == ""
     assert cluster.on(cluster.head, "dpkg-query --show --showformat='${db:Status-Status}' python3-venv", check=False).out != "installed"
     assert cluster.on(cluster.head, "command -v sudo openssl").out.count("/") >= 2

@@ -19,6 +19,7 @@ import glob
 import json
 import os
 import pwd
+import random
 import re
 import signal
 import socket
@@ -177,10 +178,16 @@ def start_container(secret, runtime):
     return child
 
 
-def free_port(address):
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]
+def free_port(address, ports):
+    """Return a port of the range that is free, by chance: two instances that start at once should not find the same."""
+    first, last = ports
+    for port in random.sample(range(first, last + 1), last + 1 - first):
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+            # JupyterLab sets it, too. Without it, a port whose last connection has just ended is not free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address, port))
+            return port
+    raise Refused("all ports from %d to %d of %s are in use. Tell the operator to set a larger range, jupyterhub_instance_ports" % (first, last, address))
 
 
 def tell_hub(secret, port, config):
@@ -237,7 +244,7 @@ def run(path):
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     try:
-        port = free_port(address)
+        port = free_port(address, config["ports"])
         tell_hub(secret["environment"], port, config)
         url = "http://%s:%d%s" % ("[%s]" % address if ":" in address else address, port, secret["environment"].get("JUPYTERHUB_SERVICE_PREFIX") or "/")
         environment = dict(job_variables(os.environ), **server_environment(

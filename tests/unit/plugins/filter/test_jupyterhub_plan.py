@@ -21,7 +21,7 @@ NAMES = {"idle_warning.js", *_jupyterhub_plan.OF_HUB, *_jupyterhub_plan.OF_NOTEB
 LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "top"}, "node_modules/@colors/colors": {"version": "1.6.1", "integrity": "sha512-x"},
                                                       "node_modules/a/node_modules/b": {"version": "2.0.0", "integrity": "sha512-y"}}})
 WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "containers": True, "url": "", "port": 443, "listen_address": "",
-          "hub_port": 8081, "jobs_port": 8082, "proxy_api_port": 8001, "tls_certificate": "", "tls_key": "", "tls_ca": "", "authenticator": "link",
+          "hub_port": 8081, "jobs_port": 8082, "proxy_api_port": 8001, "instance_ports": "30000-30999", "firewall": True, "tls_certificate": "", "tls_key": "", "tls_ca": "", "authenticator": "link",
           "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600,
           "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
           "idle_minutes": 120, "idle_warning_minutes": 15, "idle_gpu_minutes": 0,
@@ -67,6 +67,8 @@ def test_remove_knows_every_file():
     folders = ("/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook", "/var/lib/trainyard/hub")
     shared = {"/etc/trainyard", "/usr/local/lib/trainyard", "/var/lib/trainyard"}
     assert {path for path in placed if not path.startswith(folders)} - shared == set(owned)
+    firewall = yaml.safe_load((ROLE / "vars/main.yml").read_text())["__jupyterhub_firewall_owned"]
+    assert {entry["path"] for entry in plan("a")["firewall"]} - shared == set(firewall) and firewall[-1] == "/etc/trainyard/firewall"
     assert [path for path in owned if path in ("/etc/trainyard/hub", "/etc/trainyard/notebook")] == ["/etc/trainyard/hub", "/etc/trainyard/notebook"]
     assert all(owned.index(folder) > owned.index(path) for folder in ("/etc/trainyard/hub", "/etc/trainyard/notebook") for path in owned
                if path.startswith(folder + "/"))
@@ -134,6 +136,10 @@ def test_units_name_what_the_environment_has():
     ({"idle_minutes": 15}, "jupyterhub_idle_minutes: '15' is not more than"), ({"idle_gpu_minutes": 10}, "jupyterhub_idle_gpu_minutes: '10'"),
     ({"vscode_enabled": True, "vscode_archive": "/srv/x"}, "jupyterhub_vscode_archive_checksum: only one of them is set"),
     ({"vscode_enabled": True, "packages_dir": "/srv/packages"}, "VS Code cannot be built"),
+    ({"instance_ports": "30999-30000"}, "'30999-30000' is not a range of ports"), ({"instance_ports": "80-90"}, "'80-90' is not a range of ports"),
+    ({"instance_ports": "30000-70000"}, "'30000-70000' is not a range"), ({"instance_ports": "29999-30100"}, "'29999-30100' has ports of jobs"),
+    ({"instance_ports": "5000-10000"}, "ports of jobs, which are 10000 to 29999"),
+    ({"instance_ports": "8000-9000"}, "has a port of the hub, 8081"),
     ({"users": [{"name": "a,ALL", "uid": 2001}], "accounts": [{"name": "v", "members": ["a,ALL"]}]}, "'a,ALL' cannot be in sudoers"),
 ])
 def test_problems(changes, problem):
@@ -148,6 +154,51 @@ def test_packages_of_a_folder_need_no_registry():
                         "node_modules/a/node_modules/b": "file:/usr/local/lib/trainyard/hub/packages/b-2.0.0.tgz"}
     assert plan("front")["hub_environment"]["npm_lock"] == LOCK and plan("front")["hub_environment"]["packages"] == ""
     assert plan("a")["notebook_environment"]["npm_lock"] == ""
+
+
+def rules(host, **changes):
+    return next(entry["content"] for entry in plan(host, **changes)["firewall"] if entry["path"].endswith(".nft"))
+
+
+NEW = "tcp dport 30000-30999 tcp flags & (fin | syn | rst | ack) == syn "
+
+
+def test_servers_of_instances_answer_the_host_of_the_hub_only():
+    lines = [line.strip() for line in rules("a").splitlines()]
+    assert [line for line in lines if line.startswith("tcp")] == [NEW + "ip saddr 192.0.2.10 accept", NEW + "reject with tcp reset"]
+    assert "type filter hook input priority filter - 10; policy accept;" in lines and not [line for line in lines if "output" in line]
+    # The port of the server is one of them.
+    assert json.loads(files(plan("a"))["/etc/trainyard/notebook/server.json"]["content"])["ports"] == [30000, 30999]
+
+
+def test_on_the_host_of_the_hub_its_account_alone_asks_servers():
+    lines = [line.strip() for line in rules("front").splitlines()]
+    assert [line for line in lines if line.startswith("tcp")] == [
+        NEW + 'meta skuid "trainyard-hub" accept', NEW + "ip daddr { 192.0.2.11, 192.0.2.12 } reject with tcp reset"]
+    assert "type filter hook output priority filter - 10; policy accept;" in lines and not [line for line in lines if "input" in line]
+    # One host for everything has both, and IPv6 is its own family.
+    members = [{"name": "front", "address": "2001:db8::10"}, {"name": "a", "address": "2001:db8::11"}]
+    text = rules("front", training_hosts=["front", "a"], members=members)
+    assert "ip6 saddr 2001:db8::10 accept" in text and "ip6 daddr { 2001:db8::10, 2001:db8::11 } reject" in text and " ip daddr" not in text
+
+
+def test_rules_replace_the_former_ones_and_no_others():
+    text = rules("a")
+    assert re.findall(r"^\S.*table .*", text, re.MULTILINE)[:1] == ["delete table inet trainyard_instances"] and "flush" not in text
+    assert text.index("\ntable inet trainyard_instances\n") < text.index("delete table inet trainyard_instances")
+
+
+def test_without_the_firewall_and_without_the_hub_there_are_no_rules():
+    for host in ("front", "a"):
+        assert plan(host, firewall=False)["firewall"] == plan(host, enabled=False)["firewall"] == [] and "nftables" in plan(host)["packages"]
+        assert "nftables" not in plan(host, firewall=False)["packages"]
+    assert plan("elsewhere")["firewall"] == []
+
+
+def test_jobs_have_other_ports_than_instances():
+    run = (ROOT / "roles/job_container/files/trainyard_run.py").read_text()
+    count, first = map(int, re.search(r"^PORTS, FIRST_PORT, TRIES = (\d+), (\d+), ", run, re.MULTILINE).groups())
+    assert _jupyterhub_plan.PORTS_OF_JOBS == (first, first + count - 1)
 
 
 def test_instances_know_when_they_are_idle():

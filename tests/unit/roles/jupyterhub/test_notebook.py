@@ -9,6 +9,7 @@ import asyncio
 import importlib.util
 import os
 import signal
+import socket
 import sys
 import types
 from pathlib import Path
@@ -72,6 +73,18 @@ def test_paths_of_people(text, path):
 def test_only_folders_of_the_person_are_shown(path, changes, complaint):
     found = _notebook.folder_problem(path, dict(GOOD, **changes), 2001, FOLDERS)
     assert complaint in found and bool(found) == bool(complaint)
+
+
+def test_a_server_has_a_free_port_of_its_range():
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        number = first.getsockname()[1]
+        # Found by chance: both ports are free, or the one that is left.
+        assert {server.free_port("127.0.0.1", [number + 1, number + 2]) for _try in range(50)} == {number + 1, number + 2}
+        assert server.free_port("127.0.0.1", [number, number + 1]) == number + 1
+        second.bind(("127.0.0.1", number + 1))
+        with pytest.raises(server.Refused, match="all ports from %d to %d of 127.0.0.1 are in use.* jupyterhub_instance_ports" % (number, number + 1)):
+            server.free_port("127.0.0.1", [number, number + 1])
 
 
 def test_folders_are_looked_at(tmp_path):
