@@ -32,14 +32,7 @@ started = time.monotonic()
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 epochs = args.epochs or 12 * max(1, size // 4)
-gpus = tf.config.experimental.list_physical_devices("GPU")
-for gpu in gpus:
-    tf.config.experimental.set_memory_growth(gpu, True)
-if gpus:
-    tf.config.experimental.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-else:
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+example_tools.choose_device(tf, hvd.local_rank())
 
 source, *parts = example_tools.digits(args.data)
 x_train, x_test = (numpy.array(part, dtype=numpy.float32).reshape(-1, 8, 8, 1) for part in parts[::2])

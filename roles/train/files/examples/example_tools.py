@@ -40,6 +40,18 @@ def digits_arguments(description, more=()):
     return parser.parse_args()
 
 
+def choose_device(tf, local_rank):
+    """Give the rank its own GPU in TensorFlow 2, of whose memory it takes what it needs, or one thread where there are no GPUs."""
+    gpus = tf.config.experimental.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if gpus:
+        tf.config.experimental.set_visible_devices(gpus[local_rank], "GPU")
+    else:
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
 def generated_digits(count=1800, seed=20261124):
     """Generate images of 8x8 pixels and labels. Each digit is shifted, slanted, partly faint and noisy.
 

@@ -69,14 +69,7 @@ started = time.monotonic()
 x_train, y_train, x_test, y_test = load(args.data) if args.data else generated()
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
-gpus = tf.config.experimental.list_physical_devices("GPU")
-for gpu in gpus:
-    tf.config.experimental.set_memory_growth(gpu, True)
-if gpus:
-    tf.config.experimental.set_visible_devices(gpus[hvd.local_rank()], "GPU")
-else:
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+example_tools.choose_device(tf, hvd.local_rank())
 
 x_train, x_test = (numpy.asarray(part, dtype=numpy.float32)[..., numpy.newaxis] / 255 for part in (x_train, x_test))
 y_train, y_test = (numpy.asarray(part, dtype=numpy.int64) for part in (y_train, y_test))

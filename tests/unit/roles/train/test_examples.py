@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import json
 from pathlib import Path
+from unittest import mock
 
 import jinja2.nativetypes
 import pytest
@@ -92,3 +93,14 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path):
     tools.save_atomically(lambda stream: stream.write(b"second"), str(path))
     assert path.read_bytes() == b"second"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoint.pt"]
+
+
+@pytest.mark.parametrize("gpus, rank, calls", [
+    ([], 1, ["threading.set_intra_op_parallelism_threads(1)", "threading.set_inter_op_parallelism_threads(1)"]),
+    (["g0", "g1"], 1, ["experimental.set_memory_growth('g0', True)", "experimental.set_memory_growth('g1', True)",
+                       "experimental.set_visible_devices('g1', 'GPU')"])])
+def test_a_rank_of_tensorflow_has_its_own_gpu(gpus, rank, calls):
+    tf = mock.Mock()
+    tf.config.experimental.list_physical_devices.return_value = gpus
+    tools.choose_device(tf, rank)
+    assert [str(call)[len("call.config."):] for call in tf.mock_calls[1:]] == calls
