@@ -89,21 +89,31 @@ class Saver:
         return (found or []) + self.cluster.on(host, "ls -d %s/save.* 2> /dev/null || true" % store).out.split()
 
 
+def load_base(saver):
+    """Push an image with apt and pip as alice, and return its name."""
+    saver.cluster.on(saver.cluster.head, "cat > /root/apt_image.sh << 'END'\n%sEND\nsh /root/apt_image.sh alice/base:1 /data1/share/base.tar" % (
+        HERE / "apt_image.sh").read_text(encoding="utf-8"))
+    saver.skopeo("alice", "copy", "--quiet", "docker-archive:/data1/share/base.tar", "docker://" + BASE)
+    return BASE
+
+
+def forget_base(saver):
+    """Images that people have pulled are theirs, and a later test asks what is left of everything else."""
+    saver.cluster.on(saver.cluster.head, "rm -rf /root/apt_image.sh /data1/share/base.tar /data1/share/of-apt.deb /data1/share/of_pip*")
+    saver.cluster.nothing_left("alice")
+    for host in saver.cluster.hosts:
+        saver.cluster.on(host, "rm -rf %s/people/2101/*" % saver.cluster.store)
+
+
 @pytest.fixture(scope="module")
 def saver(cluster):
-    cluster.on(cluster.head, "cat > /root/apt_image.sh << 'END'\n%sEND\nsh /root/apt_image.sh alice/base:1 /data1/share/base.tar" % (
-        HERE / "apt_image.sh").read_text(encoding="utf-8"))
     saver = Saver(Hub(cluster))
-    saver.skopeo("alice", "copy", "--quiet", "docker-archive:/data1/share/base.tar", "docker://" + BASE)
+    load_base(saver)
     yield saver
     for server in ("saver", "again"):
         saver.alice.stop("alice", server)
-    cluster.on(cluster.head, "systemctl start trainyard-image-proxy; rm -rf /root/apt_image.sh /root/needles /data1/share/base.tar /data1/share/saved "
-                             "/data1/share/of-apt.deb /data1/share/of_pip* /data1/share/of-root /srv/relay/full")
-    cluster.nothing_left("alice")
-    # Images that people have pulled are theirs, and a later test asks what is left of everything else.
-    for host in cluster.hosts:
-        cluster.on(host, "rm -rf %s/people/2101/*" % cluster.store)
+    cluster.on(cluster.head, "systemctl start trainyard-image-proxy; rm -rf /root/needles /data1/share/saved /data1/share/of-root /srv/relay/full")
+    forget_base(saver)
 
 
 @pytest.fixture(scope="module")

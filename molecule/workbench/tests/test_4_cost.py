@@ -8,14 +8,15 @@ import time
 
 import pytest
 from test_2_hub import IMAGE, SMALL, Hub
+from test_2_save import Saver, forget_base, load_base
 
 JOBS, FIRST = 10000, 20000000
 
 
-def seconds(cluster, command):
-    """The median of five runs by alice, in one shell on the host, without Ansible in between."""
+def seconds(cluster, command, person="alice"):
+    """The median of five runs by a person, in one shell on the host, without Ansible in between."""
     text = "set -e; for number in 1 2 3 4 5; do begin=$(date +%%s%%N); %s > /dev/null; echo $(( $(date +%%s%%N) - begin )); done" % command
-    return statistics.median(int(line) / 1e9 for line in cluster.as_person("alice", text).out.split())
+    return statistics.median(int(line) / 1e9 for line in cluster.as_person(person, text).out.split())
 
 
 def test_submit_needs_little_more_than_sbatch(cluster):
@@ -55,12 +56,93 @@ def test_list_with_ten_thousand_ended_jobs(cluster, history):
     assert took["trainyard list"] <= 1
 
 
-def test_memory_of_the_idle_hub(cluster):
-    """All four services. What they share is counted once."""
+def memory_of_the_hub(cluster):
+    """In MiB, of all four services. What they share is counted once."""
     text = "for pid in $(pgrep --uid trainyard-hub); do sed -n 's/^Pss: *\\([0-9]*\\) kB$/\\1/p' /proc/$pid/smaps_rollup; done"
-    used = sum(map(int, cluster.on(cluster.head, text).out.split())) / 1024
+    return sum(map(int, cluster.on(cluster.head, text).out.split())) / 1024
+
+
+def load(session, path):
+    """The page, and the median of five loads in seconds."""
+    took = []
+    for _time in range(5):
+        begun = time.monotonic()
+        answer = session.ask(path)
+        took.append(time.monotonic() - begun)
+        assert answer.code == 200, answer.text
+    return answer.text, statistics.median(took)
+
+
+def test_memory_of_the_idle_hub(cluster):
+    used = memory_of_the_hub(cluster)
     print("the hub uses %d MiB" % used)
     assert 30 < used < 300
+
+
+def test_many_instances(cluster):
+    """As many as these hosts have cores for. They survive a restart of the hub, which asks for the state of each."""
+    hub = Hub(cluster)
+    people = {person: hub.program(person) for person in ("alice", "bob")}
+    names = [(person, "many_%d" % number) for person in people for number in range(8)]
+    try:
+        for person, name in names:
+            assert people[person].start(person, name, display_name=name, user_options=SMALL).code in (201, 202)
+        for person, name in names:
+            people[person].is_ready(person, name, 600)
+        used, (page, took) = memory_of_the_hub(cluster), load(hub.browser("alice"), "/hub/home")
+        print("with %d instances the hub uses %d MiB, and its page takes %.2f s" % (len(names), used, took))
+        assert all("many_%d" % number in page for number in range(8)) and used < 300 and took < 1
+        cluster.on(cluster.head, "systemctl restart trainyard-hub")
+        cluster.wait("the hub", lambda: hub.nobody().ask("/hub/health").code == 200)
+        assert [name for person, name in names if not people[person].server(person, name)["ready"]] == []
+        assert people["bob"].run_cell("/user/bob/many_7/", "print(6 * 7)") == "42\n"
+    finally:
+        for person, name in names:
+            people[person].stop(person, name)
+    cluster.nothing_left("alice", "bob")
+
+
+def test_two_hundred_instances_are_listed(cluster):
+    """On the page of instances those that are stopped, and by the command and the page of jobs those in the queue."""
+    hub, count = Hub(cluster), 200
+    hub.browser("alice")
+    rows = "sqlite3.connect(\"/var/lib/trainyard/hub/jupyterhub.sqlite\", isolation_level=None)"
+    with cluster.out_of_service(*cluster.hosts):
+        try:
+            cluster.on(cluster.head, "systemctl stop trainyard-hub && python3 -c 'import sqlite3; %s.executemany(\"INSERT INTO spawners (user_id, name, "
+                                     "display_name) SELECT id, ?, ? FROM users WHERE name = ?\", [(\"of_%%d\" %% each, \"of_%%d\" %% each, \"alice\") "
+                                     "for each in range(%d)])'; systemctl start trainyard-hub" % (rows, count))
+            cluster.wait("the hub", lambda: hub.nobody().ask("/hub/health").code == 200)
+            # Accounts limit how many jobs wait, and these all do.
+            cluster.as_person("bob", "for number in $(seq %d); do sbatch --quiet --hold --job-name=of_$number --comment='trainyard instance' "
+                                     "--wrap=: --output=/dev/null; done" % count)
+            (page, home), (jobs, listed) = load(hub.browser("alice"), "/hub/home"), load(hub.browser("bob"), "/services/jobs/")
+            command = seconds(cluster, "trainyard list", "bob")
+            print("200 instances: home %.2f s, jobs %.2f s, trainyard list %.2f s" % (home, listed, command))
+            assert [number for number in range(count) if "of_%d" % number not in page] == [] and jobs.count(">of_") >= count
+            assert max(home, listed) < 2 and command <= 1
+        finally:
+            cluster.as_person("bob", "scancel --me")
+            cluster.on(cluster.head, "systemctl stop trainyard-hub; python3 -c 'import sqlite3; %s.execute(\"DELETE FROM spawners WHERE name LIKE ?\", "
+                                     "[\"of_%%\"])'; systemctl start trainyard-hub" % rows)
+            cluster.wait("the hub", lambda: hub.nobody().ask("/hub/health").code == 200)
+    cluster.nothing_left("alice", "bob")
+
+
+def test_two_gigabytes_are_saved(cluster):
+    """With content that does not compress."""
+    saver = Saver(Hub(cluster))
+    image = load_base(saver)
+    try:
+        url, job = saver.start("large", image, cluster.peer)
+        saver.inside(job, "sh", "-c", "head -c 2G /dev/urandom > /opt/large", root=True)
+        begun = time.monotonic()
+        told = saver.save(url, "large")
+        print("2 GB are saved in %d s: %s" % (time.monotonic() - begun, told))
+        assert told.startswith("saved as ") and time.monotonic() - begun < 300
+    finally:
+        saver.stop("large")
+        forget_base(saver)
 
 
 def test_an_instance_is_ready_soon_after_its_image(cluster):

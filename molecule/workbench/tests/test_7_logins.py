@@ -1,0 +1,118 @@
+"""The other ways to log in to the hub, each with a server: LDAP by Debian's slapd, PAM, and OpenID Connect."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from conftest import Cluster
+from test_2_hub import Hub
+
+ROLE = "jupyterhub"
+HOST = Cluster.head
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+PROVIDER = "http://172.30.104.21:8090"
+# It is unpacked, so that nothing of it stays installed. carol is not one of the people of the cluster.
+SLAPD = r"""
+set -eu
+mkdir -p /srv/logins/ldap/root /srv/logins/ldap/data
+cd /srv/logins/ldap
+apt-get --quiet --quiet update
+apt-get --quiet --quiet download $(apt-get --simulate --no-install-recommends install slapd | sed -n 's/^Inst \([^ ]*\) .*/\1/p')
+for file in *.deb; do dpkg --extract "$file" root; done
+cat > slapd.conf << 'END'
+include /srv/logins/ldap/root/etc/ldap/schema/core.schema
+include /srv/logins/ldap/root/etc/ldap/schema/cosine.schema
+include /srv/logins/ldap/root/etc/ldap/schema/inetorgperson.schema
+modulepath /srv/logins/ldap/root/usr/lib/ldap
+moduleload back_mdb
+database mdb
+suffix "dc=example,dc=org"
+directory /srv/logins/ldap/data
+access to attrs=userPassword by anonymous auth by * none
+access to * by * read
+END
+{
+  printf 'dn: dc=example,dc=org\nobjectClass: dcObject\nobjectClass: organization\no: site\ndc: example\n\n'
+  printf 'dn: ou=people,dc=example,dc=org\nobjectClass: organizationalUnit\nou: people\n\n'
+  for name in alice carol; do
+    printf 'dn: uid=%s,ou=people,dc=example,dc=org\nobjectClass: inetOrgPerson\nuid: %s\ncn: %s\nsn: %s\nuserPassword: word of %s\n\n' \
+      $name $name $name $name $name
+  done
+} > people.ldif
+libraries=$(echo root/usr/lib/*-linux-gnu)
+LD_LIBRARY_PATH=$PWD/$libraries root/usr/sbin/slapadd -f slapd.conf -l people.ldif
+systemd-run --quiet --unit=test-ldap --setenv=LD_LIBRARY_PATH="$PWD/$libraries" "$PWD/root/usr/sbin/slapd" -d 0 -h ldap://127.0.0.1:3389 -f "$PWD/slapd.conf"
+"""
+
+
+@pytest.fixture(scope="module")
+def ways(cluster, role):
+    """Change the way to log in. At the end it is the usual one."""
+    def change(kind, **options):
+        done = role(jupyterhub_authenticator=kind, jupyterhub_authenticator_options=options)
+        assert done.code == 0, done.text[-3000:]
+        hub = Hub(cluster)
+        cluster.wait("the hub", lambda: hub.nobody().ask("/hub/health").code == 200)
+        return hub
+
+    cluster.on(cluster.head, "mkdir -p /srv/logins")
+    yield change
+    assert role().code == 0
+    cluster.on(cluster.head, "systemctl stop test-ldap test-oidc; rm -rf /srv/logins /etc/pam.d/trainyard-test", check=False)
+
+
+def by_password(hub, name, password):
+    session = hub.nobody()
+    xsrf = re.search(r'name="_xsrf" value="([^"]+)"', session.ask("/hub/login").text).group(1)
+    answer = session.ask("/hub/login?next=", "POST", {"_xsrf": xsrf, "username": name, "password": password}, FORM)
+    return (answer.code, answer.url.partition(hub.url)[2] if answer.code == 200 else answer.url.partition(hub.url)[2].partition("?")[0])
+
+
+def judge(hub):
+    """alice with her password, and nobody else: neither with another password nor somebody who is not one of the people of the cluster."""
+    assert by_password(hub, "alice", "word of alice") == (200, "/hub/home")
+    for name, password in (("alice", "word of carol"), ("alice", ""), ("carol", "word of carol"), ("bob", "word of alice"), ("root", "word of alice")):
+        assert by_password(hub, name, password) == (403, "/hub/login"), (name, password)
+
+
+def test_ldap(cluster, ways):
+    cluster.on(cluster.head, SLAPD)
+    judge(ways("ldap", server_address="127.0.0.1", server_port=3389, tls_strategy="insecure",
+               bind_dn_template=["uid={username},ou=people,dc=example,dc=org"]))
+    # The server knows carol: the hub is what refuses her.
+    bind = "import ldap3; print(ldap3.Connection(ldap3.Server('127.0.0.1', 3389), 'uid=carol,ou=people,dc=example,dc=org', 'word of carol').bind())"
+    assert cluster.on(cluster.head, '/usr/local/lib/trainyard/hub/environment/bin/python -c "%s"' % bind).out == "True\n"
+    cluster.on(cluster.head, "systemctl stop test-ldap")
+    assert by_password(Hub(cluster), "alice", "word of alice")[0] >= 400
+
+
+def test_pam(cluster, ways):
+    cluster.on(cluster.head, "printf '%s' > /srv/logins/check && chmod 755 /srv/logins/check && printf '%s' > /etc/pam.d/trainyard-test" % (
+        '#!/bin/sh\\n[ "$(tr -d "\\\\0")" = "word of $PAM_USER" ]\\n',
+        "auth required pam_exec.so expose_authtok quiet /srv/logins/check\\naccount required pam_permit.so\\n"))
+    judge(ways("pam", service="trainyard-test"))
+
+
+def test_openid_connect(cluster, ways):
+    text = Path(__file__).with_name("oidc_provider.py").read_text(encoding="utf-8")
+    cluster.on(cluster.head, "printf %%s %s > /srv/logins/provider.py && systemd-run --quiet --unit=test-oidc python3 /srv/logins/provider.py "
+                             "172.30.104.21 8090 secret-of-site /srv/logins/who" % shlex.quote(text))
+    options = {"client_id": "hub", "client_secret": "secret-of-site", "authorize_url": PROVIDER + "/authorize", "token_url": PROVIDER + "/token",
+               "userdata_url": PROVIDER + "/userinfo", "username_claim": "preferred_username", "scope": ["openid"],
+               "oauth_callback_url": Hub(cluster).url + "/hub/oauth_callback"}
+
+    def log_in(hub, name):
+        cluster.on(cluster.head, "echo %s > /srv/logins/who" % name)
+        answer = hub.nobody().ask("/hub/oauth_login?next=")
+        return answer.code, answer.url.partition(hub.url)[2].partition("?")[0]
+
+    hub = ways("oidc", **options)
+    assert log_in(hub, "alice") == (200, "/hub/home")
+    assert log_in(hub, "carol") == (403, "/hub/oauth_callback") and log_in(hub, "root")[0] == 403
+    # A secret that the provider does not know, and which nothing shows.
+    hub = ways("oidc", **dict(options, client_secret="another-secret"))
+    assert log_in(hub, "alice")[0] >= 400
+    assert "another-secret" not in cluster.on(cluster.head, "journalctl --no-pager --output=cat; ps -ef").out
