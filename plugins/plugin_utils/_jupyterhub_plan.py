@@ -61,8 +61,8 @@ def url_of(wanted, address):
 
 def names_of_certificate(wanted, address):
     """Return the names and addresses for which the hub's own certificate is valid."""
-    names = [urlsplit(url_of(wanted, address)).hostname or "", wanted["hub_host"], address]
-    return sorted({name for name in names if name})
+    name = urlsplit(url_of(wanted, address)).hostname or ""
+    return sorted({each for each in (name, wanted["hub_host"], address, "*." + name if wanted["subdomains"] else "") if each})
 
 
 def is_address(text):
@@ -119,6 +119,7 @@ def unit_of_proxy(wanted):
                "--api-ip=127.0.0.1", "--api-port=%d" % wanted["proxy_api_port"],
                "--default-target=" + target, "--error-target=%s/hub/error" % target, "--log-level=warn"]
     command += ["--ip=" + wanted["listen_address"]] if wanted["listen_address"] else []
+    command += ["--host-routing"] if wanted["subdomains"] else []
     return "\n".join([
         "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Proxy of JupyterHub", "After=network-online.target",
         "Wants=network-online.target", "", "[Service]", "User=" + USER, "Group=" + USER, "EnvironmentFile=" + TOKEN,
@@ -149,10 +150,13 @@ def unit_of_links():
         "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
-def unit_of_jobs(wanted):
+def unit_of_jobs(wanted, address):
     variables = {"JUPYTERHUB_API_URL": "http://127.0.0.1:%d/hub/api" % wanted["hub_port"], "JUPYTERHUB_SERVICE_PREFIX": "/services/jobs/",
                  "JUPYTERHUB_SERVICE_NAME": "jobs", "JUPYTERHUB_CLIENT_ID": "service-jobs", "JUPYTERHUB_BASE_URL": "/",
                  "TRAINYARD_PORT": str(wanted["jobs_port"]), "PYTHONDONTWRITEBYTECODE": "1"}
+    if wanted["subdomains"]:
+        url = url_of(wanted, address)
+        variables.update(JUPYTERHUB_HOST=url, JUPYTERHUB_OAUTH_CALLBACK_URL=url.replace("://", "://jobs--service.") + "/services/jobs/oauth_callback")
     # It asks the helper by sudo, as the hub does.
     return "\n".join([
         "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Jobs in the browser", "After=%s.service" % HUB_SERVICE, "", "[Service]",
@@ -196,7 +200,8 @@ def unit_of_firewall():
 
 
 def firewall_files(wanted, address, is_hub, is_notebook):
-    return [_folder("/etc/trainyard"), _folder(FIREWALL.rpartition("/")[0]), _file(FIREWALL, rules(wanted, address, is_hub, is_notebook), validate="/usr/sbin/nft --check --file %s"),
+    return [_folder("/etc/trainyard"), _folder(FIREWALL.rpartition("/")[0]),
+            _file(FIREWALL, rules(wanted, address, is_hub, is_notebook), validate="/usr/sbin/nft --check --file %s"),
             _file("%s/%s.service" % (UNITS, FIREWALL_SERVICE), unit_of_firewall())]
 
 
@@ -204,7 +209,7 @@ def settings(wanted, address):
     """Return what the programs on the host of the hub know."""
     return {"url": url_of(wanted, address), "hub_port": wanted["hub_port"], "jobs_port": wanted["jobs_port"], "proxy_api_port": wanted["proxy_api_port"],
             "state": STATE, "links": STATE + "/links", "link_seconds": wanted["link_seconds"], "queue_seconds": wanted["queue_seconds"],
-            "instances_per_person": wanted["instances_per_person"],
+            "instances_per_person": wanted["instances_per_person"], "subdomains": wanted["subdomains"],
             "people": persons(wanted), "addresses": {name: each for name, each in addresses(wanted["members"]).items() if name in wanted["training_hosts"]}}
 
 
@@ -229,7 +234,7 @@ def hub_files(wanted, address):
     found += [_file(FOLDER + "/hub.json", _json(settings(wanted, address)), "0640", **mine),
               _file("%s/%s.service" % (UNITS, PROXY_SERVICE), unit_of_proxy(wanted)), _file("%s/%s.service" % (UNITS, HUB_SERVICE), unit_of_hub()),
               _file("%s/%s.service" % (UNITS, LINKS_SERVICE), unit_of_links()),
-              _file("%s/%s.service" % (UNITS, JOBS_SERVICE), unit_of_jobs(wanted)),
+              _file("%s/%s.service" % (UNITS, JOBS_SERVICE), unit_of_jobs(wanted, address)),
               _file(SUDOERS, sudoers(persons(wanted)), "0440", validate="/usr/sbin/visudo --check --file=%s")]
     return found
 
@@ -317,6 +322,9 @@ def problems(wanted, address):
     url = urlsplit(wanted["url"])
     if wanted["url"] and (url.scheme != "https" or not url.hostname or url.path not in ("", "/") or url.query or url.fragment or "@" in url.netloc):
         found.append("jupyterhub_url: '%s' is not https:// with a name; write it as in https://hub.example.org" % wanted["url"])
+    if wanted["subdomains"] and (not url.hostname or is_address(url.hostname)):
+        found.append("jupyterhub_subdomains: jupyterhub_url is '%s', and names of people need the name of a host; set it, as in https://hub.example.org" %
+                     wanted["url"])
     own = [wanted["port"], wanted["hub_port"], wanted["jobs_port"], wanted["proxy_api_port"]]
     if len(set(own)) != len(own):
         found.append("jupyterhub_port, jupyterhub_hub_port, jupyterhub_jobs_port and jupyterhub_proxy_api_port: two of them are the same; use four ports")

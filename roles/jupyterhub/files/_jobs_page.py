@@ -22,17 +22,18 @@ FIELDS = (("name", "Name", "text", "first_job"), ("kind", "Type", "select", ""),
 #: The services beside a job, in the same order: key below services, label, kind of field, example.
 SERVICES = (("ssh", "ssh and VS Code Remote", "boolean", ""), ("jupyter", "Jupyter of the image", "boolean", ""),
             ("tensorboard", "TensorBoard of this folder", "text", "~/logs"))
-KINDS = ("Job", "PyTorchJob", "HorovodJob", "MPIJob")
+KINDS = ("Job", "PyTorchJob", "HorovodJob", "MPIJob", "MindSporeJob")
 
 
 def text_of(value):
     return html.escape("-" if value is None or value == "" else ", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
-def frame(title, body, prefix, person):
+def frame(title, body, prefix, person, hub=""):
+    """Return a page. C(hub) is the hub's part of addresses if it has another host name than this service."""
     return ("<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>%s</title><style>%s</style></head><body><nav>"
-            "<a href=\"/hub/home\">Instances</a><a href=\"%s\">Jobs</a><a href=\"%snew\">New job</a>%s</nav><h1>%s</h1>%s</body></html>" % (
-                html.escape(title), STYLE, prefix, prefix, html.escape(person), html.escape(title), body))
+            "<a href=\"%s/hub/home\">Instances</a><a href=\"%s\">Jobs</a><a href=\"%snew\">New job</a>%s</nav><h1>%s</h1>%s</body></html>" % (
+                html.escape(title), STYLE, html.escape(hub), prefix, prefix, html.escape(person), html.escape(title), body))
 
 
 def table(heads, rows):

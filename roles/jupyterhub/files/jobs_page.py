@@ -13,7 +13,7 @@ import _jobs_page
 from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
 from tornado import httpserver, web
 
-PREFIX = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
+PREFIX, HUB = os.environ["JUPYTERHUB_SERVICE_PREFIX"], os.environ.get("JUPYTERHUB_HOST", "")
 
 
 class Page(HubOAuthenticated, web.RequestHandler):
@@ -27,7 +27,7 @@ class Page(HubOAuthenticated, web.RequestHandler):
         # The address of Jupyter has its token.
         self.set_header("Cache-Control", "no-store")
         self.set_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'")
-        self.finish(_jobs_page.frame(title, body, PREFIX, self.get_current_user()["name"]))
+        self.finish(_jobs_page.frame(title, body, PREFIX, self.get_current_user()["name"], HUB))
 
     def refuse(self, title, answer):
         self.show(title, _jobs_page.problem(answer["error"]), 503 if answer["no_answer"] else 400)

@@ -32,6 +32,9 @@ c.JupyterHub.public_url = site["url"] + "/"
 c.JupyterHub.hub_bind_url = "http://127.0.0.1:%d" % site["hub_port"]
 c.Spawner.hub_connect_url = site["url"]
 
+if site["subdomains"]:
+    c.JupyterHub.subdomain_host = site["url"]
+
 c.JupyterHub.db_url = "sqlite:///%s/jupyterhub.sqlite" % site["state"]
 c.JupyterHub.cookie_secret_file = "%s/cookie_secret" % site["state"]
 c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 10, "headers": {"Referrer-Policy": "no-referrer"}}

@@ -20,7 +20,7 @@ ROLE = ROOT / "roles/jupyterhub"
 NAMES = {"idle_warning.js", *_jupyterhub_plan.OF_HUB, *_jupyterhub_plan.OF_NOTEBOOK}
 LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "top"}, "node_modules/@colors/colors": {"version": "1.6.1", "integrity": "sha512-x"},
                                                       "node_modules/a/node_modules/b": {"version": "2.0.0", "integrity": "sha512-y"}}})
-WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "containers": True, "url": "", "port": 443, "listen_address": "",
+WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "containers": True, "url": "", "subdomains": False, "port": 443, "listen_address": "",
           "hub_port": 8081, "jobs_port": 8082, "proxy_api_port": 8001, "instance_ports": "30000-30999", "firewall": True, "tls_certificate": "", "tls_key": "", "tls_ca": "", "authenticator": "link",
           "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600,
           "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
@@ -136,6 +136,7 @@ def test_units_name_what_the_environment_has():
     ({"idle_minutes": 15}, "jupyterhub_idle_minutes: '15' is not more than"), ({"idle_gpu_minutes": 10}, "jupyterhub_idle_gpu_minutes: '10'"),
     ({"vscode_enabled": True, "vscode_archive": "/srv/x"}, "jupyterhub_vscode_archive_checksum: only one of them is set"),
     ({"vscode_enabled": True, "packages_dir": "/srv/packages"}, "VS Code cannot be built"),
+    ({"subdomains": True}, "jupyterhub_subdomains: jupyterhub_url is ''"), ({"subdomains": True, "url": "https://192.0.2.1"}, "need the name of a host"),
     ({"instance_ports": "30999-30000"}, "'30999-30000' is not a range of ports"), ({"instance_ports": "80-90"}, "'80-90' is not a range of ports"),
     ({"instance_ports": "30000-70000"}, "'30000-70000' is not a range"), ({"instance_ports": "29999-30100"}, "'29999-30100' has ports of jobs"),
     ({"instance_ports": "5000-10000"}, "ports of jobs, which are 10000 to 29999"),
@@ -199,6 +200,19 @@ def test_jobs_have_other_ports_than_instances():
     run = (ROOT / "roles/job_container/files/trainyard_run.py").read_text()
     count, first = map(int, re.search(r"^PORTS, FIRST_PORT, TRIES = (\d+), (\d+), ", run, re.MULTILINE).groups())
     assert _jupyterhub_plan.PORTS_OF_JOBS == (first, first + count - 1)
+
+
+def test_people_with_names_of_their_own():
+    found = plan("front", url="https://hub.example.org:8443", subdomains=True)
+    assert found["problems"] == [] and found["certificate"]["names"] == ["*.hub.example.org", "front", "hub.example.org"]
+    placed = files(found)
+    assert " --host-routing" in placed["/etc/systemd/system/trainyard-hub-proxy.service"]["content"]
+    unit = placed["/etc/systemd/system/trainyard-hub-jobs.service"]["content"]
+    assert "Environment=JUPYTERHUB_HOST=https://hub.example.org:8443\n" in unit
+    assert "Environment=JUPYTERHUB_OAUTH_CALLBACK_URL=https://jobs--service.hub.example.org:8443/services/jobs/oauth_callback\n" in unit
+    assert json.loads(placed["/etc/trainyard/hub/hub.json"]["content"])["subdomains"] is True
+    plain = files(plan("front", url="https://hub.example.org"))
+    assert "host-routing" not in str(plain) and "JUPYTERHUB_HOST" not in str(plain)
 
 
 def test_instances_know_when_they_are_idle():

@@ -25,6 +25,7 @@ CHOICES = {"classes": ["h100"], "images": ['t"1'], "saved": ["front:5000/anna/to
 
 def test_texts_are_quoted():
     page = pages.list_page([JOB], "/services/jobs/") + pages.job_page(JOB, "<script>", "/services/jobs/", "<x>") + pages.frame("<t>", "", "/p/", "anna")
+    assert 'href="https://hub.example.org/hub/home"' in pages.frame("Jobs", "", "/p/", "anna", "https://hub.example.org") and 'href="/hub/home"' in page
     assert "<b>" not in page and "<i>" not in page and "<script>" not in page and "<t>" not in page and "&lt;script&gt;" in page
     assert 'href="/services/jobs/job/12"' in page and 'action="/services/jobs/job/12/stop"' in page and "a, b" in page
     assert "/stop" not in pages.job_page(dict(JOB, state="completed", ended=ENDED, result=None, efficiency=None), "", "/p/", "")

@@ -1,19 +1,21 @@
-"""The other ways to log in to the hub, each with a server: LDAP by Debian's slapd, PAM, and OpenID Connect."""
+"""Settings of the hub that few sites need: other ways to log in, each with a server (LDAP by Debian's slapd, PAM, OpenID Connect), and names of people."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import socket
 from pathlib import Path
 
 import pytest
 from conftest import Cluster
-from test_2_hub import Hub
+from test_2_hub import SMALL, Hub
 
 ROLE = "jupyterhub"
 HOST = Cluster.head
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-PROVIDER = "http://172.30.104.21:8090"
+HUB = "172.30.104.21"
+PROVIDER = "http://%s:8090" % HUB
 # It is unpacked, so that nothing of it stays installed. carol is not one of the people of the cluster.
 SLAPD = r"""
 set -eu
@@ -49,19 +51,22 @@ systemd-run --quiet --unit=test-ldap --setenv=LD_LIBRARY_PATH="$PWD/$libraries" 
 
 
 @pytest.fixture(scope="module")
-def ways(cluster, role):
-    """Change the way to log in. At the end it is the usual one."""
-    def change(kind, **options):
-        done = role(jupyterhub_authenticator=kind, jupyterhub_authenticator_options=options)
+def settings(cluster, role):
+    """Change variables of the role. At the end they are the usual ones."""
+    def change(**variables):
+        done = role(**variables)
         assert done.code == 0, done.text[-3000:]
-        hub = Hub(cluster)
-        cluster.wait("the hub", lambda: hub.nobody().ask("/hub/health").code == 200)
-        return hub
+        return Hub(cluster)
 
     cluster.on(cluster.head, "mkdir -p /srv/logins")
     yield change
     assert role().code == 0
     cluster.on(cluster.head, "systemctl stop test-ldap test-oidc; rm -rf /srv/logins /etc/pam.d/trainyard-test", check=False)
+
+
+@pytest.fixture(scope="module")
+def ways(settings):
+    return lambda kind, **options: settings(jupyterhub_authenticator=kind, jupyterhub_authenticator_options=options)
 
 
 def by_password(hub, name, password):
@@ -116,3 +121,40 @@ def test_openid_connect(cluster, ways):
     hub = ways("oidc", **dict(options, client_secret="another-secret"))
     assert log_in(hub, "alice")[0] >= 400
     assert "another-secret" not in cluster.on(cluster.head, "journalctl --no-pager --output=cat; ps -ef").out
+
+
+@pytest.fixture(name="names")
+def _names(cluster, monkeypatch):
+    """A wildcard in DNS, for this process and for the hosts."""
+    usual = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **others: usual(HUB if host.endswith("hub.test") else host, *more, **others))
+    for host in cluster.hosts:
+        # Docker mounts the file: it cannot be replaced.
+        cluster.on(host, "cp /etc/hosts /root/hosts && echo %s hub.test alice.hub.test jobs--service.hub.test >> /etc/hosts" % HUB)
+    yield
+    for host in cluster.hosts:
+        cluster.on(host, "cat /root/hosts > /etc/hosts && rm /root/hosts")
+
+
+def test_a_name_for_each_person(cluster, settings, names):
+    hub = settings(jupyterhub_subdomains=True, jupyterhub_url="https://hub.test")
+    assert hub.url == "https://hub.test"
+    alice, path, own = hub.program("alice"), "/user/alice/named/", "https://alice.hub.test"
+    try:
+        assert alice.start("alice", "named", display_name="named", user_options=SMALL).code in (201, 202)
+        alice.is_ready("alice", "named")
+        assert alice.ask(path + "api/status", url=own).code == 200
+        browser = hub.browser("alice")
+        answer = browser.ask(path + "lab", url=own)
+        assert (answer.code, answer.url.partition("?")[0]) == (200, own + path + "lab") and "jupyter-config-data" in answer.text
+        # The cookie of the login stays with the hub, and the instance has its own.
+        found = {(cookie.name, cookie.domain, cookie.domain_specified) for cookie in browser.jar}
+        assert ("jupyterhub-hub-login", "hub.test", False) in found and any(domain == "alice.hub.test" for _name, domain, _given in found), found
+        # Not under the name of the hub.
+        assert browser.ask(path + "lab").url.startswith(own)
+        assert hub.browser("bob").ask(path + "lab", url=own).code == 403
+        page = browser.ask("/services/jobs/", url="https://jobs--service.hub.test")
+        assert page.code == 200 and "named" in page.text and 'href="https://hub.test/hub/home"' in page.text
+    finally:
+        alice.stop("alice", "named")
+    cluster.nothing_left("alice")
