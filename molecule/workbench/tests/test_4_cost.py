@@ -147,7 +147,7 @@ def test_two_gigabytes_are_saved(cluster):
 
 def test_an_instance_is_ready_soon_after_its_image(cluster):
     alice = Hub(cluster).program("alice")
-    image = seconds(cluster, "srun --quiet --mem=1000 trainyard-run --alone %s -- sh -c :" % IMAGE)
+    image = seconds(cluster, "srun --quiet --mem=1000 trainyard-run --alone %s -- sh -c true" % IMAGE)
     begun = time.monotonic()
     assert alice.start("alice", "timed", display_name="Timed", user_options=SMALL).code in (201, 202)
     alice.is_ready("alice", "timed")
