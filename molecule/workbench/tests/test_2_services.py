@@ -215,7 +215,8 @@ def test_the_launchers_of_guides_find_the_other_workers(cluster):
 
 def test_results_are_copied_to_the_persons_own_storage(cluster):
     """To a WebDAV server that runs as another user, then to one that is down."""
-    cluster.on(cluster.peer, "mkdir -p /srv/dav && systemd-run --unit=dav rclone serve webdav /srv/dav --addr 172.30.104.22:8080")
+    cluster.on(cluster.peer, "install --directory --owner=nobody /srv/dav && "
+                             "systemd-run --unit=dav --uid=nobody --setenv=HOME=/srv/dav rclone serve webdav /srv/dav --addr 172.30.104.22:8080")
     cluster.as_person("alice", "rclone config create results webdav url http://172.30.104.22:8080 vendor other > /dev/null")
     text = "name: copied\nworker_image: site/tools:1\ncopy_results: results:runs/1\ncommand: echo the result > $TRAINYARD_JOB_DIR/model\n"
     job = cluster.ends("alice", cluster.submit("alice", text))
