@@ -322,7 +322,8 @@ def find(number):
 def of_active(job):
     return {"id": str(job["id"]), "name": job["name"], "state": job["state"], "account": job["account"], "priority": job["qos"], "workers": job["node_count"],
             "gpus": job["gpus"], "hosts": job["nodes"], "reason": job["reason"], "submitted": job["submit_time"], "started": job["start_time"],
-            "ended": None, "start_estimate": job["start_estimate"], "exit_code": None, "limit_minutes": job["limit_minutes"], "restarts": job["restarts"]}
+            "ended": None if job["state"] in ACTIVE else job["end_time"], "start_estimate": job["start_estimate"], "exit_code": None,
+            "limit_minutes": job["limit_minutes"], "restarts": job["restarts"]}
 
 
 def of_ended(job):
@@ -504,8 +505,10 @@ def start_interactive(options, job, place):
 
 
 def list_jobs(options):
+    # The controller first, so that a job which ends in between is in one of the answers. sacct does not list a job of the last second or two.
+    known = [of_active(job) for job in active_jobs("--states=all")]
     jobs = {job["id"]: job for job in map(of_ended, ended_jobs(ALL if options.all else RECENT))}
-    jobs.update({job["id"]: job for job in map(of_active, active_jobs())})
+    jobs.update({job["id"]: job for job in known if job["state"] in ACTIVE or jobs.get(job["id"], job)["state"] in ACTIVE or job["id"] not in jobs})
     ordered, today = sorted(jobs.values(), key=lambda job: (job["submitted"] or "", job["id"])), datetime.datetime.now().date()
 
     def show(found):

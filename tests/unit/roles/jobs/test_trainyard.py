@@ -186,7 +186,11 @@ def test_a_job_of_which_the_accounting_does_not_know_yet(run):
     (run.here / "ended").write_text("", encoding="utf-8")
     (run.here / "later").write_text(ended(4), encoding="utf-8")
     run.program("sacct", PROGRAMS["sacct"] % {"here": run.here} + "\ncp %s/later %s/ended" % (run.here, run.here))
+    told = json.loads(run("list", "--json").stdout)
+    assert [(job["id"], job["state"]) for job in told] == [("4", "completed")] and told[0]["ended"] and told[0]["exit_code"] is None
     assert json.loads(run("show", "4", "--json").stdout)["state"] == "completed"
+    # The accounting knows more of it by then.
+    assert json.loads(run("list", "--json").stdout)[0]["exit_code"] == 0
 
 
 def test_why(run):
