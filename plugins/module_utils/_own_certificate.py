@@ -13,7 +13,8 @@ import re
 __all__ = ["ParseError", "authority_config", "bad_names", "certificate_config", "not_after", "reasons", "subjects"]
 
 #: openssl would read quotes, commas and line breaks of a name as its own.
-NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+#: With a * in place of the first label, it is valid for all names below.
+NAME = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 class ParseError(ValueError):

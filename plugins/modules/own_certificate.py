@@ -26,7 +26,7 @@ options:
     type: str
     required: true
   names:
-    description: Host names for which the certificate is valid. O(state=present) needs a name or an address.
+    description: Host names for which the certificate is valid, also such as V(*.hub.example.org). O(state=present) needs a name or an address.
     type: list
     elements: str
     default: []

@@ -54,6 +54,11 @@ def test_a_certificate_that_clients_accept(run, tmp_path):
     assert not again["changed"] and again["ca"] == made["ca"] and again["reasons"] == []
 
 
+def test_a_certificate_for_all_names_below_one(run, tmp_path):
+    ca = run(names=["*.hub.test"])["ca"]
+    assert spoken(tmp_path / "tls", ca, "anna.hub.test") and not spoken(tmp_path / "tls", ca, "hub.test") and not spoken(tmp_path / "tls", ca, "a.b.hub.test")
+
+
 @pytest.mark.parametrize("change, reason", [({"names": ["localhost", "hub.example.org"]}, "it has other names"), ({"addresses": []}, "it has other names"),
                                             ({"renew_days": 398}, "it ends on ")])
 def test_the_authority_stays(run, tmp_path, change, reason):
@@ -113,6 +118,7 @@ def test_copies_without_the_key_of_the_authority(run, tmp_path):
 
 
 @pytest.mark.parametrize("change, problem", [({"names": ["a\nb"]}, "cannot be in a certificate"), ({"names": ["a,DNS:b"]}, "cannot be in a certificate"),
+                                             ({"names": ["a.*.org"]}, "cannot be in a certificate"), ({"names": ["*"]}, "cannot be in a certificate"),
                                              ({"addresses": ["1.2.3"]}, "cannot be in a certificate"), ({"names": [], "addresses": []}, "there is none"),
                                              ({"executable": "/nowhere/openssl"}, "is not installed")])
 def test_bad_input(run, tmp_path, change, problem):
