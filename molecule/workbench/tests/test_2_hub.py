@@ -242,11 +242,14 @@ def test_the_hub_alone_reaches_the_server(hub, alice, instance):
 
     assert reached() == {("trainyard-hub", hub.cluster.head)}
     # nftables.service flushes all tables when it restarts. Here its drop-in removes this one only: Docker has rules for the names of these hosts.
-    flush = "[Service]\nExecStart=\nExecStart=/usr/sbin/nft delete table inet trainyard_instances\nExecStop=\n"
+    flush = "[Service]\nExecStart=\nExecStart=/bin/true\nExecStop=\nExecReload=\nExecReload=/usr/sbin/nft delete table inet trainyard_instances\n"
     for each in hub.cluster.hosts:
         hub.cluster.on(each, "install -d /run/systemd/system/nftables.service.d && printf '%s' > /run/systemd/system/nftables.service.d/test.conf && "
                              "systemctl daemon-reload && systemctl restart nftables" % flush)
     try:
+        assert reached() == {("trainyard-hub", hub.cluster.head)}
+        for each in hub.cluster.hosts:
+            hub.cluster.on(each, "systemctl reload nftables")
         assert reached() == {("trainyard-hub", hub.cluster.head)}
         hub.cluster.on(host, "systemctl stop trainyard-instances")
         # The rules of the host of the hub are left if the instance runs elsewhere.
