@@ -49,6 +49,11 @@ def test_limits_and_shm_inside(host):
     assert host.check_output("docker exec %s df --output=size -BM /dev/shm", NAME).split()[-1] == "128M"
 
 
+def test_it_is_entered_with_a_terminal(host):
+    told = host.check_output("script --quiet --return --command 'docker exec -it %s bash -c \"tty && test -t 0\"' /dev/null", NAME)
+    assert told.strip().startswith("/dev/pts/")
+
+
 def test_share_is_the_host_s(host):
     host.check_output("docker exec %s sh -c 'echo from the container > /data1/share/file'", NAME)
     assert host.file("/data1/share/file").content_string == "from the container\n"
