@@ -212,9 +212,13 @@ def _number(key, label, value, most, why, least=1, step="1"):
             'value="%s">%s</div>' % (key, label, key, key, least, limit, step, html.escape(value), note))
 
 
-def page(choices, former):
-    """Return the part of the start page with the choices. C(former) are the values of the last start. The server judges them again."""
-    value = dict(DEFAULTS, worker_image=choices["image"])
+def page(choices, former, default_class=""):
+    """Return the part of the start page with the choices.
+
+    :param former: the values of the last start. The server judges them again.
+    :param default_class: class of hosts of a first start. One that no host has any more does not count.
+    """
+    value = dict(DEFAULTS, worker_image=choices["image"], host_class="" if former else default_class)
     value.update((key, text if isinstance(text, str) else "") for key, text in chosen(former).items())
     parts = images_of(choices, value["worker_image"])
     parts += [_number("worker_gpu", "GPUs", value["worker_gpu"], choices["gpus"]["most"], choices["gpus"]["why"], least=0),

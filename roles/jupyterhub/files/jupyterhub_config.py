@@ -42,6 +42,7 @@ c.JupyterHub.extra_handlers = [(r"/api/trainyard/instance", trainyard_hub.Instan
 
 c.JupyterHub.spawner_class = trainyard_hub.InstanceSpawner
 c.InstanceSpawner.addresses = site["addresses"]
+c.InstanceSpawner.default_class = site["default_class"]
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.named_server_limit_per_user = site["instances_per_person"]
 c.JupyterHub.default_url = "/hub/home"

@@ -75,6 +75,7 @@ class InstanceSpawner(Spawner):
     """An instance is a job of Slurm, which a helper submits as the person."""
 
     addresses = Dict(config=True, help="Addresses of the training hosts.")
+    default_class = Unicode(config=True, help="Class of hosts that the start page chooses.")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -100,7 +101,7 @@ class InstanceSpawner(Spawner):
         choices = await self.ask({"action": "choices"})
         if "error" in choices:
             raise web.HTTPError(503, choices["error"])
-        return _instance.page(choices, self.user_options)
+        return _instance.page(choices, self.user_options, self.default_class)
 
     async def get_options_form(self):
         return await self.options_form()

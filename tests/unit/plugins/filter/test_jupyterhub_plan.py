@@ -23,7 +23,7 @@ LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "top"}, "node
 WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "containers": True, "url": "", "subdomains": False, "port": 443, "listen_address": "",
           "hub_port": 8081, "jobs_port": 8082, "proxy_api_port": 8001, "instance_ports": "30000-30999", "firewall": True, "tls_certificate": "", "tls_key": "", "tls_ca": "", "authenticator": "link",
           "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600,
-          "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
+          "default_class": "", "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
           "idle_minutes": 120, "idle_warning_minutes": 15, "idle_gpu_minutes": 0,
           "vscode_enabled": False, "vscode_archive": "", "vscode_archive_checksum": "", "vscode_pinned": '{"version": "4.1"}', "vscode_build": "text",
           "requirements": {"hub": "a==1", "server": "b==1"}, "proxy_token": "secret", "jobs_token": "secret",

@@ -93,6 +93,14 @@ def test_the_largest_number_of_gpus_has_its_reason(accounts, most, why):
     assert found["gpus"]["most"] == most and why in found["gpus"]["why"]
 
 
+@pytest.mark.parametrize("former, default, selected", [
+    ({}, "h100", "h100"), ({}, "", ""), ({}, "p100", ""), ({"worker_gpu": "1"}, "h100", ""), ({"host_class": "h100"}, "", "h100")])
+def test_a_first_start_has_the_default_class_of_the_site(former, default, selected):
+    """A person who has chosen any class keeps that choice."""
+    page = _instance.page(_instance.choices_of([ACCOUNT], NODES, ["tools:1"], "tools:1"), former, default)
+    assert ("<option selected>h100</option>" in page, "<option>h100</option>" in page) == (selected == "h100", selected == "")
+
+
 def test_the_page_quotes_what_others_have_written():
     choices = _instance.choices_of([dict(ACCOUNT, max_minutes=60)], [dict(NODES[0], classes=["<b>"])], ["tools:1", 'a"b'], "tools:1")
     page = _instance.page(choices, {"worker_gpu": '"><script>', "worker_image": "tools:1", "worker_memory": [1]})
