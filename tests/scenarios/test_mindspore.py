@@ -51,7 +51,7 @@ def test_four_ranks_on_two_hosts_train_as_one_process(cluster):
     assert len({rank["checksum"] for rank in result["ranks"]}) == 1 and re.fullmatch("[0-9a-f]{64}", result["ranks"][0]["checksum"])
     assert result["metrics"]["accuracy"] >= 0.95
     # Of float32 sums in another order; and that of what has been trained.
-    assert result["metrics"]["difference"] < 1e-4 < 0.1 < result["metrics"]["moved"]
+    assert result["metrics"]["difference"] < 1e-5 < 0.05 < result["metrics"]["moved"]
     assert (result["launcher"], result["versions"]) == ("mindspore", {"mindspore": "2.10.0"})
     folder = "/data1/share/.trainyard/jobs/%s" % result["job_id"]
     for host, ranks in ((cluster.head, (0, 1)), (cluster.peer, (2, 3))):
@@ -67,7 +67,7 @@ def test_ranks_that_average_nothing_are_found_out(cluster):
     run, result = train(cluster, train_command=EXAMPLE % 2 + " --no-averaging")
     assert run.code == 2 and "do not have the same parameters" in run.text
     assert result["metrics"]["difference"] > 0.01
-    assert "The parameters differ by" in cluster.on(cluster.head, "cat /data1/share/.trainyard/jobs/%s/rank.0.log" % result["job_id"]).out
+    assert "After one epoch the parameters differed by" in cluster.on(cluster.head, "cat /data1/share/.trainyard/jobs/%s/rank.0.log" % result["job_id"]).out
 
 
 def test_ranks_on_one_host_are_found_out(cluster):

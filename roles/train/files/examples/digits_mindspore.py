@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Trains a small network on handwritten digits of 8x8 pixels with MindSpore, on any number of ranks, on NPUs or CPUs.
 
-The gradients are averaged over all ranks. Rank 0 also trains the same network alone, on the images of all ranks in each step, and the example fails if the two
-differ: equal parameters on all ranks alone would also be found if nothing was trained. The digits are scikit-learn's where it is installed, else generated.
+The gradients are averaged over all ranks. In the first epoch rank 0 also trains the same network alone, on the images of all ranks in each step, and the example
+fails if the two differ: equal parameters on all ranks alone would also be found if nothing was trained. The digits are scikit-learn's where it is installed, else generated.
 """
 
 import hashlib
@@ -121,8 +121,12 @@ for epoch in range(1, epochs + 1):
     for first in range(0, share * size, args.batch_size * size):
         whole = order[first:first + args.batch_size * size]
         losses.append(own.step(whole[rank::size], rate, averaged))
-        if alone:
+        if alone and epoch == 1:
             alone.step(whole, rate, lambda gradients: gradients)
+    if alone and epoch == 1:
+        # Not at the end: sums in another order differ in their last digit, and each step makes more of that.
+        difference = max(float(abs(value - other).max()) for value, other in zip(own.values(), alone.values()))
+        moved = max(float(abs(value - other).max()) for value, other in zip(own.values(), begin))
     counted = total(numpy.array([sum(losses) / len(losses), own.right(x_test[rank::size], y_test[rank::size])], dtype=numpy.float32))
     metrics = {"loss": round(float(counted[0]) / size, 4), "accuracy": round(float(counted[1]) / len(y_test), 4)}
     if rank == 0:
@@ -134,10 +138,9 @@ checksum = hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdige
 if rank == 0:
     arrays = {parameter.name: value for parameter, value in zip(own.parameters, values)}
     example_tools.save_atomically(lambda stream: numpy.savez(stream, **arrays), os.path.join(example_tools.job_folder(), "checkpoint.npz"))
-    metrics["difference"] = max(float(abs(value - other).max()) for value, other in zip(values, alone.values()))
-    metrics["moved"] = max(float(abs(value - other).max()) for value, other in zip(values, begin))
+    metrics.update(difference=difference, moved=moved)
 example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
 if rank == 0 and (metrics["difference"] > TOLERANCE or metrics["moved"] < 10 * TOLERANCE):
-    raise SystemExit("The parameters differ by %.6f from those of one process that trained on the images of all ranks (allowed: %g), and moved by %.6f while "
-                     "they were trained" % (metrics["difference"], TOLERANCE, metrics["moved"]))
+    raise SystemExit("After one epoch the parameters differed by %.6f from those of one process that trained on the images of all ranks (allowed: %g), and had "
+                     "moved by %.6f" % (metrics["difference"], TOLERANCE, metrics["moved"]))
