@@ -310,7 +310,7 @@ def find(number):
             if str(job["id"]) == number:
                 return of_active(job)
         for job in reversed(ended_jobs(ALL, number)):
-            if job["id"] == number:
+            if str(job["raw_id"]) == number:
                 return of_ended(job)
         # The controller knows of a job that has just ended before the accounting does.
         if number not in [str(job["id"]) for job in active_jobs("--states=all")]:
@@ -327,7 +327,8 @@ def of_active(job):
 
 
 def of_ended(job):
-    return {"id": job["id"], "name": job["name"], "state": job["state"], "account": job["account"],
+    # A task of an array has a number of its own, by which squeue and scancel know it. sacct also calls it 12_1.
+    return {"id": str(job["raw_id"]), "name": job["name"], "state": job["state"], "account": job["account"],
             # So the database calls one that it has not learnt yet.
             "priority": "" if job["qos"] == "Unknown" else job["qos"], "workers": len(job["nodes"]),
             "gpus": job["gpus"], "hosts": job["nodes"], "reason": job["reason"], "submitted": job["submit_time"], "started": job["start_time"],
@@ -508,7 +509,7 @@ def list_jobs(options):
     # The controller first, so that a job which ends in between is in one of the answers. sacct does not list a job of the last second or two.
     known = [of_active(job) for job in active_jobs("--states=all")]
     jobs = {job["id"]: job for job in map(of_ended, ended_jobs(ALL if options.all else RECENT))}
-    jobs.update({job["id"]: job for job in known if job["state"] in ACTIVE or jobs.get(job["id"], job)["state"] in ACTIVE or job["id"] not in jobs})
+    jobs.update({job["id"]: job for job in known if job["state"] in ACTIVE or job["id"] not in jobs or jobs[job["id"]]["state"] in ACTIVE})
     ordered, today = sorted(jobs.values(), key=lambda job: (job["submitted"] or "", job["id"])), datetime.datetime.now().date()
 
     def show(found):

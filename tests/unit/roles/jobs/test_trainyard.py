@@ -150,6 +150,11 @@ def test_list(run):
     assert [line.split()[:3] for line in lines] == [["JOB", "NAME", "STATE"], ["3", "first", "done"], ["4", "first", "failed"], ["5", "job", "running"], ["6", "job", "waiting"]]
     told = json.loads(run("list", "--json").stdout)
     assert [job["id"] for job in told] == ["3", "4", "5", "6"] and told[1]["exit_code"] == 2
+    # A task of an array, once.
+    (run.here / "ended").write_text(ended(3) + ended(7).replace("7@7@", "4_2@7@", 1), encoding="utf-8")
+    (run.here / "jobs").write_text(a_job(7, "", "COMPLETED"), encoding="utf-8")
+    assert [job["id"] for job in json.loads(run("list", "--json").stdout)] == ["3", "7"]
+    assert json.loads(run("show", "7", "--json").stdout)["state"] == "completed"
     (run.here / "ended").write_text("", encoding="utf-8")
     (run.here / "jobs").write_text("", encoding="utf-8")
     assert run("list").stdout == "no jobs in the last day; `trainyard list --all` shows older ones\n"
