@@ -76,6 +76,23 @@ def test_a_running_job_is_entered(cluster):
     cluster.ends("alice", number)
 
 
+def test_tasks_of_an_array_are_listed_once(cluster):
+    """The command does not make arrays. A person who calls sbatch has them, too."""
+    array = cluster.as_person("alice", "sbatch --parsable --array=1-2 --job-name=tasks --output=/dev/null --wrap 'sleep 600'").out.strip()
+
+    def tasks(state):
+        found = [job for job in json.loads(cluster.trainyard("alice", "list", "--json").out) if job["name"] == "tasks"]
+        return {job["id"] for job in found} if len(found) == 2 and {job["state"] for job in found} == {state} else None
+
+    cluster.wait("both tasks", lambda: tasks("running"))
+    running = tasks("running")
+    cluster.as_person("alice", "scancel " + array)
+    cluster.wait("their ends", lambda: tasks("cancelled"))
+    assert len(running) == 2 and tasks("cancelled") == running
+    for number in running:
+        assert cluster.ends("alice", number)["state"] == "cancelled"
+
+
 def test_others_see_nothing(cluster):
     number = cluster.submit("alice", "name: secret\nworker_image: site/tools:1\ncommand: 'sleep 600; echo topsecret1'\nenvironment: {KEY: topsecret2}\n")
     cluster.ends("alice", number, "running")
