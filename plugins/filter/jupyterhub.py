@@ -8,8 +8,9 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _jupyterhub_p
 
 
 class FilterModule:
-    """Filters for role jupyterhub: its plan, and the services to restart."""
+    """Filters for role jupyterhub: its plan, what differs from it, and the services to restart."""
 
     def filters(self):
         return {"jupyterhub_plan": _jupyterhub_plan.jupyterhub_plan, "jupyterhub_restarts": _jupyterhub_plan.restarts,
+                "jupyterhub_drift": _jupyterhub_plan.jupyterhub_drift,
                 "jupyterhub_left_instances": _jupyterhub_plan.left_instances}

@@ -396,6 +396,26 @@ def jupyterhub_plan(wanted, host):
     }
 
 
+def _row(what, asked, found):
+    return {"what": what, "asked": asked, "found": found}
+
+
+def jupyterhub_drift(now, wanted, host):
+    """See the filter."""
+    plan = jupyterhub_plan(wanted, host)
+    lacking = [part for part in plan["parts"] if {"hub": HUB, "notebook": NOTEBOOK}[part] not in now["placed"]]
+    if lacking:
+        # One line in place of one for each program.
+        return [_row({"hub": "JupyterHub", "notebook": "JupyterLab of instances"}[part], "installed", "not installed") for part in lacking]
+    lines = now["units_and_tables"].splitlines()
+    active = {line.split()[0] for line in lines if " active " in line}
+    units = plan["services"] + ([FIREWALL_SERVICE] if plan["firewall"] else [])
+    rows = [_row(entry["path"], "as planned", "missing or changed") for entry in plan["files"] + plan["firewall"] if entry["path"] in now["changed_paths"]]
+    rows += [_row("service " + name, "active", "not active") for name in units if name + ".service" not in active]
+    # nftables.service flushes all tables, and so may a person.
+    return rows + [_row("nftables table " + TABLE, "loaded", "not loaded")] * bool(plan["firewall"] and "table " + TABLE not in lines)
+
+
 def left_instances(text, names):
     """Return the numbers of the jobs that are instances of somebody who is none of C(names). C(text) has C(number|user|comment) lines of C(squeue)."""
     rows = [line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2]

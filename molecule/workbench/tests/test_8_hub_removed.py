@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from conftest import Cluster
 
 ROLE = "jupyterhub"
@@ -17,6 +19,24 @@ CONNECT = """python3 -c 'import socket; server = socket.create_server(("172.30.1
 def test_a_second_run_changes_nothing(cluster, role):
     assert role().changed == 0
     assert "ConnectionRefusedError" in cluster.on(cluster.head, CONNECT, check=False).text
+
+
+def test_drift_of_the_hub_is_told_and_gone_after_the_role(cluster, playbook, role):
+    def rows(run):
+        return set(re.findall(r"(workbench-[ab]) (/\S+|service trainyard-\S+|nftables table inet \w+) (?:as planned|active|loaded) (?=missing|not)", run.text))
+
+    assert rows(playbook("drift.yml")) == set()
+    cluster.on(cluster.head, "echo >> /etc/trainyard/notebook/server.json && systemctl stop trainyard-hub-links && nft delete table inet trainyard_instances")
+    cluster.on(cluster.peer, "systemctl stop trainyard-instances")
+    run = playbook("drift.yml")
+    assert run.code == 2 and run.changed == 0 and rows(run) == {
+        (cluster.head, "/etc/trainyard/notebook/server.json"), (cluster.head, "service trainyard-hub-links"),
+        (cluster.head, "nftables table inet trainyard_instances"), (cluster.peer, "service trainyard-instances"),
+        (cluster.peer, "nftables table inet trainyard_instances")}, run.text[-3000:]
+    # A table that was deleted by hand comes back with a restart.
+    cluster.on(cluster.head, "systemctl restart trainyard-instances")
+    cluster.on(cluster.peer, "systemctl start trainyard-instances")
+    assert role().code == 0 and rows(playbook("drift.yml")) == set()
 
 
 def test_nothing_is_left(cluster, role):

@@ -196,6 +196,33 @@ def test_without_the_firewall_and_without_the_hub_there_are_no_rules():
     assert plan("elsewhere")["firewall"] == []
 
 
+UNITS = "".join("trainyard-%s.service loaded active running Text\n" % name for name in ("hub", "hub-jobs", "hub-links", "hub-proxy", "instances", "other"))
+AS_PLANNED = {"placed": ["/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook"], "changed_paths": [],
+              "units_and_tables": UNITS + "table ip filter\ntable inet trainyard_instances\n"}
+TABLE_LINE = "table inet trainyard_instances\n"
+
+
+@pytest.mark.parametrize("host, now, expected", [
+    ("front", {}, []), ("a", {}, []), ("elsewhere", {"placed": [], "units_and_tables": ""}, []),
+    ("front", {"placed": []}, [("JupyterHub", "installed", "not installed")]),
+    ("a", {"placed": ["/usr/local/lib/trainyard/hub"]}, [("JupyterLab of instances", "installed", "not installed")]),
+    ("a", {"changed_paths": ["/etc/trainyard/firewall/instances.nft", "/etc/trainyard/hub/hub.json"]}, [
+        ("/etc/trainyard/firewall/instances.nft", "as planned", "missing or changed")]),
+    ("front", {"units_and_tables": UNITS.replace("trainyard-hub.service", "trainyard-hub2.service") + TABLE_LINE}, [
+        ("service trainyard-hub", "active", "not active")]),
+    ("a", {"units_and_tables": TABLE_LINE}, [("service trainyard-instances", "active", "not active")]),
+    ("a", {"units_and_tables": UNITS + "table ip filter\n"}, [("nftables table inet trainyard_instances", "loaded", "not loaded")]),
+])
+def test_drift(host, now, expected):
+    found = FilterModule().filters()["jupyterhub_drift"](dict(AS_PLANNED, **now), WANTED, host)
+    assert [(row["what"], row["asked"], row["found"]) for row in found] == expected
+
+
+def test_without_the_firewall_its_service_is_not_missed():
+    now = dict(AS_PLANNED, units_and_tables="")
+    assert FilterModule().filters()["jupyterhub_drift"](now, dict(WANTED, firewall=False), "a") == []
+
+
 def test_jobs_have_other_ports_than_instances():
     run = (ROOT / "roles/job_container/files/trainyard_run.py").read_text()
     count, first = map(int, re.search(r"^PORTS, FIRST_PORT, TRIES = (\d+), (\d+), ", run, re.MULTILINE).groups())
