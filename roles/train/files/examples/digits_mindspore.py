@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Trains a small network on handwritten digits of 8x8 pixels with MindSpore, on any number of ranks, on NPUs or CPUs.
 
-The gradients are averaged over all ranks. In the first epoch rank 0 also trains the same network alone, on the images of all ranks in each step, and the example
-fails if the two differ: equal parameters on all ranks alone would also be found if nothing was trained. The digits are scikit-learn's where it is installed, else generated.
+The gradients are averaged over all ranks. In the first epoch rank 0 also trains the same network alone, on the images of all ranks in each step, and the
+example fails if the two differ: equal parameters on all ranks alone would also be found if nothing was trained. The digits are scikit-learn's where it is
+installed, else generated.
 """
 
 import hashlib
