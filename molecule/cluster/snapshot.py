@@ -11,8 +11,8 @@ import subprocess
 # Rewritten by the system itself: caches, backups of account files, the list of mounts, logs of installations.
 VOLATILE = {"/etc/ld.so.cache", "/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-", "/etc/subuid-", "/etc/subgid-", "/etc/mtab",
             "/var/log/dpkg.log", "/var/log/alternatives.log"}
-# Ansible's temporary folder of the ssh user, which Ansible cleans, and root's for long tasks. The name server of the lab's network has rules in each host, with ports that
-# change at a restart of the host.
+# Ansible's temporary folder of the ssh user, which Ansible cleans, and root's for long tasks. The name server of the lab's network has rules in each host,
+# with ports that change at a restart of the host.
 NOT_THE_HOST = re.compile(r"^(/home/ops/\.ansible|/root/\.ansible_async)|127\.0\.0\.11")
 # Of the login that takes the snapshot, on hosts with pam_systemd.
 LOGIN = re.compile(r"session-\w+\.scope|user(-runtime-dir)?@1000\.service")
