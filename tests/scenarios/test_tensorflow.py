@@ -16,7 +16,7 @@ IMAGE = {"training_image_requires": {"frameworks": ["tensorflow"], "controllers"
 ASKED = {"verify_bandwidth_min_gb_s": 0.001, "verify_bandwidth_peer_fraction": 0.02, "verify_bandwidth_drop_percent": 100}
 # In the form of Keras' file, which the cluster cannot download: the example's own digits, of which half are enough.
 MNIST = """import sys
-sys.argv, sys.path[:0] = ["x"], ["/data1/share/.trainyard/examples"]
+sys.argv = ["x"]
 import example_tools, numpy
 parts = example_tools.digits("generated")[1:]
 images = [numpy.kron(numpy.array(part).reshape(-1, 8, 8), numpy.ones((1, 3, 3))) for part in parts[::2]]
@@ -78,7 +78,10 @@ def test_two_hosts_train_together(cluster, slots):
 
 @pytest.fixture(name="mnist", scope="module")
 def _mnist(cluster):
-    cluster.on(cluster.head, "cat > /data1/share/mnist.py << 'END'\n%s\nEND\ncat > /data1/share/scalars.py << 'END'\n%s\nEND" % (MNIST, SCALARS))
+    # Beside the program: playbook train places the examples, and may not have run yet.
+    tools = (cluster.root / "roles/train/files/examples/example_tools.py").read_text(encoding="utf-8")
+    for name, text in (("mnist", MNIST), ("scalars", SCALARS), ("example_tools", tools)):
+        cluster.on(cluster.head, "cat > /data1/share/%s.py << 'END'\n%s\nEND" % (name, text))
     cluster.inside(cluster.head, "python3 /data1/share/mnist.py")
 
 
