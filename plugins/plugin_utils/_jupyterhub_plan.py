@@ -89,8 +89,9 @@ def addresses(members):
 
 
 def ports(wanted):
-    """Return the first and the last port of servers of instances."""
-    return [int(port) for port in wanted["instance_ports"].split("-")]
+    """Return the first and the last port of servers of instances. Zeros, which C(problems) refuses, if it is not a range."""
+    match = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", wanted["instance_ports"])
+    return [int(port) for port in match.groups()] if match else [0, 0]
 
 
 def persons(wanted):

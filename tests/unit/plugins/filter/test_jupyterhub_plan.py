@@ -138,6 +138,7 @@ def test_units_name_what_the_environment_has():
     ({"vscode_enabled": True, "packages_dir": "/srv/packages"}, "VS Code cannot be built"),
     ({"subdomains": True}, "jupyterhub_subdomains: jupyterhub_url is ''"), ({"subdomains": True, "url": "https://192.0.2.1"}, "need the name of a host"),
     ({"instance_ports": "30999-30000"}, "'30999-30000' is not a range of ports"), ({"instance_ports": "80-90"}, "'80-90' is not a range of ports"),
+    ({"instance_ports": "all"}, "'all' is not a range of ports"), ({"instance_ports": "30000-30999; accept"}, "accept' is not a range of ports"),
     ({"instance_ports": "30000-70000"}, "'30000-70000' is not a range"), ({"instance_ports": "29999-30100"}, "'29999-30100' has ports of jobs"),
     ({"instance_ports": "5000-10000"}, "ports of jobs, which are 10000 to 29999"),
     ({"instance_ports": "8000-9000"}, "has a port of the hub, 8081"),
