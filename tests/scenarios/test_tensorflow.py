@@ -87,7 +87,7 @@ def _mnist(cluster):
 
 def kept(cluster, checkpoints, logs, epochs):
     """What a job has left for its person: a checkpoint after each epoch, and what TensorBoard shows."""
-    assert cluster.on(cluster.peer, "ls %s" % checkpoints).out.split() == ["checkpoint-%d.h5" % epoch for epoch in range(1, epochs + 1)]
+    assert cluster.on(cluster.peer, "ls -v %s" % checkpoints).out.split() == ["checkpoint-%d.h5" % epoch for epoch in range(1, epochs + 1)]
     told = {line.split()[0]: line for line in cluster.inside(cluster.peer, "python3 /data1/share/scalars.py %s/train" % logs).out.splitlines()}
     assert {"epoch_loss", "epoch_accuracy"} <= set(told) and str(list(range(epochs))) in told["epoch_loss"]
     return float(told["epoch_loss"].split()[-1])
