@@ -26,6 +26,8 @@ import _job_text
 import _job_watch
 
 CONFIG = "/etc/trainyard/jobs.json"
+#: Of role job_container: variables that each container gets.
+OF_CONTAINERS = "/etc/trainyard/job/environment"
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRAINYARD_RUN = "/usr/local/bin/trainyard-run"
 #: Path of services.py in containers.
@@ -404,10 +406,18 @@ def watch_worker(path, with_gpus, devices, ending):
     _job_watch.watch(with_gpus, ending, Sink())
 
 
+def of_network(text, own):
+    """Return the variables that say which card has the data of the job: those of containers, over them those of the job. C(text) has NAME=VALUE lines."""
+    found = dict(re.findall(r'^((?:GLOO|NCCL)_[A-Z_]+)="?(.*?)"?$', text, re.MULTILINE))
+    return dict(found, **{name: value for name, value in own.items() if name.startswith(("GLOO_", "NCCL_"))})
+
+
 def task(folder):
     """One worker of the job."""
     values = dict(os.environ)
     job = _job_file.read_spec(read(folder + "/spec.yml"))[1]
+    # For the watcher, which counts what this card sends and receives. It runs outside of the container.
+    os.environ.update(of_network(read(OF_CONTAINERS), job["environment"]))
     rank = values.get("SLURM_PROCID") or "0"
     devices = (values.get("SLURM_STEP_GPUS") or values.get("SLURM_JOB_GPUS") or "").split(",")
     ending, end = os.pipe()

@@ -69,6 +69,13 @@ def test_the_environment_of_a_worker_keeps_every_value(program, tmp_path):
     assert "unset RANK WORLD_SIZE LOCAL_RANK\n" in program.environment_file(judged(), "/x")
 
 
+def test_the_watcher_knows_the_card_of_the_data(program):
+    text = '# Managed by trainyard.gpu.\nGLOO_SOCKET_IFNAME=eth1\nNCCL_SOCKET_IFNAME="=eth1"\nNCCL_IB_DISABLE=1\nOTHER=x\n'
+    assert program.of_network(text, {}) == {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1", "NCCL_IB_DISABLE": "1"}
+    assert program.of_network(text, {"GLOO_SOCKET_IFNAME": "eth2", "PATH": "/bin"})["GLOO_SOCKET_IFNAME"] == "eth2"
+    assert program.of_network("", {"KEY": "x"}) == {}
+
+
 def test_who_runs_the_command(program):
     for kind, count, launched in (("Job", "2", False), ("PyTorchJob", "2", False), ("HorovodJob", "2", True), ("MPIJob", "2", True), ("MPIJob", "1", False)):
         command = program.worker_command(judged(kind=kind, worker_count=count), "/f")
