@@ -28,6 +28,8 @@ import _job_watch
 CONFIG = "/etc/trainyard/jobs.json"
 #: Of role job_container: variables that each container gets.
 OF_CONTAINERS = "/etc/trainyard/job/environment"
+#: Kinds whose command runs on worker 0 only. It starts the ranks on the others, which report beside it.
+OF_FIRST_WORKER = ("HorovodJob", "MPIJob")
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRAINYARD_RUN = "/usr/local/bin/trainyard-run"
 #: Path of services.py in containers.
@@ -76,7 +78,7 @@ def worker_command(job, folder):
     beside = ('test "$TRAINYARD_WORKER_INDEX" != 0 || (python3 %s run < /dev/null > "$TRAINYARD_JOB_DIR/services.log" 2>&1 &); ' % SERVICES
               if started_services(job) else "")
     # One worker needs no connections between hosts. Sessions on the other workers have the variables of the launcher.
-    launcher = "trainyard-launch run " if job["kind"] in ("HorovodJob", "MPIJob") and job["worker_count"] > 1 else ""
+    launcher = "trainyard-launch run " if job["kind"] in OF_FIRST_WORKER and job["worker_count"] > 1 else ""
     start = 'set -a; . "$1"; set +a; %sshell=$(command -v bash || command -v sh); exec %s"$shell" "$2"' % (beside, launcher)
     return ["/bin/sh", "-c", start, "sh", folder + "/environment", folder + "/command.sh"]
 
@@ -133,7 +135,7 @@ def worker_rows(hosts, records):
     return rows
 
 
-def problems_of(rows, code, stopped, folder):
+def problems_of(rows, code, stopped, folder, kind):
     """Return what was wrong, in sentences. Empty if nothing was."""
     found = []
     if stopped:
@@ -146,7 +148,7 @@ def problems_of(rows, code, stopped, folder):
         elif row["exit_code"]:
             found.append("worker %d on host %s ended with exit code %d. Log: %s/rank.%d.log" % (
                 row["rank"], row["host"], row["exit_code"], folder, row["rank"]))
-    checksums = {row["checksum"] for row in rows}
+    checksums = {row["checksum"] for row in (rows[:1] if kind in OF_FIRST_WORKER else rows)}
     if checksums != {None} and len(checksums) > 1:
         found.append("the workers do not have the same parameters after training: %s" % ", ".join(
             "worker %d has %s" % (row["rank"], (row["checksum"] or "none")[:12]) for row in rows))
@@ -323,7 +325,7 @@ class Job:
     def finish(self, code, attempt):
         records = self.records()
         rows = worker_rows(self.hosts, records)
-        problems = problems_of(rows, code, self.stopped, self.folder)
+        problems = problems_of(rows, code, self.stopped, self.folder, self.job["kind"])
         watched = {rank: read_json("%s/watch.%d.json" % (self.folder, rank)) for rank in range(len(self.hosts))}
         gpus, fabric, warnings = seen(self.hosts, self.job["worker_gpu"], watched)
         final = exit_code(code, rows, problems, self.stopped)

@@ -69,6 +69,14 @@ def test_the_environment_of_a_worker_keeps_every_value(program, tmp_path):
     assert "unset RANK WORLD_SIZE LOCAL_RANK\n" in program.environment_file(judged(), "/x")
 
 
+@pytest.mark.parametrize("kind, is_problem", [("PyTorchJob", True), ("Job", True), ("HorovodJob", False), ("MPIJob", False)])
+def test_workers_that_only_lend_their_host_report_no_parameters(program, kind, is_problem):
+    rows = program.worker_rows(["h0", "h1"], {rank: {"hostname": "h%d" % rank, "exit_code": 0, "started": 1, "seconds": 1,
+                                                     "report": {"checksum": "a" * 64} if not rank else None} for rank in (0, 1)})
+    found = program.problems_of(rows, 0, "", "/f", kind)
+    assert bool(found) == is_problem and all("worker 1 has none" in problem for problem in found)
+
+
 def test_the_watcher_knows_the_card_of_the_data(program):
     text = '# Managed by trainyard.gpu.\nGLOO_SOCKET_IFNAME=eth1\nNCCL_SOCKET_IFNAME="=eth1"\nNCCL_IB_DISABLE=1\nOTHER=x\n'
     assert program.of_network(text, {}) == {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1", "NCCL_IB_DISABLE": "1"}
@@ -138,7 +146,7 @@ def row(rank, code, ended=None, **more):
     ([row(0, 0), row(1, 0)], 1, "", 1, ["srun ended with exit code 1, although no worker failed"]),
 ])
 def test_the_verdict(program, rows, code, stopped, expected, said):
-    problems = program.problems_of(rows, code, stopped, "/f")
+    problems = program.problems_of(rows, code, stopped, "/f", "PyTorchJob")
     assert len(problems) == len(said) and all(words in problem for words, problem in zip(said, problems)), problems
     assert program.exit_code(code, rows, problems, stopped) == expected
 
