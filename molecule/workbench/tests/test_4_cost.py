@@ -113,7 +113,6 @@ def test_two_hundred_instances_are_listed(cluster):
                                      "display_name) SELECT id, ?, ? FROM users WHERE name = ?\", [(\"of-%%d\" %% each, \"of_%%d\" %% each, \"alice\") "
                                      "for each in range(%d)])'; systemctl start trainyard-hub" % (rows, count))
             cluster.wait("the hub", lambda: hub.nobody().ask("/hub/health").code == 200)
-            # Accounts limit how many jobs wait, and these all do.
             cluster.as_person("bob", "for number in $(seq %d); do sbatch --quiet --hold --job-name=of_$number --comment='trainyard instance' "
                                      "--wrap=: --output=/dev/null; done" % count)
             (page, home), (jobs, listed) = load(hub.browser("alice"), "/hub/home"), load(hub.browser("bob"), "/services/jobs/")
