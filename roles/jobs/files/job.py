@@ -28,8 +28,10 @@ import _job_watch
 CONFIG = "/etc/trainyard/jobs.json"
 #: Of role job_container: variables that each container gets.
 OF_CONTAINERS = "/etc/trainyard/job/environment"
-#: Kinds whose command runs on worker 0 only. It starts the ranks on the others, which report beside it.
+#: Kinds whose command runs on worker 0 only. It starts the ranks on the others.
 OF_FIRST_WORKER = ("HorovodJob", "MPIJob")
+#: What a rank reports that a worker's command has started.
+STARTED = re.compile(r"rank\.(?P<worker>\d+)\.report\.(?P<rank>\d+)")
 HERE = os.path.dirname(os.path.abspath(__file__))
 TRAINYARD_RUN = "/usr/local/bin/trainyard-run"
 #: Path of services.py in containers.
@@ -135,7 +137,19 @@ def worker_rows(hosts, records):
     return rows
 
 
-def problems_of(rows, code, stopped, folder, kind):
+def checksums_of(rows, started, kind):
+    """Return the checksums of the parameters by who reports them, None for a worker that should have. C(started) has the reports of ranks that the
+    workers' commands have started, by worker and rank."""
+    found = {}
+    for row in rows:
+        ranks = started.get(row["rank"], {})
+        if row["checksum"] or not ranks and (kind not in OF_FIRST_WORKER or not row["rank"]):
+            found["worker %d" % row["rank"]] = row["checksum"]
+        found.update(("rank %d" % rank, report.get("checksum")) for rank, report in sorted(ranks.items()))
+    return found
+
+
+def problems_of(rows, code, stopped, folder, checksums):
     """Return what was wrong, in sentences. Empty if nothing was."""
     found = []
     if stopped:
@@ -148,10 +162,9 @@ def problems_of(rows, code, stopped, folder, kind):
         elif row["exit_code"]:
             found.append("worker %d on host %s ended with exit code %d. Log: %s/rank.%d.log" % (
                 row["rank"], row["host"], row["exit_code"], folder, row["rank"]))
-    checksums = {row["checksum"] for row in (rows[:1] if kind in OF_FIRST_WORKER else rows)}
-    if checksums != {None} and len(checksums) > 1:
-        found.append("the workers do not have the same parameters after training: %s" % ", ".join(
-            "worker %d has %s" % (row["rank"], (row["checksum"] or "none")[:12]) for row in rows))
+    if len(set(checksums.values())) > 1:
+        found.append("the ranks do not have the same parameters after training: %s" % ", ".join(
+            "%s has %s" % (name, str(checksum or "none")[:12]) for name, checksum in checksums.items()))
     if code and not found:
         found.append("srun ended with exit code %d, although no worker failed. Its message is above" % code)
     return found
@@ -297,7 +310,7 @@ class Job:
         with contextlib.suppress(FileExistsError):
             os.symlink(os.path.relpath(self.log, self.folder), self.folder + "/job.log")
         for name in os.listdir(self.folder):
-            if re.match(r"(rank\.\d+\.(json|log|report)|watch\.\d+\.json|result\.json|services\.(json|log)|service\..*\.log|nccl\..*)(\.new)?$", name):
+            if re.match(r"(rank\.\d+\.(json|log|report(\.\d+)?)|watch\.\d+\.json|result\.json|services\.(json|log)|service\..*\.log|nccl\..*)(\.new)?$", name):
                 os.unlink(os.path.join(self.folder, name))
         services = {name: {"state": "starting", "setting": setting} for name, setting in started_services(self.job).items()}
         if services:
@@ -322,10 +335,20 @@ class Job:
                 return found
             time.sleep(0.2)
 
+    def started(self):
+        """Return the reports of ranks that the workers' commands have started, by worker and rank."""
+        found = {}
+        for name in os.listdir(self.folder):
+            match = STARTED.fullmatch(name)
+            if match:
+                report = read_json(os.path.join(self.folder, name))
+                found.setdefault(int(match["worker"]), {})[int(match["rank"])] = report if isinstance(report, dict) else {}
+        return found
+
     def finish(self, code, attempt):
         records = self.records()
         rows = worker_rows(self.hosts, records)
-        problems = problems_of(rows, code, self.stopped, self.folder, self.job["kind"])
+        problems = problems_of(rows, code, self.stopped, self.folder, checksums_of(rows, self.started(), self.job["kind"]))
         watched = {rank: read_json("%s/watch.%d.json" % (self.folder, rank)) for rank in range(len(self.hosts))}
         gpus, fabric, warnings = seen(self.hosts, self.job["worker_gpu"], watched)
         final = exit_code(code, rows, problems, self.stopped)

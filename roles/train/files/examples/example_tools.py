@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import random
+import re
 
 # Five columns and seven rows for each digit.
 FONT = """
@@ -108,10 +109,22 @@ def checksum(parameters):
     return digest.hexdigest()
 
 
+def report_path(environment):
+    """Return where this rank reports its result, or None outside a trainyard job.
+
+    A command that starts ranks itself, as horovodrun does in a job of the command trainyard, has one path for all of them. They add their numbers to it.
+    """
+    path = environment.get("TRAINYARD_RANK_REPORT")
+    of_worker = re.search(r"rank\.(\d+)\.report$", path or "")
+    ranks = [environment[name] for name in ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if environment.get(name, "").isdigit()]
+    return "%s.%s" % (path, ranks[0]) if of_worker and ranks and ranks[0] != of_worker.group(1) else path
+
+
 def report(parameters_checksum, metrics):
     """Report the result of this rank to the job. Outside a trainyard job nothing is written."""
-    if "TRAINYARD_RANK_REPORT" in os.environ:
-        with open(os.environ["TRAINYARD_RANK_REPORT"], "w") as stream:
+    path = report_path(os.environ)
+    if path:
+        with open(path, "w") as stream:
             json.dump({"checksum": parameters_checksum, "metrics": metrics}, stream)
 
 

@@ -69,12 +69,26 @@ def test_the_environment_of_a_worker_keeps_every_value(program, tmp_path):
     assert "unset RANK WORLD_SIZE LOCAL_RANK\n" in program.environment_file(judged(), "/x")
 
 
-@pytest.mark.parametrize("kind, is_problem", [("PyTorchJob", True), ("Job", True), ("HorovodJob", False), ("MPIJob", False)])
-def test_workers_that_only_lend_their_host_report_no_parameters(program, kind, is_problem):
+@pytest.mark.parametrize("kind, first, second, started, said", [
+    ("PyTorchJob", "a", "a", {}, []),
+    ("PyTorchJob", "a", None, {}, ["worker 0 has a, worker 1 has none"]),
+    ("Job", None, None, {}, []),
+    # horovodrun, started by worker 0: the others only lend their hosts, and its ranks report for themselves.
+    ("HorovodJob", "a", None, {}, []),
+    ("HorovodJob", "a", None, {0: {1: "a", 2: "a"}}, []),
+    ("HorovodJob", "a", None, {0: {1: "a", 2: "b"}}, ["worker 0 has a, rank 1 has a, rank 2 has b"]),
+    ("MPIJob", "a", None, {0: {1: None}}, ["worker 0 has a, rank 1 has none"]),
+    # torchrun with two ranks in each worker. The second worker has no rank of its own number.
+    ("PyTorchJob", "a", None, {0: {1: "a"}, 1: {2: "a", 3: "a"}}, []),
+    ("PyTorchJob", "a", None, {0: {1: "a"}, 1: {2: "a", 3: "b"}}, ["rank 3 has b"]),
+])
+def test_parameters_that_differ_are_found(program, tmp_path, kind, first, second, started, said):
+    own = {0: first, 1: second}
     rows = program.worker_rows(["h0", "h1"], {rank: {"hostname": "h%d" % rank, "exit_code": 0, "started": 1, "seconds": 1,
-                                                     "report": {"checksum": "a" * 64} if not rank else None} for rank in (0, 1)})
-    found = program.problems_of(rows, 0, "", "/f", kind)
-    assert bool(found) == is_problem and all("worker 1 has none" in problem for problem in found)
+                                                     "report": {"checksum": own[rank]} if own[rank] else None} for rank in (0, 1)})
+    reports = {worker: {rank: {"checksum": checksum} for rank, checksum in ranks.items()} for worker, ranks in started.items()}
+    found = program.problems_of(rows, 0, "", "/f", program.checksums_of(rows, reports, kind))
+    assert len(found) == len(said) and all(words in problem for words, problem in zip(said, found)), found
 
 
 def test_the_watcher_knows_the_card_of_the_data(program):
@@ -146,7 +160,7 @@ def row(rank, code, ended=None, **more):
     ([row(0, 0), row(1, 0)], 1, "", 1, ["srun ended with exit code 1, although no worker failed"]),
 ])
 def test_the_verdict(program, rows, code, stopped, expected, said):
-    problems = program.problems_of(rows, code, stopped, "/f", "PyTorchJob")
+    problems = program.problems_of(rows, code, stopped, "/f", program.checksums_of(rows, {}, "PyTorchJob"))
     assert len(problems) == len(said) and all(words in problem for words, problem in zip(said, problems)), problems
     assert program.exit_code(code, rows, problems, stopped) == expected
 
@@ -236,6 +250,17 @@ def test_a_job_from_its_script_to_its_result(whole):
     assert (folder / "rank.1.log").read_text(encoding="utf-8") == "worker 1 of 2, it's\n" and "worker 0 of 2, it's" in said
     assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in folder.iterdir() if not path.is_symlink()} == {0}
     assert os.readlink(folder / "job.log") == "../.out/7.log"
+
+
+def test_ranks_that_the_command_starts_report_for_themselves(whole):
+    command = ('for rank in 0 1; do HOROVOD_RANK=$rank "$PYTHON" -c "import sys; sys.path.insert(0, sys.argv[1]); import example_tools; '
+               'example_tools.report(sys.argv[2], {\'loss\': int(sys.argv[3])})" "$EXAMPLES" "sum$rank" $rank; done')
+    environment = {"PYTHON": sys.executable, "EXAMPLES": str(ROOT / "roles/train/files/examples")}
+    process, folder, text = whole(dict(SMALL, kind="HorovodJob", command=command, environment=environment))
+    said, _none = process.communicate(text, timeout=60)
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert process.returncode == 1 and "the ranks do not have the same parameters after training: worker 0 has sum0, rank 1 has sum1" in said, said
+    assert result["metrics"] == {"loss": 0} and result["ranks"][0]["checksum"] == "sum0"
 
 
 def test_a_job_that_fails_is_tried_again_and_explained(whole):

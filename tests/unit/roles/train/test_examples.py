@@ -104,3 +104,21 @@ def test_a_rank_of_tensorflow_has_its_own_gpu(gpus, rank, calls):
     tf.config.experimental.list_physical_devices.return_value = gpus
     tools.choose_device(tf, rank)
     assert [str(call)[len("call.config."):] for call in tf.mock_calls[1:]] == calls
+
+
+@pytest.mark.parametrize("path, environment, expected", [
+    ("", {}, ""),
+    ("/job/rank.0.report", {}, "/job/rank.0.report"),
+    ("/job/rank.1.report", {"HOROVOD_RANK": "1"}, "/job/rank.1.report"),
+    # A PyTorchJob.
+    ("/job/rank.1.report", {"RANK": "1"}, "/job/rank.1.report"),
+    # horovodrun and mpirun, started by the job's command on worker 0, where RANK is that of the worker.
+    ("/job/rank.0.report", {"HOROVOD_RANK": "0", "RANK": "0"}, "/job/rank.0.report"),
+    ("/job/rank.0.report", {"HOROVOD_RANK": "3", "RANK": "0"}, "/job/rank.0.report.3"),
+    ("/job/rank.0.report", {"OMPI_COMM_WORLD_RANK": "12"}, "/job/rank.0.report.12"),
+    # torchrun, started by worker 1.
+    ("/job/rank.1.report", {"RANK": "2"}, "/job/rank.1.report.2"),
+    ("/elsewhere/report.json", {"RANK": "2"}, "/elsewhere/report.json"),
+])
+def test_ranks_report_beside_each_other(path, environment, expected):
+    assert (tools.report_path(dict(environment, **({"TRAINYARD_RANK_REPORT": path} if path else {}))) or "") == expected
