@@ -84,6 +84,18 @@ def certificate_paths(wanted):
     return wanted["tls_certificate"], wanted["tls_key"], wanted["tls_ca"]
 
 
+def read_paths(wanted, is_hub, is_notebook):
+    """Return the variables with files of the site that this host has to have, with their paths."""
+    of_hub = {"jupyterhub_tls_certificate": wanted["tls_certificate"], "jupyterhub_tls_key": wanted["tls_key"]} if is_hub else {}
+    of_notebook = {"jupyterhub_tls_ca": wanted["tls_ca"]} if is_notebook and not has_own_certificate(wanted) else {}
+    return {name: path for name, path in dict(of_hub, **of_notebook).items() if path}
+
+
+def checksums(wanted):
+    """Return the checksums of the site's files by path. C(site_files) are the results of module stat, with the path as item."""
+    return {entry["item"]: entry["stat"].get("checksum", "") for entry in wanted["site_files"] if entry.get("stat", {}).get("exists")}
+
+
 def addresses(members):
     return {member["name"]: member["address"] for member in members if member.get("address")}
 
@@ -121,8 +133,10 @@ def unit_of_proxy(wanted):
                "--default-target=" + target, "--error-target=%s/hub/error" % target, "--log-level=warn"]
     command += ["--ip=" + wanted["listen_address"]] if wanted["listen_address"] else []
     command += ["--host-routing"] if wanted["subdomains"] else []
-    return "\n".join([
-        "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Proxy of JupyterHub", "After=network-online.target",
+    # The proxy reads it when it starts. With the checksum in its unit, a renewed certificate restarts it.
+    renewed = [] if has_own_certificate(wanted) else ["# Certificate: sha256 %s" % checksums(wanted).get(certificate, "")]
+    return "\n".join(["# Managed by trainyard.gpu, role jupyterhub."] + renewed + [
+        "[Unit]", "Description=Proxy of JupyterHub", "After=network-online.target",
         "Wants=network-online.target", "", "[Service]", "User=" + USER, "Group=" + USER, "EnvironmentFile=" + TOKEN,
         "LoadCredential=key:" + key, "LoadCredential=certificate:" + certificate,
         "ExecStart=" + " ".join(command), "AmbientCapabilities=CAP_NET_BIND_SERVICE", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE", "NoNewPrivileges=true",
@@ -354,6 +368,14 @@ def problems(wanted, address):
     return found
 
 
+def missing_files(wanted, host, is_hub, is_notebook):
+    """Return which files of the site this host lacks, one sentence each."""
+    found = checksums(wanted)
+    return ["%s: '%s' is not a file on host %s; copy it there%s" % (
+        name, path, host, ", or leave the variable empty if the host trusts the authority anyway" if name == "jupyterhub_tls_ca" else "")
+        for name, path in sorted(read_paths(wanted, is_hub, is_notebook).items()) if not found.get(path)]
+
+
 def owned(names, folder):
     return ["%s/%s" % (folder, name) for name in names]
 
@@ -380,7 +402,7 @@ def jupyterhub_plan(wanted, host):
     names = names_of_certificate(wanted, address)
     return {
         "parts": ["hub"] * is_hub + ["notebook"] * is_notebook, "needs_ca": is_notebook and has_own_certificate(wanted),
-        "problems": problems(wanted, address) if wanted["enabled"] else [],
+        "problems": problems(wanted, address) + missing_files(wanted, host, is_hub, is_notebook) if wanted["enabled"] else [],
         "packages": sorted((PACKAGES_OF_HUB if is_hub else PACKAGES_OF_NOTEBOOK if is_notebook else ())
                            + (PACKAGES_OF_BUILD if is_hub and builds_vscode(wanted) else ()) + (PACKAGES_OF_FIREWALL if has_firewall else ())),
         "certificate": {"folder": TLS, "names": [name for name in names if not is_address(name)], "addresses": [name for name in names if is_address(name)]}

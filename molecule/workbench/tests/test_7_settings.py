@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
 from conftest import Cluster
 from test_2_hub import SMALL, Hub
 
+pytestmark = pytest.mark.acceptance
 ROLE = "jupyterhub"
 HOST = Cluster.head
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -121,6 +123,60 @@ def test_openid_connect(cluster, ways):
     hub = ways("oidc", **dict(options, client_secret="another-secret"))
     assert log_in(hub, "alice")[0] >= 400
     assert "another-secret" not in cluster.on(cluster.head, "journalctl --no-pager --output=cat; ps -ef").out
+
+
+# A certificate of the site for the hub, with the serial number $1, and its authority, which is made once.
+SITE_CERTIFICATE = """
+mkdir -p /srv/logins && cd /srv/logins
+test -e ca.key || openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 30 -subj /CN=authority 2> /dev/null
+openssl req -newkey rsa:2048 -nodes -keyout site.key -subj /CN=hub -out site.csr 2> /dev/null
+printf 'subjectAltName = IP:172.30.104.21' > site.ext
+openssl x509 -req -in site.csr -CA ca.pem -CAkey ca.key -set_serial $1 -days 30 -extfile site.ext -out site.pem 2> /dev/null
+chmod 600 site.key
+"""
+
+
+def test_a_certificate_of_the_site(cluster, playbook, settings):
+    former = Hub(cluster)
+    variables = {"jupyterhub_tls_certificate": "/srv/logins/site.pem", "jupyterhub_tls_key": "/srv/logins/site.key", "jupyterhub_tls_ca": "/data1/share/ca.pem"}
+    done = playbook("workbench.yml", **variables)
+    assert done.code == 2 and "jupyterhub_tls_certificate: '/srv/logins/site.pem' is not a file on host workbench-a; copy it there" in done.text
+    assert former.nobody().ask("/hub/health").code == 200
+
+    def served(hub):
+        context = ssl.create_default_context(cadata=hub.ca)
+        with socket.create_connection((HUB, 443)) as plain, context.wrap_socket(plain, server_hostname=HUB) as connection:
+            return connection.getpeercert()["serialNumber"]
+
+    try:
+        cluster.on(cluster.head, "set -- 4660; %s cp ca.pem /data1/share/ca.pem" % SITE_CERTIFICATE)
+        assert playbook("workbench.yml", **variables).code == 0
+        hub = Hub(cluster)
+        hub.ca = cluster.on(cluster.head, "cat /srv/logins/ca.pem").out
+        assert served(hub) == "1234"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            served(former)
+        # Servers of instances ask the hub who a browser is, and have to trust it.
+        alice = hub.program("alice")
+        for host in cluster.hosts:
+            with cluster.out_of_service(*(each for each in cluster.hosts if each != host)):
+                assert alice.start("alice", "sited", display_name="sited", user_options=SMALL).code in (201, 202)
+                url = alice.is_ready("alice", "sited")["url"]
+                assert hub.browser("alice").ask(url + "lab").code == 200
+                alice.stop("alice", "sited")
+                cluster.wait("the end", lambda: alice.server("alice", "sited") is None)
+        # Renewed, which another run of the playbook serves.
+        assert playbook("workbench.yml", **variables).changed == 0
+        cluster.on(cluster.head, "set -- 22136; %s" % SITE_CERTIFICATE)
+        assert served(hub) == "1234"
+        done = playbook("drift.yml", **variables)
+        assert "trainyard-hub-proxy.service" in done.text
+        done = playbook("workbench.yml", **variables)
+        assert (done.code, done.changed) == (0, 2) and served(hub) == "5678"
+    finally:
+        assert playbook("workbench.yml").code == 0
+        cluster.on(cluster.head, "rm -f /data1/share/ca.pem")
+    assert former.nobody().ask("/hub/health").code == 200
 
 
 @pytest.fixture(name="names")

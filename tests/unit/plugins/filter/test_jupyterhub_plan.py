@@ -21,7 +21,7 @@ NAMES = {"idle_warning.js", *_jupyterhub_plan.OF_HUB, *_jupyterhub_plan.OF_NOTEB
 LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "top"}, "node_modules/@colors/colors": {"version": "1.6.1", "integrity": "sha512-x"},
                                                       "node_modules/a/node_modules/b": {"version": "2.0.0", "integrity": "sha512-y"}}})
 WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "containers": True, "url": "", "subdomains": False, "port": 443, "listen_address": "",
-          "hub_port": 8081, "jobs_port": 8082, "proxy_api_port": 8001, "instance_ports": "30000-30999", "firewall": True, "tls_certificate": "", "tls_key": "", "tls_ca": "", "authenticator": "link",
+          "hub_port": 8081, "jobs_port": 8082, "proxy_api_port": 8001, "instance_ports": "30000-30999", "firewall": True, "tls_certificate": "", "tls_key": "", "tls_ca": "", "site_files": [], "authenticator": "link",
           "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600,
           "default_class": "", "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
           "idle_minutes": 120, "idle_warning_minutes": 15, "idle_gpu_minutes": 0,
@@ -107,12 +107,31 @@ def test_url_and_certificate(changes, url, names, addresses):
 
 def test_a_certificate_of_the_site():
     changes = {"tls_certificate": "/etc/ssl/site.pem", "tls_key": "/etc/ssl/site.key", "tls_ca": "/etc/ssl/ca.pem"}
+    changes["site_files"] = [{"item": path, "stat": {"exists": True, "checksum": "sum of " + path}} for path in changes.values()]
     found = plan("front", **changes)
-    assert found["certificate"] == {}
+    assert (found["certificate"], found["problems"]) == ({}, [])
     unit = files(found)["/etc/systemd/system/trainyard-hub-proxy.service"]["content"]
     assert "LoadCredential=key:/etc/ssl/site.key\n" in unit and "LoadCredential=certificate:/etc/ssl/site.pem\n" in unit
+    assert "# Certificate: sha256 sum of /etc/ssl/site.pem\n" in unit
+    changes["site_files"][0]["stat"]["checksum"] = "renewed"
+    assert files(plan("front", **changes))["/etc/systemd/system/trainyard-hub-proxy.service"]["content"] == unit.replace("sum of /etc/ssl/site.pem", "renewed")
     other = plan("a", **changes)
     assert not other["needs_ca"] and json.loads(files(other)["/etc/trainyard/notebook/server.json"]["content"])["ca"] == "/etc/ssl/ca.pem"
+
+
+@pytest.mark.parametrize("host, present, problems", [
+    ("front", ["/ca.pem"], ["jupyterhub_tls_certificate: '/site.pem' is not a file on host front; copy it there",
+                            "jupyterhub_tls_key: '/site.key' is not a file on host front; copy it there"]),
+    ("front", ["/site.pem", "/site.key"], []),
+    ("a", ["/site.pem"], ["jupyterhub_tls_ca: '/ca.pem' is not a file on host a; copy it there, or leave the variable empty if the host trusts the authority anyway"]),
+    ("a", ["/ca.pem"], []),
+    ("elsewhere", [], []),
+])
+def test_a_host_without_the_files_of_the_site(host, present, problems):
+    found = [{"item": path, "stat": {"exists": path in present, "checksum": "x"} if path in present else {"exists": False}}
+             for path in ("/site.pem", "/site.key", "/ca.pem")]
+    assert plan(host, tls_certificate="/site.pem", tls_key="/site.key", tls_ca="/ca.pem", site_files=found)["problems"] == problems
+    assert plan(host, tls_ca="/ca.pem")["problems"] == []
 
 
 def test_units_name_what_the_environment_has():
