@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packages_left import packages_that_differ
 
-HOST = "gpu-stack-d"
+HOST = "gpu-stack-b"
 ROLE = "cuda_toolkit"
 testinfra_hosts = ["ansible://" + HOST]
 PROFILE = "/etc/profile.d/trainyard-cuda.sh"

@@ -7,7 +7,7 @@ import json
 import pytest
 from packages_left import packages_that_differ
 
-HOST = "gpu-stack-d"
+HOST = "gpu-stack-b"
 ROLE = "container_toolkit"
 testinfra_hosts = ["ansible://" + HOST]
 CONFIG = "/etc/docker/daemon.json"

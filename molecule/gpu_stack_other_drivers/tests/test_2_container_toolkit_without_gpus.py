@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-HOST = "gpu-stack-b"
+HOST = "other-drivers-a"
 ROLE = "container_toolkit"
 testinfra_hosts = ["ansible://" + HOST]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packages_left import packages_that_differ
 
-HOST = "gpu-stack-c"
+HOST = "other-drivers-b"
 ROLE = "cuda_toolkit"
 testinfra_hosts = ["ansible://" + HOST]
 

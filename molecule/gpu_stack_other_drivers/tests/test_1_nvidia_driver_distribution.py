@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packages_left import packages_that_differ
 
-HOST = "gpu-stack-b"
+HOST = "other-drivers-a"
 ROLE = "nvidia_driver"
 testinfra_hosts = ["ansible://" + HOST]
 
@@ -32,7 +32,6 @@ def test_a_ppa_is_reported_and_never_used(host):
     assert "Candidate: 999" not in host.check_output("apt-cache policy nvidia-smi nvidia-support nvidia-driver")
 
 
-# The control has not passed as a whole yet.
 @pytest.mark.acceptance
 def test_without_the_preferences_the_ppa_would_win(host):
     ours = "/etc/apt/preferences.d/trainyard-nvidia-driver"

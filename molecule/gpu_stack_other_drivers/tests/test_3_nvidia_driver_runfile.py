@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packages_left import packages_that_differ
 
-HOST = "gpu-stack-c"
+HOST = "other-drivers-b"
 ROLE = "nvidia_driver"
 testinfra_hosts = ["ansible://" + HOST]
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
