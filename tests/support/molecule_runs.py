@@ -21,7 +21,7 @@ ALONE = {"nccl_rebuild", "scheduler_vm", "vm"}
 # Most of a scenario is one host's waiting for another, so more than one fits on a core, beside the unit tests. Four on two slow cores were
 # too slow for the time limits of their tests.
 SIDE_BY_SIDE = 3
-LONGEST_FIRST = ["cluster", "scheduler", "gpu_stack", "training_image", "docker_engine"]
+LONGEST_FIRST = ["cluster", "workbench", "scheduler", "gpu_stack", "training_image", "docker_engine"]
 # Scenarios of which some tests judge seconds: they run beside the others, and these tests wait for `quiet`.
 WAITING = {"cluster"}
 BUSY = ROOT / ".cache/busy"

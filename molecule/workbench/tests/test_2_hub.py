@@ -277,6 +277,7 @@ def test_a_restart_of_the_hub_cuts_nobody_off(hub, alice, instance):
     assert alice.run_cell(instance["url"], "print(6 * 7)") == "42\n"
 
 
+@pytest.mark.acceptance
 def test_a_proxy_that_is_killed_comes_back(hub, alice, instance):
     """With the ways to instances, which it has forgotten."""
     hub.cluster.on(hub.cluster.head, "systemctl kill --signal=KILL trainyard-hub-proxy")
@@ -333,14 +334,18 @@ def test_an_instance_waits_and_is_given_up(hub, alice, instance):
 
 
 def test_a_stop_frees_the_gpu(hub, alice, instance):
+    # What is left would be seen.
+    look = "pgrep -u alice -f 'notebook|ipykernel|podman'"
+    assert hub.gpus_in_use() == 1 and any(hub.cluster.on(host, look, check=False).out for host in hub.cluster.hosts)
     assert alice.stop("alice", "first").code in (202, 204)
     hub.cluster.wait("the end", lambda: hub.gpus_in_use() == 0)
     hub.cluster.wait("the hub", lambda: alice.server("alice", "first") is None)
     assert alice.ask(instance["url"] + "api/status").code in (403, 404, 424, 503)
     for host in hub.cluster.hosts:
-        assert hub.cluster.on(host, "pgrep -u alice -f 'notebook|ipykernel|podman'", check=False).out == ""
+        assert hub.cluster.on(host, look, check=False).out == ""
 
 
+@pytest.mark.acceptance
 def test_an_idle_instance_is_warned_and_stopped(hub, alice):
     """With short times, which an instance reads at its start. Nobody asks it meanwhile."""
     path, set_to = "/etc/trainyard/notebook/server.json", "sed -i 's/\"seconds\": [0-9]*/\"seconds\": %d/; s/\"warning\": [0-9]*/\"warning\": %d/' %s"

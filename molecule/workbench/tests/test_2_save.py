@@ -13,6 +13,7 @@ from browser_session import WebSocket
 from conftest import Cluster
 from test_2_hub import Hub
 
+pytestmark = pytest.mark.acceptance
 ROLE = "job_container"
 HOST = Cluster.head
 REGISTRY = "172.30.104.21:5000"

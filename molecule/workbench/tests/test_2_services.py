@@ -8,6 +8,7 @@ import shlex
 
 import pytest
 
+pytestmark = pytest.mark.acceptance
 ROLE = "jobs"
 # Jupyter and TensorBoard for the image's Python.
 PACKAGES = "environment: {PYTHONPATH: /data1/share/packages, LD_LIBRARY_PATH: /data1/share/packages/lib}\n"

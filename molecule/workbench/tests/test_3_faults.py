@@ -13,6 +13,7 @@ import pytest
 from conftest import Cluster
 from test_2_hub import SMALL, Hub
 
+pytestmark = pytest.mark.acceptance
 ROLE = "jobs"
 HOST = Cluster.head
 REGISTRY = Cluster.head + ":5001"

@@ -10,6 +10,7 @@ import pytest
 from test_2_hub import IMAGE, SMALL, Hub
 from test_2_save import Saver, forget_base, load_base
 
+pytestmark = pytest.mark.acceptance
 JOBS, FIRST = 10000, 20000000
 
 
@@ -80,10 +81,10 @@ def test_memory_of_the_idle_hub(cluster):
 
 
 def test_many_instances(cluster):
-    """Seven of each person: the hosts have cores for 16. They survive a restart of the hub, which asks for the state of each."""
+    """Twenty, half of each person. They survive a restart of the hub, which asks for the state of each."""
     hub = Hub(cluster)
     people = {person: hub.program(person) for person in ("alice", "bob")}
-    names = [(person, "many%d" % number) for person in people for number in range(7)]
+    names = [(person, "many%d" % number) for person in people for number in range(10)]
     try:
         for person, name in names:
             assert people[person].start(person, name, display_name=name, user_options=SMALL).code in (201, 202)
@@ -91,11 +92,11 @@ def test_many_instances(cluster):
             people[person].is_ready(person, name, 600)
         used, (page, took) = memory_of_the_hub(cluster), load(hub.browser("alice"), "/hub/home")
         print("with %d instances the hub uses %d MiB, and its page takes %.2f s" % (len(names), used, took))
-        assert all("many%d" % number in page for number in range(7)) and used < 300 and took < 1
+        assert all("many%d" % number in page for number in range(10)) and used < 300 and took < 1
         cluster.on(cluster.head, "systemctl restart trainyard-hub")
         cluster.wait("the hub", lambda: hub.nobody().ask("/hub/health").code == 200)
         assert [name for person, name in names if not people[person].server(person, name)["ready"]] == []
-        assert people["bob"].run_cell("/user/bob/many6/", "print(6 * 7)") == "42\n"
+        assert people["bob"].run_cell("/user/bob/many9/", "print(6 * 7)") == "42\n"
     finally:
         for person, name in names:
             people[person].stop(person, name)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from conftest import Cluster
 
+pytestmark = pytest.mark.acceptance
 ROLE = "jupyterhub"
 HOST = Cluster.head
 PATHS = ("/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook", "/etc/trainyard/hub", "/etc/trainyard/notebook", "/etc/trainyard/tls",

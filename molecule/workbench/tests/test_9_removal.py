@@ -6,9 +6,11 @@ import os
 import re
 from pathlib import Path
 
+import pytest
 from conftest import Cluster
 from state_left import state_left
 
+pytestmark = pytest.mark.acceptance
 ROLE = "jobs"
 HOST = Cluster.head
 COMMAND, LIBRARY = "/usr/local/bin/trainyard", "/usr/local/lib/trainyard/jobs"
