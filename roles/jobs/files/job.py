@@ -145,7 +145,7 @@ def checksums_of(rows, started, kind):
         ranks = started.get(row["rank"], {})
         if row["checksum"] or not ranks and (kind not in OF_FIRST_WORKER or not row["rank"]):
             found["worker %d" % row["rank"]] = row["checksum"]
-        found.update(("rank %d" % rank, report.get("checksum")) for rank, report in sorted(ranks.items()))
+        found.update(("rank %d, started by worker %d," % (rank, row["rank"]), report.get("checksum")) for rank, report in sorted(ranks.items()))
     return found
 
 

@@ -76,11 +76,11 @@ def test_the_environment_of_a_worker_keeps_every_value(program, tmp_path):
     # horovodrun, started by worker 0: the others only lend their hosts, and its ranks report for themselves.
     ("HorovodJob", "a", None, {}, []),
     ("HorovodJob", "a", None, {0: {1: "a", 2: "a"}}, []),
-    ("HorovodJob", "a", None, {0: {1: "a", 2: "b"}}, ["worker 0 has a, rank 1 has a, rank 2 has b"]),
-    ("MPIJob", "a", None, {0: {1: None}}, ["worker 0 has a, rank 1 has none"]),
+    ("HorovodJob", "a", None, {0: {1: "a", 2: "b"}}, ["worker 0 has a, rank 1, started by worker 0, has a, rank 2, started by worker 0, has b"]),
+    ("MPIJob", "a", None, {0: {1: None}}, ["worker 0 has a, rank 1, started by worker 0, has none"]),
     # torchrun with two ranks in each worker. The second worker has no rank of its own number.
     ("PyTorchJob", "a", None, {0: {1: "a"}, 1: {2: "a", 3: "a"}}, []),
-    ("PyTorchJob", "a", None, {0: {1: "a"}, 1: {2: "a", 3: "b"}}, ["rank 3 has b"]),
+    ("PyTorchJob", "a", None, {0: {1: "a"}, 1: {2: "a", 3: "b"}}, ["rank 3, started by worker 1, has b"]),
 ])
 def test_parameters_that_differ_are_found(program, tmp_path, kind, first, second, started, said):
     own = {0: first, 1: second}
@@ -259,7 +259,7 @@ def test_ranks_that_the_command_starts_report_for_themselves(whole):
     process, folder, text = whole(dict(SMALL, kind="HorovodJob", command=command, environment=environment))
     said, _none = process.communicate(text, timeout=60)
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    assert process.returncode == 1 and "the ranks do not have the same parameters after training: worker 0 has sum0, rank 1 has sum1" in said, said
+    assert process.returncode == 1 and "the ranks do not have the same parameters after training: worker 0 has sum0, rank 1, started by worker 0, has sum1" in said, said
     assert result["metrics"] == {"loss": 0} and result["ranks"][0]["checksum"] == "sum0"
 
 
