@@ -68,9 +68,9 @@ def script(job, values, place):
            "exec %s run <<'%s'" % (PROGRAM, mark), text.rstrip("\n"), mark, ""])
 
 
-def interactive_command(job, place):
-    """Return the command of an interactive job: its only worker has the terminal of the person."""
+def interactive_command(job, place, path=""):
+    """Return the command of an interactive job: its only worker has the terminal of the person. C(path) is a file with the job's command, if there is one."""
     shared = ["--shm-size=%dm" % job["worker_shared_memory"]] if job["worker_shared_memory"] else []
     # As of a batch job: bash, if the image has it.
-    shell = ["sh", "-c", 'exec $(command -v bash || echo sh) -c "$1"', "sh"]
-    return ["srun"] + options(job, place) + ["--pty", "trainyard-run"] + shared + [job["worker_image"], "--"] + shell + [job["command"]]
+    shell = ["sh", "-c", 'exec $(command -v bash || echo sh) %s"$1"' % ("" if path else "-c "), "sh"]
+    return ["srun"] + options(job, place) + ["--pty", "trainyard-run"] + shared + [job["worker_image"], "--"] + shell + [path or job["command"]]

@@ -32,8 +32,9 @@ MAX_WORKERS, MAX_CPUS, MAX_GPUS, MAX_GB, MAX_MINUTES, MAX_RETRIES = 4096, 1024, 
 MIB_PER_GB = 1024
 #: How far jobs of one priority are apart that have other numbers.
 NICE_STEP = 100
-#: Set for each job. A value of the person would break it.
-OWN_VARIABLES = ("SLURM_", "TRAINYARD_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "HOME", "USER")
+#: Set for each job, or by the shell, which does not let them be set. A value of the person would break it.
+OWN_VARIABLES = ("SLURM_", "TRAINYARD_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "HOME", "USER",
+                 "UID", "EUID", "PPID", "BASHOPTS", "SHELLOPTS", "BASH_VERSINFO")
 DEFAULTS = {"kind": "Job", "worker_count": "1", "worker_cpu": "1", "worker_gpu": "0", "worker_memory": "4", "worker_shared_memory": "", "worker_image": "",
             "priority": "", "workspace_id": "", "interactive": "false", "host_class": "", "max_minutes": "", "preemptible": "false", "environment": {},
             "workdir": "", "retries": "0", "services": [], "environment_aliases": "none", "copy_results": ""}
@@ -134,7 +135,23 @@ def shown(value):
 def _text(value, allowed):
     if not isinstance(value, str):
         raise _Fault("%s is not one value; use %s" % (shown(value), allowed))
+    _check_characters(value)
     return str(value)
+
+
+def _check_characters(text):
+    if re.search("[\ud800-\udfff]", text):
+        raise _Fault("%s has a character that is none in UTF-8; write the file in UTF-8, and check its \\u escapes" % shown(text))
+
+
+def _in_brackets(value):
+    """Return the list or mapping that a text spells, as key=value lines and C(--set) have it. Other values are returned as they are."""
+    if not isinstance(value, str) or not value.startswith(("{", "[")):
+        return value
+    try:
+        return _job_text.read_value(value)
+    except _job_text.TextError as error:
+        raise _Fault("%s cannot be read: %s" % (shown(value), error.message)) from error
 
 
 def _form(form, empty=False):
@@ -220,7 +237,16 @@ def _folder(value):
     return text
 
 
+def is_folder(text):
+    """Return whether a job file can have this path as a folder."""
+    try:
+        return bool(_folder(text))
+    except _Fault:
+        return False
+
+
 def _environment(value):
+    value = _in_brackets(value)
     if value in ("", [], None):
         return {}
     if not isinstance(value, dict):
@@ -231,6 +257,7 @@ def _environment(value):
             raise _Fault("%s is not the name of a variable; use letters, digits and '_', and no digit first" % shown(str(name)))
         if not isinstance(entry, str):
             raise _Fault("%s is %s, but a variable has one value" % (name, shown(entry)))
+        _check_characters(entry)
         if "\0" in entry or len(entry) > MAX_COMMAND:
             raise _Fault("the value of %s is longer than %d characters, or has a null character" % (name, MAX_COMMAND))
         if name.startswith(OWN_VARIABLES[:2]) or name in OWN_VARIABLES:
@@ -244,6 +271,7 @@ def _environment(value):
 def _services(value):
     """Return what is started beside the job: C(ssh) and C(jupyter) as booleans, C(tensorboard) as a folder or an empty text."""
     found = {"ssh": False, "jupyter": False, "tensorboard": ""}
+    value = _in_brackets(value)
     if isinstance(value, str):
         value = [entry.strip() for entry in value.split(",") if entry.strip()]
     pairs = []
@@ -290,7 +318,7 @@ def _together(job, lines, priorities, default_image):
     if job["interactive"]:
         # Its command runs in the terminal, without the program that reads these keys.
         for key, is_set in (("services", any(job["services"].values())), ("environment", job["environment"]), ("copy_results", job["copy_results"]),
-                            ("environment_aliases", job["environment_aliases"] != "none")):
+                            ("environment_aliases", job["environment_aliases"] != "none"), ("preemptible", job["preemptible"])):
             if is_set:
                 problem(key, "an interactive job has none; remove the key, or interactive")
     if job["interactive"] and job["worker_count"] != 1:

@@ -20,6 +20,7 @@ _NOT_PLAIN = "&*!%@`|>"
 _ESCAPES = {"0": "\0", "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "e": "\x1b", " ": " ", '"': '"', "/": "/", "\\": "\\",
             "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"}
 _CODES = {"x": 2, "u": 4, "U": 8}
+_BLANK, _PLAIN = re.compile(r"\s*"), re.compile(r"[^,\[\]{}#]*")
 
 
 class TextError(ValueError):
@@ -27,7 +28,7 @@ class TextError(ValueError):
 
     def __init__(self, line, message):
         super().__init__("line %d: %s" % (line, message))
-        self.line = line
+        self.line, self.message = line, message
 
 
 class Text(str):
@@ -63,6 +64,14 @@ def read_job_text(text, known_keys):
     return _Yaml(lines).document()
 
 
+def read_value(text, line=0):
+    """Return a list or mapping in brackets that is the value of a key=value line or of C(--set). Raises TextError."""
+    value, after = _flow(text, 0, line, 1)
+    if text[after:].strip():
+        raise TextError(line, "'%.40s' follows the end of the value" % text[after:].strip())
+    return value
+
+
 # --- key=value --------------------------------------------------------------------------------------------------------------
 
 
@@ -85,18 +94,24 @@ def _read_pairs(used, known_keys):
 def _one_line_each(entry, known_keys):
     """Return a line per key of a file that is one line: a value ends where a known key begins outside of quotes."""
     number, line = entry
-    parts, quote = [], ""
+    parts, quote, opened, inside = [], "", 0, ""
     starts = {match.start(1) for match in re.finditer(r"(?:^|\s)((?:%s)=)" % "|".join(map(re.escape, known_keys)), line)}
     for at, character in enumerate(line):
-        if not quote and at in starts:
+        if at in starts and not quote:
             parts.append("")
+        elif at in starts:
+            inside = inside or line[at:].partition("=")[0]
         if character in "'\"":
+            opened, inside = (opened, inside) if quote else (at, "")
             quote = "" if quote == character else quote or character
         if parts:
             parts[-1] += character
         elif character.strip():
             # It begins with a key that is not known, which is told when the values are judged.
             parts.append(character)
+    if quote and inside:
+        raise TextError(number, "the quote before '%.20s' has no end, so %s= would be part of that value; close it, or write each key on a line of its own" % (
+            line[opened + 1:].strip(), inside))
     return [(number, part) for part in parts]
 
 
@@ -280,27 +295,37 @@ def _fold(lines):
 
 def _quoted(text, at, number):
     """Return the value of the quoted text that begins at a place, and the place after it."""
-    quote, value, place = text[at], "", at + 1
+    quote, parts, place = text[at], [], at + 1
     while place < len(text):
         character = text[place]
         if quote == "'" and character == "'":
             if text[place + 1:place + 2] != "'":
-                return text_at(value, number), place + 1
-            value, place = value + "'", place + 2
+                return text_at("".join(parts), number), place + 1
+            parts.append("'")
+            place += 2
         elif quote == '"' and character == '"':
-            return text_at(value, number), place + 1
+            # Other writers spell a character beyond \uffff as a pair, as JSON does.
+            return text_at(re.sub("[\ud800-\udbff][\udc00-\udfff]", _joined, "".join(parts)), number), place + 1
         elif quote == '"' and character == "\\":
             code = text[place + 1:place + 2]
             digits = text[place + 2:place + 2 + _CODES.get(code, 0)]
             if code in _ESCAPES:
-                value, place = value + _ESCAPES[code], place + 2
+                parts.append(_ESCAPES[code])
+                place += 2
             elif code in _CODES and re.fullmatch(r"[0-9A-Fa-f]{%d}" % _CODES[code], digits) and int(digits, 16) < 0x110000:
-                value, place = value + chr(int(digits, 16)), place + 2 + _CODES[code]
+                parts.append(chr(int(digits, 16)))
+                place += 2 + _CODES[code]
             else:
                 raise TextError(number, "'\\%s' means nothing in double quotes; write \\\\ for a backslash, or use single quotes" % code)
         else:
-            value, place = value + character, place + 1
+            parts.append(character)
+            place += 1
     raise TextError(number, "the quote %s has no end on this line; close it, or begin the text with | after the key" % quote)
+
+
+def _joined(pair):
+    high, low = map(ord, pair.group(0))
+    return chr(0x10000 + ((high - 0xd800) << 10) + low - 0xdc00)
 
 
 def _flow(text, at, number, depth):
@@ -310,7 +335,7 @@ def _flow(text, at, number, depth):
     mapping = text[at] == "{"
     found, place, end = {} if mapping else [], at + 1, "}" if mapping else "]"
     while True:
-        place += len(text[place:]) - len(text[place:].lstrip())
+        place = _BLANK.match(text, place).end()
         if text[place:place + 1] == end:
             return found, place + 1
         if mapping:
@@ -326,7 +351,7 @@ def _flow(text, at, number, depth):
             if value == "" and text[place - 1:place] not in "'\"":
                 raise TextError(number, "expected a value before '%.40s'" % text[place:])
             found.append(value)
-        place += len(text[place:]) - len(text[place:].lstrip())
+        place = _BLANK.match(text, place).end()
         if text[place:place + 1] == ",":
             place += 1
         elif text[place:place + 1] != end:
@@ -334,12 +359,12 @@ def _flow(text, at, number, depth):
 
 
 def _flow_value(text, place, number, depth):
-    place += len(text[place:]) - len(text[place:].lstrip())
+    place = _BLANK.match(text, place).end()
     if text[place:place + 1] in ("[", "{"):
         return _flow(text, place, number, depth + 1)
     if text[place:place + 1] in ("'", '"'):
         return _quoted(text, place, number)
-    match = re.match(r"[^,\[\]{}#]*", text[place:])
+    match = _PLAIN.match(text, place)
     value = match.group(0).rstrip()
     if value and (value[0] in _NOT_PLAIN + "'\"" or re.match(r"[-?:](?:\s|$)", value) or re.search(r":(?:\s|$)", value)):
         raise TextError(number, "'%.40s' has to be in quotes here" % value)

@@ -357,7 +357,7 @@ class Job:
         now = time.time()
         result = {
             "job_id": self.number, "name": self.job["name"], "kind": self.job["kind"], "launcher": "srun", "image": self.job["worker_image"],
-            "world_size": len(rows), "ranks": [{key: row[key] for key in row if key != "ended"} for row in rows],
+            "command": self.job["command"], "world_size": len(rows), "ranks": [{key: row[key] for key in row if key != "ended"} for row in rows],
             "metrics": report.get("metrics", {}) if isinstance(report, dict) else {}, "attempts": attempt,
             "seconds": {"total": round(now - self.began, 2), "ranks": max([record.get("seconds") or 0.0 for record in records.values() if record] or [0.0])},
             "exit_code": final, "problems": problems, "warnings": warnings, "gpus": gpus, "fabric": fabric,
@@ -387,6 +387,9 @@ class Job:
                 break
             say("attempt %d of %d failed with exit code %d: %s" % (attempt, self.job["retries"] + 1, result["exit_code"], "; ".join(result["problems"])))
         if not result["exit_code"] and self.job["copy_results"]:
+            # With the result, which gets a line on the copy afterwards.
+            with contextlib.suppress(OSError):
+                write_private(self.folder + "/result.json", json.dumps(result, indent=2) + "\n")
             result["copied"] = copy(self.job["copy_results"], self.folder)
         return self.tell(result)
 
@@ -402,7 +405,7 @@ def copy(target, folder):
     steps = (["rclone", "copy", folder, target], ["rclone", "check", "--one-way", folder, target])
     for step in steps:
         try:
-            done = subprocess.run(step + ["--exclude", "result.json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            done = subprocess.run(step, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                   timeout=COPY_SECONDS, check=False)
         except OSError as error:
             return {"to": target, "ok": False, "said": "rclone cannot be started: %s" % error}

@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import datetime
 import importlib
+import io
 import json
 import os
 import pwd
@@ -43,6 +44,8 @@ ACCOUNTING_SECONDS = 20
 RECENT, ALL = datetime.timedelta(days=1), datetime.timedelta(days=365)
 #: Seconds between two looks at a log.
 LOOK = 0.5
+#: Seconds after which the command of an interactive job is removed.
+KEPT_SECONDS = 30 * 86400
 #: On training hosts: what lets ssh into a job.
 DOOR = "/usr/local/lib/trainyard/jobs/door"
 #: Where the operator's public keys of people are on this host.
@@ -210,13 +213,18 @@ class Site:
 
     def place(self, job):
         """Return where a job starts and writes. Without workdir it starts in the current folder, if the hosts of the job have it, too."""
-        workdir = job["workdir"]
-        if workdir == "~" or workdir.startswith("~/"):
-            workdir = self.home + workdir[1:]
+        workdir = self.in_home(job["workdir"])
         if not workdir:
-            current = os.getcwd()
+            current = ""
+            # It may have been removed.
+            with contextlib.suppress(FileNotFoundError):
+                current = os.getcwd()
             workdir = current if self.is_shared(current) else self.home
         return {"output": os.path.join(self.folder, ".out", "%j.log"), "workdir": workdir, "mail": self.config.get("mail", False)}
+
+    def in_home(self, path):
+        """Return a path with the home of the person in place of ~."""
+        return self.home + path[1:] if path == "~" or path.startswith("~/") else path
 
     def folder_of(self, number):
         """Return the folder of a job: the newest with its number. None if it has none."""
@@ -274,6 +282,19 @@ class Site:
                 with contextlib.suppress(FileExistsError):
                     os.link(os.path.join(new, "key"), key)
         return folder
+
+    def keep_command(self, text):
+        """Write the command of an interactive job into a file, because everybody on a host can read the arguments of a process. Return its path."""
+        folder = os.path.join(self.folder, ".interactive")
+        os.makedirs(folder, 0o700, exist_ok=True)
+        for entry in os.scandir(folder):
+            # Of sessions that have ended long ago.
+            if time.time() - entry.stat(follow_symlinks=False).st_mtime > KEPT_SECONDS:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+        path = os.path.join(folder, uuid.uuid4().hex + ".sh")
+        write_private(path, text + "\n")
+        return path
 
     def values_of(self, number):
         folder = self.folder_of(number)
@@ -398,13 +419,24 @@ def out(options, value, show):
 def read_file(path):
     try:
         if path == "-":
-            return sys.stdin.read(_job_text.MAX_BYTES + 1)
+            return read_input()
         with open(path, encoding="utf-8-sig") as stream:
             return stream.read(_job_text.MAX_BYTES + 1)
     except UnicodeDecodeError:
-        raise Refused("%s: the file is no text in UTF-8" % path)
+        raise Refused("%s: the file is no text in UTF-8" % ("standard input" if path == "-" else path))
     except OSError as error:
         raise Refused("%s: %s" % (path, error.strerror))
+
+
+def read_input():
+    # Not by the locale of the person, which may take any byte for a character. The hub's program gives a text.
+    if not hasattr(sys.stdin, "buffer"):
+        return sys.stdin.read(_job_text.MAX_BYTES + 1)
+    stream = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig")
+    try:
+        return stream.read(_job_text.MAX_BYTES + 1)
+    finally:
+        stream.detach()
 
 
 def submit(options):
@@ -426,22 +458,21 @@ def submit_text(options, site, text, origin, then=None):
     place = site.place(job)
     problems = site_problems(site, job)
     if problems:
-        raise Refused("\n".join("%s: %s" % (origin, problem) for problem in problems))
+        raise Refused("\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems))
     for warning in warnings_of(job):
         print("trainyard: " + warning, file=sys.stderr)
     if job["interactive"]:
-        return start_interactive(options, job, place)
-    script = _batch.script(job, values, place)
+        return start_interactive(options, site, job, place)
+    script = _batch.script(job, dict(values, **chosen_folder(job, place)), place)
     if options.dry_run:
-        sys.stdout.write(script)
-        return GOOD
+        return out(options, {"script": script}, lambda value: sys.stdout.write(value["script"]))
     try:
         number = ask(["sbatch", "--parsable"], script, minimal(os.environ)).strip().partition(";")[0]
     except Refused as error:
         problems = qos_problems(site, job, str(error))
         if not problems:
             raise
-        raise Refused("\n".join("%s: %s" % (origin, problem) for problem in problems))
+        raise Refused("\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems))
     if then:
         return then(site, number)
     if options.json:
@@ -449,6 +480,18 @@ def submit_text(options, site, text, origin, then=None):
     else:
         print("job %s submitted. Follow it with: trainyard logs -f %s" % (number, number))
     return GOOD
+
+
+def with_line(values, problem):
+    """Return a problem, which begins with its key, with the line of the key in the file."""
+    key = problem.partition(":")[0]
+    line = next((getattr(each, "line", 0) for each in values if each == key), 0)
+    return "line %d: %s" % (line, problem) if line else problem
+
+
+def chosen_folder(job, place):
+    """Return the folder in which the job starts as a value of its file, if the file has none, so that a clone starts there, too."""
+    return {"workdir": place["workdir"]} if not job["workdir"] and _job_file.is_folder(place["workdir"]) else {}
 
 
 def site_problems(site, job):
@@ -463,7 +506,7 @@ def site_problems(site, job):
         approved = site.approved()
     return (_job_limits.account_problems(job, _job_limits.accounts_of(usage.result(), site.person), site.person)
             + _job_limits.host_problems(job, hosts.result(), partitions.result())
-            + _job_limits.image_problems(job, site.catalogue(), site.config.get("registries") or []) + folder_problems(job, site.home)
+            + _job_limits.image_problems(job, site.catalogue(), site.config.get("registries") or []) + folder_problems(job, site)
             + _job_limits.platform_problems(job, approved, hosts.result(), partitions.result())
             + (["copy_results: this cluster has no rclone (jobs_rclone); remove the key"] if job["copy_results"] and not site.config.get("rclone") else []))
 
@@ -475,13 +518,20 @@ def qos_problems(site, job, said):
     return _job_limits.account_problems(job, accounts_now(site.person), site.person)
 
 
-def folder_problems(job, home):
+def folder_problems(job, site):
+    found = []
     folder = job["services"]["tensorboard"]
-    path = home + folder[1:] if folder.startswith("~") else folder
+    path = site.in_home(folder)
     # The job may be the one that makes it.
     if folder and os.path.lexists(path) and not (os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK)):
-        return ["services: tensorboard: '%s' is not a folder that you can read" % folder]
-    return []
+        found.append("services: tensorboard: '%s' is not a folder that you can read" % folder)
+    folder = job["workdir"]
+    path = site.in_home(folder)
+    if folder and not site.is_shared(path):
+        found.append("workdir: '%s' is not in a container of a job; use a folder below %s or %s" % (folder, site.home, site.config["share"]))
+    elif folder and not (os.path.isdir(path) and os.access(path, os.X_OK)):
+        found.append("workdir: '%s' is not a folder that you can enter; create it, or use another one" % folder)
+    return found
 
 
 def warnings_of(job):
@@ -492,14 +542,13 @@ def warnings_of(job):
     return found
 
 
-def start_interactive(options, job, place):
-    command = _batch.interactive_command(job, place)
+def start_interactive(options, site, job, place):
     if options.dry_run:
-        print(" ".join(shlex.quote(part) for part in command))
-        return GOOD
+        return out(options, {"script": shlex.join(_batch.interactive_command(job, place))}, lambda value: print(value["script"]))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused("interactive: the job needs your terminal, and there is none here; with ssh, use ssh -t")
     sys.stdout.flush()
+    command = _batch.interactive_command(job, place, site.keep_command(job["command"]))
     os.chdir(place["workdir"])
     os.execvpe(command[0], command, minimal(os.environ))
     return NO_ANSWER
@@ -545,7 +594,7 @@ def show(options):
     result = site.result_of(number) if job["state"] not in WAITING else None
     running = job["state"] == "running"
     told = dict(job, folder=site.folder_of(number), log=site.log_of(number), result=result, why=state_words(site, job, result),
-                efficiency=efficiency(number) if job["started"] else None, endpoints=endpoints(site, number) if running else [],
+                efficiency=efficiency(number, of_gpus(site, number, job, result)) if job["started"] else None, endpoints=endpoints(site, number) if running else [],
                 usage=usage(site, number, job["hosts"]) if running else [])
 
     def lines(found):
@@ -563,7 +612,7 @@ def show(options):
         for endpoint in found["endpoints"]:
             print("%-12s%s" % (endpoint["service"], printable(endpoint_words(endpoint))))
         if result:
-            for line in result["problems"] + ["warning: " + warning for warning in result["warnings"]]:
+            for line in result["problems"] + ["warning: " + warning for warning in result["warnings"]] + copied_words(result):
                 print(printable(line))
             failed = result.get("first_failed") or {}
             for line in failed.get("lines") or []:
@@ -572,6 +621,24 @@ def show(options):
                 print("cause: %s. %s" % (cause["cause"], sentence(cause["fix"])))
 
     return out(options, told, lines)
+
+
+def copied_words(result):
+    """Return what became of the copy to the person's own storage."""
+    copied = result.get("copied")
+    if not copied:
+        return []
+    return ["results copied to " + copied["to"]] if copied["ok"] else ["warning: the results were not copied to %s: %s" % (copied["to"], copied["said"])]
+
+
+def of_gpus(site, number, job, result):
+    """Return how much of its GPUs a job that has ended has used, in words. Empty if nothing has measured it."""
+    hosts = ((result or {}).get("gpus") or {}).values()
+    requested = sum(host.get("requested") or 0 for host in hosts)
+    if not requested or any(host.get("busy") is None for host in hosts):
+        return ""
+    hour = [gpu["hour_percent"] for gpu in usage(site, number, job["hosts"]) if gpu["hour_percent"] is not None]
+    return "%d of %d were busy%s" % (sum(host["busy"] for host in hosts), requested, ", %d %% on average in the last hour" % (sum(hour) / len(hour)) if hour else "")
 
 
 def ssh_words(site, number):
@@ -630,14 +697,15 @@ def show_usage(found):
                 told(gpu["hour_percent"], "%"), told(gpu["hour_memory_mib"], "MiB")) for gpu in found])
 
 
-def efficiency(number):
-    """Return how much of its CPUs and memory a job has used, as far as Slurm has measured it."""
+def efficiency(number, gpus):
+    """Return how much of its CPUs and memory a job has used, as far as Slurm has measured it, and of its GPUs, in words."""
+    kept = {"GPUs used": gpus} if gpus else {}
     try:
         text = ask(["sacct", "--noheader", "--parsable2", "--noconvert", "--units=M", "--jobs=" + number,
                     "--format=JobID,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS,ReqMem"])
     except NoAnswer:
         # The controller has told the rest, without the database.
-        return {}
+        return kept
     cpu, seconds, cpus, memory = 0.0, 0, 0, 0.0
     for line in text.splitlines():
         fields = line.split("|")
@@ -653,7 +721,7 @@ def efficiency(number):
         found["CPU used"] = "%.0f %% of %d CPUs" % (100 * cpu / (seconds * cpus), cpus)
     if memory:
         found["memory used"] = "%.1f GB at most, by one worker" % (memory / GIB)
-    return found
+    return dict(found, **kept)
 
 
 def cpu_seconds(text):
@@ -668,12 +736,16 @@ def cpu_seconds(text):
 def logs(options):
     site, number = Site(), number_of(options.id)
     path = site.log_of(number, options.rank)
+    if options.follow and options.json:
+        raise Refused("--json: a log that is followed has no end; leave out --follow, or --json")
     if not options.follow:
         if not os.path.exists(path):
             job = find(number)
             raise Refused("job %s has no log yet: it is %s" % (number, word(job["state"])) if job["state"] in ACTIVE else
                           "%s does not exist%s" % (path, "" if options.rank is None else "; the workers of the job are 0 to %d" % (job["workers"] - 1)))
         with open(path, "rb") as stream:
+            if options.json:
+                return out(options, {"id": number, "rank": options.rank, "log": path, "text": stream.read().decode("utf-8", "replace")}, None)
             copy(stream)
         return GOOD
     return follow(number, path)
@@ -739,7 +811,7 @@ def attach(options):
     job = find(number)
     if job["state"] != "running":
         raise Refused("job %s is %s; only a running job can be entered" % (number, word(job["state"])))
-    if options.rank >= len(job["hosts"]):
+    if not 0 <= options.rank < len(job["hosts"]):
         raise Refused("job %s has no worker %d; its workers are 0 to %d" % (number, options.rank, len(job["hosts"]) - 1))
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     command = ["srun", "--jobid=" + number, "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=" + job["hosts"][options.rank], "--quiet"]
@@ -937,6 +1009,8 @@ def main(argv):
         # As of `trainyard list | head`. Python would complain once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return GOOD
+    except OSError as error:
+        code, text = REFUSED, "%s: %s" % (error.filename or "the operating system", error.strerror or error)
     if options.json:
         print(json.dumps({"error": text, "exit_code": code}, indent=2, sort_keys=True))
     else:

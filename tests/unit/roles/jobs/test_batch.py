@@ -52,6 +52,13 @@ def test_an_interactive_job_is_one_command(tmp_path):
     for folder in ("/usr/bin:/bin", str(tmp_path)):
         done = subprocess.run(["/bin/sh"] + command[command.index("--") + 2:], env={"PATH": folder}, stdout=subprocess.PIPE, text=True, check=False)
         assert (done.returncode, done.stdout) == (3, "it's 2\n")
+    # From a file, so that others on the host do not read it in the list of processes.
+    (tmp_path / "command.sh").write_text("echo \"it's $((1 + 1))\"; exit 3\n")
+    command = _batch.interactive_command(judged(interactive="true", command="secret"), PLACE, str(tmp_path / "command.sh"))
+    assert "secret" not in " ".join(command)
+    for folder in ("/usr/bin:/bin", str(tmp_path)):
+        done = subprocess.run(["/bin/sh"] + command[command.index("--") + 2:], env={"PATH": folder}, stdout=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stdout) == (3, "it's 2\n")
 
 
 def lines(text):

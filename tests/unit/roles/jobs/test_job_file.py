@@ -76,6 +76,9 @@ def test_all_keys_in_yaml():
     ("interactive: true\nenvironment: {A: b}", "line 5: environment: an interactive job has none"),
     ("interactive: true\ncopy_results: r:x", "line 5: copy_results: an interactive job has none"),
     ("interactive: true\nenvironment_aliases: dlws", "line 5: environment_aliases: an interactive job has none"),
+    ("interactive: true\npreemptible: true", "line 5: preemptible: an interactive job has none"),
+    ("environment: {UID: 5}", "UID is set for each job"), ('workdir: "/a\\ud800"', "workdir: '/a?' has a character that is none in UTF-8"),
+    ('environment: {A: "\\udc00"}', "'?' has a character that is none in UTF-8"),
     ("preemptible: true\npriority: high", "line 5: priority: jobs of priority high are never preempted; use low, or remove preemptible"),
 ])
 def test_what_is_refused(line, said):
@@ -106,6 +109,23 @@ def test_all_faults_are_told_at_once():
 def test_an_image_is_needed_unless_the_cluster_has_one():
     assert "worker_image: the file does not have this key" in problems("name: a\ncommand: b\n")[0]
     assert read("name: a\ncommand: b\n", default_image="trainyard/training:1")["worker_image"] == "trainyard/training:1"
+
+
+@pytest.mark.parametrize("key, value, expected", [
+    ("environment", "{A: 1, B: 'x, y'}", {"A": "1", "B": "x, y"}), ("services", "{ssh: true, tensorboard: ~/logs}", {"ssh": True, "jupyter": False, "tensorboard": "~/logs"}),
+    ("services", "[ssh, jupyter]", {"ssh": True, "jupyter": True, "tensorboard": ""}), ("services", "ssh,jupyter", {"ssh": True, "jupyter": True, "tensorboard": ""}),
+])
+def test_mappings_and_lists_in_one_line(key, value, expected):
+    """As the guide writes them, in each format."""
+    small = "name=a\ncommand=x\nworker_image=i:1\n"
+    assert _job_file.read_job_file(small + "%s=%s\n" % (key, value))[key] == expected
+    assert _job_file.read_job_file(small, ["%s=%s" % (key, value)])[key] == expected
+    if value[0] in "{[":
+        assert _job_file.read_job_file("name: a\ncommand: x\nworker_image: i:1\n%s: %s\n" % (key, value))[key] == expected
+        with pytest.raises(_job_file.JobFileError, match=r"line 4: %s: '.*' cannot be read: " % key):
+            _job_file.read_job_file(small + "%s=%s\n" % (key, value[:-1]))
+        with pytest.raises(_job_file.JobFileError, match="'x' follows the end of the value"):
+            _job_file.read_job_file(small + "%s=%s x\n" % (key, value))
 
 
 def test_values_are_changed_for_one_submit():

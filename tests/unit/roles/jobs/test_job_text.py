@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import time
+
 import _job_text
 import pytest
 import yaml
@@ -100,6 +102,20 @@ def test_errors_name_the_line(text, line, said):
     with pytest.raises(_job_text.TextError, match=r"^line %d: " % line) as caught:
         read(text)
     assert said in str(caught.value)
+
+
+def test_a_quote_that_hides_keys_is_told():
+    with pytest.raises(_job_text.TextError, match="line 1: the quote before 's worker_gpu=2 prior' has no end, so worker_gpu= would be part of that value"):
+        _job_text.read_job_text("name=a command=echo it's worker_gpu=2 priority=3", (*KEYS, "worker_gpu"))
+    found = _job_text.read_job_text("name=a worker_gpu=2 command=echo it's", (*KEYS, "worker_gpu"))
+    assert found["command"] == "echo it's" and found["worker_gpu"] == "2"
+
+
+def test_long_values_take_no_longer_for_each_character():
+    begun = time.process_time()
+    _job_text.read_job_text("services: [%s]\n" % ",".join(["a"] * 100000), KEYS)
+    _job_text.read_job_text('command: "%s"\n' % ("a" * 500000), KEYS)
+    assert time.process_time() - begun < 3
 
 
 def test_a_file_that_is_no_job_file_ends_at_once():

@@ -75,9 +75,10 @@ class Run:
                        str(self.here / "seconds"), str(self.here / "library"), str(self.here / "home"), str(FILES / "trainyard.py")))
         command = [*before, sys.executable, "-c", program, *words]
         done = subprocess.run(command, cwd=self.here, env=ours, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=60)
-        if "--json" in words and "--dry-run" not in words:
+        if "--json" in words:
             # Other programs read it.
-            jsonschema.validate(json.loads(done.stdout), dict(SCHEMA, **{"$ref": "#/$defs/" + (words[0] if done.returncode < 2 else "error")}))
+            form = "error" if done.returncode > 1 else "dry_run" if "--dry-run" in words else words[0]
+            jsonschema.validate(json.loads(done.stdout), dict(SCHEMA, **{"$ref": "#/$defs/" + form}))
         return done
 
     def seconds(self):
@@ -117,7 +118,7 @@ def test_dry_run_prints_the_script_and_submits_nothing(run):
 
 @pytest.mark.parametrize("text, said", [
     ("name: a\nworker_gpus: 2\ncommand: x\nworker_image: tools:1\n", "job.yml: line 2: worker_gpus: there is no such key; did you mean worker_gpu?"),
-    (SAMPLE + "workspace_id: other\n", "job.yml: workspace_id: 'other' is not one of your accounts (vision)"),
+    (SAMPLE + "workspace_id: other\n", "job.yml: line 4: workspace_id: 'other' is not one of your accounts (vision)"),
     (SAMPLE + "worker_gpu: 5\n", "but account vision has 4 at most"), (SAMPLE + "worker_cpu: 9\n", "the largest host of this cluster has 8 CPUs (a)"),
     (SAMPLE.replace("tools:1", "tools:2"), "worker_image: 'tools:2' is not an image of this cluster; use one of tools:1, pytorch:2.5; did you mean tools:1?"),
     ("name: [a\n", "job.yml: line 1: '[' has no ']' on this line"), (SAMPLE + "interactive: true\n", "the job needs your terminal"),
@@ -127,6 +128,33 @@ def test_what_is_refused(run, text, said):
     assert done.returncode == 2 and done.stdout == "" and said in done.stderr and all(line.startswith("trainyard: ") for line in done.stderr.splitlines())
     told = json.loads(run("submit", run.file(text), "--json").stdout)
     assert told["exit_code"] == 2 and said in told["error"] and not (run.here / "script").exists()
+
+
+def test_a_file_that_is_no_utf_8(run):
+    """Whatever the locale of the person takes for a character. The text would fail in the job."""
+    (run.here / "latin1.yml").write_bytes(SAMPLE.replace("train.py", "caf\xe9.py").encode("latin-1"))
+    for words, origin in (("latin1.yml", "latin1.yml"), ("-", "standard input")):
+        command = "exec \"$@\" < %s" % (run.here / "latin1.yml")
+        done = run("submit", words, "--dry-run", before=("sh", "-c", command, "sh"), LC_ALL="C")
+        assert (done.returncode, done.stderr) == (2, "trainyard: %s: the file is no text in UTF-8\n" % origin)
+    done = run("submit", run.file(SAMPLE.replace("first", "first  # caf\xe9")), "--dry-run", "--set", "command=echo \udce9", LC_ALL="C")
+    assert done.returncode == 2 and "command: 'echo ?' has a character that is none in UTF-8" in done.stderr
+    done = run("submit", "-", "--dry-run", text="\ufeff" + SAMPLE + "environment: {A: \"\\ud83d\\ude00\"}\n")
+    assert done.returncode == 0 and "\\U0001f600" in done.stdout
+
+
+def test_the_folder_in_which_a_job_starts(run):
+    inside, outside = run.here / "share/project", run.here / "elsewhere"
+    inside.mkdir()
+    outside.mkdir()
+    for folder, said in ((str(inside), ""), (str(inside / "none"), "line 4: workdir: '%s/none' is not a folder that you can enter; create it" % inside),
+                         (str(outside), "line 4: workdir: '%s' is not in a container of a job; use a folder below %s/home or %s/share" % (
+                             outside, run.here, run.here)), ("~/none", "line 4: workdir: '~/none' is not a folder that you can enter")):
+        done = run("submit", run.file(SAMPLE + "workdir: %s\n" % folder))
+        assert (done.returncode == 0) is (said == "") and said in done.stderr, done.stderr
+    # One that has been removed meanwhile.
+    done = run("submit", "-", "--dry-run", text=SAMPLE, before=("sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh"))
+    assert done.returncode == 0 and "#SBATCH --chdir=%s/home\n" % run.here in done.stdout, done.stderr
 
 
 def test_files_that_cannot_be_read(run):
@@ -224,9 +252,28 @@ def test_show_and_logs_of_a_job_that_failed(run):
         assert said in text, text
     assert json.loads(run("show", "4", "--json").stdout)["result"]["problems"]
     assert run("logs", "4").stdout == "line\n" and run("logs", "4", "--rank", "1").stdout == "of worker 1\n"
+    assert json.loads(run("logs", "4", "--json").stdout) == {"id": "4", "rank": None, "log": str(run.jobs / ".out/4.log"), "text": "line\n"}
+    assert "leave out --follow, or --json" in json.loads(run("logs", "-f", "4", "--json").stdout)["error"]
     done = run("logs", "-f", "4")
     assert (done.returncode, done.stdout, done.stderr) == (1, "line\n", "trainyard: job 4: failed\n")
     assert "rank.7.log does not exist; the workers of the job are 0 to 0" in run("logs", "4", "--rank", "7").stderr
+
+
+def test_show_tells_the_use_of_gpus_and_of_the_copy(run):
+    (run.here / "ended").write_text(ended(4), encoding="utf-8")
+    (run.jobs / "4").mkdir()
+    result = {"problems": [], "warnings": ["host a: GPU 1 stayed idle"], "gpus": {"a": {"requested": 2, "busy": 1}},
+              "copied": {"to": "results:runs", "ok": False, "said": "rclone copy: no space"}}
+    (run.jobs / "4/result.json").write_text(json.dumps(result), encoding="utf-8")
+    minutes = [{"minute": 1, "gpus": [[90, 1, 900], [10, 1, 5]]}]
+    (run.jobs / "4/watch.0.json").write_text(json.dumps({"now": [[0, 0, 9], [0, 0, 9]], "minutes": minutes, "devices": ["0", "1"]}), encoding="utf-8")
+    text = run("show", "4").stdout
+    assert "GPUs used   1 of 2 were busy, 50 % on average in the last hour\n" in text
+    assert "warning: the results were not copied to results:runs: rclone copy: no space\n" in text
+    (run.jobs / "4/result.json").write_text(json.dumps(dict(result, copied={"to": "results:runs", "ok": True, "said": ""}, gpus={"a": {"requested": 0}})),
+                                            encoding="utf-8")
+    text = run("show", "4").stdout
+    assert "results copied to results:runs\n" in text and "GPUs used" not in text
 
 
 def test_stop(run):
@@ -242,10 +289,24 @@ def test_clone_submits_the_file_of_a_job(run):
     # The number was used again, with a new database.
     (run.jobs / "4.2").mkdir()
     (run.jobs / "4.2/spec.yml").write_text(SAMPLE.replace("first", "second"), encoding="utf-8")
+    assert json.loads(run("clone", "4", "--set", "worker_gpu=1", "--dry-run", "--json").stdout)["script"].startswith("#!/bin/bash\n")
     assert run("clone", "4", "--set", "worker_gpu=1").returncode == 0
     script = (run.here / "script").read_text(encoding="utf-8")
     assert "--job-name=second\n" in script and "--gpus-per-node=1\n" in script
     assert "job 5 has no job file" in run("clone", "5").stderr
+
+
+def test_a_clone_starts_where_the_job_has_started(run):
+    folder = run.here / "share/project"
+    folder.mkdir()
+    submitted = ("sh", "-c", 'cd "$0" && exec "$@"', str(folder))
+    assert run("submit", str(run.here / run.file()), before=submitted).returncode == 0
+    script = (run.here / "script").read_text(encoding="utf-8")
+    assert "#SBATCH --chdir=%s\n" % folder in script
+    (run.jobs / "4").mkdir()
+    (run.jobs / "4/spec.yml").write_text(script.partition("<<'END_OF_JOB'\n")[2].partition("END_OF_JOB\n")[0], encoding="utf-8")
+    assert run("clone", "4").returncode == 0
+    assert "#SBATCH --chdir=%s\n" % folder in (run.here / "script").read_text(encoding="utf-8")
 
 
 def test_attach(run):
@@ -255,7 +316,8 @@ def test_attach(run):
     assert "--nodelist=b" in words and words[-5:] == ["trainyard-run", "--enter=1", "--", "id", "-u"]
     assert run("attach", "5", "--root", "--", "id", "-u").returncode == 0
     assert (run.here / "srun").read_text(encoding="utf-8").split("\n")[-7:-1] == ["trainyard-run", "--enter=0", "--root", "--", "id", "-u"]
-    assert run("attach", "5", "--rank", "2").stderr == "trainyard: job 5 has no worker 2; its workers are 0 to 1\n"
+    for rank in ("2", "-1", "-3"):
+        assert run("attach", "5", "--rank", rank).stderr == "trainyard: job 5 has no worker %s; its workers are 0 to 1\n" % rank
 
 
 def a_running_job(run, **files):
@@ -418,7 +480,7 @@ def test_a_priority_that_the_account_does_not_have(run):
     assert run("submit", job).stderr == "trainyard: sbatch: Batch job submission failed: Invalid qos specification\n"
     (run.here / "associations").write_text(ASSOCIATIONS.replace("low,normal,high", "low,normal"), encoding="utf-8")
     done = run("submit", job)
-    assert done.returncode == 2 and done.stderr == "trainyard: job.yml: priority: account vision cannot use 'high'; use one of low, normal\n"
+    assert done.returncode == 2 and done.stderr == "trainyard: job.yml: line 4: priority: account vision cannot use 'high'; use one of low, normal\n"
     # A job without a priority has not asked for one.
     assert "Invalid qos" in run("submit", run.file()).stderr
 
