@@ -13,4 +13,5 @@ class FilterModule:
     def filters(self):
         return {"jupyterhub_plan": _jupyterhub_plan.jupyterhub_plan, "jupyterhub_restarts": _jupyterhub_plan.restarts,
                 "jupyterhub_drift": _jupyterhub_plan.jupyterhub_drift,
+                "jupyterhub_leaving": _jupyterhub_plan.leaving,
                 "jupyterhub_left_instances": _jupyterhub_plan.left_instances}

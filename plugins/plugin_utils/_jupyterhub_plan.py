@@ -16,6 +16,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._jobs_plan import pe
 
 USER = "trainyard-hub"
 HUB, NOTEBOOK = "/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook"
+#: Parts of the role, with the folder that a host with the part has.
+PARTS = {"hub": HUB, "notebook": NOTEBOOK}
 ENVIRONMENT = "environment"
 FOLDER, NOTEBOOK_FOLDER, TLS = "/etc/trainyard/hub", "/etc/trainyard/notebook", "/etc/trainyard/tls"
 STATE = "/var/lib/trainyard/hub"
@@ -52,6 +54,10 @@ KERNEL = {"argv": [NOTEBOOK + "/server", "kernel", "{connection_file}"], "displa
 def with_port(address, port):
     host = "[%s]" % address if ":" in address else address
     return host if port == 443 else "%s:%d" % (host, port)
+
+
+#: Ways to log in that know nobody without options, with some of these.
+NEEDS_OPTIONS = {"oidc": "client_id, client_secret, authorize_url, token_url and userdata_url", "ldap": "server_address and bind_dn_template"}
 
 
 def url_of(wanted, address):
@@ -153,6 +159,8 @@ def unit_of_hub():
         "EnvironmentFile=" + JOBS_TOKEN, "Environment=PATH=%s/%s/bin:/usr/bin:/bin LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1" % (HUB, ENVIRONMENT),
         "WorkingDirectory=" + STATE, "UMask=0077",
         "ExecStart=%s/%s/bin/jupyterhub --config=%s/jupyterhub_config.py" % (HUB, ENVIRONMENT, HUB),
+        # Its port is below 1024. Programs that sudo starts do not have the capability.
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE",
         # Helpers of people run in its group of processes, and their jobs do not.
         "KillMode=mixed", "TimeoutStopSec=20", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
@@ -176,7 +184,8 @@ def unit_of_jobs(wanted, address):
     return "\n".join([
         "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Jobs in the browser", "After=%s.service" % HUB_SERVICE, "", "[Service]",
         "User=" + USER, "Group=" + USER, "EnvironmentFile=" + JOBS_TOKEN] + ["Environment=%s=%s" % pair for pair in sorted(variables.items())] + [
-        "WorkingDirectory=" + STATE, "UMask=0077", "ExecStart=%s/%s/bin/python %s/jobs_page.py" % (HUB, ENVIRONMENT, HUB), "KillMode=mixed", "Restart=always",
+        "WorkingDirectory=" + STATE, "UMask=0077", "ExecStart=%s/%s/bin/python %s/jobs_page.py" % (HUB, ENVIRONMENT, HUB),
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE", "KillMode=mixed", "Restart=always",
         "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
@@ -223,7 +232,7 @@ def firewall_files(wanted, address, is_hub, is_notebook):
 def settings(wanted, address):
     """Return what the programs on the host of the hub know."""
     return {"url": url_of(wanted, address), "hub_port": wanted["hub_port"], "jobs_port": wanted["jobs_port"], "proxy_api_port": wanted["proxy_api_port"],
-            "state": STATE, "links": STATE + "/links", "link_seconds": wanted["link_seconds"], "queue_seconds": wanted["queue_seconds"],
+            "state": STATE, "authenticator": wanted["authenticator"], "links": STATE + "/links", "link_seconds": wanted["link_seconds"], "queue_seconds": wanted["queue_seconds"],
             "instances_per_person": wanted["instances_per_person"], "subdomains": wanted["subdomains"], "default_class": wanted["default_class"],
             "people": persons(wanted), "addresses": {name: each for name, each in addresses(wanted["members"]).items() if name in wanted["training_hosts"]}}
 
@@ -335,6 +344,18 @@ def problems(wanted, address):
     if bool(wanted["tls_certificate"]) != bool(wanted["tls_key"]):
         found.append("jupyterhub_tls_certificate and jupyterhub_tls_key: only one of them is set; set both, or none for a certificate of the role")
     url = urlsplit(wanted["url"])
+    try:
+        _port = url.port
+    except ValueError:
+        found.append("jupyterhub_url: '%s' has no port from 1 to 65535 behind its colon; correct it, or leave it out" % wanted["url"])
+    if wanted["listen_address"] and not is_address(wanted["listen_address"]):
+        found.append("jupyterhub_listen_address: '%s' is not an IP address; use one of the login host, or nothing for all" % wanted["listen_address"])
+    kind, options = wanted["authenticator"], wanted["authenticator_options"]
+    if kind in NEEDS_OPTIONS and not options:
+        found.append("jupyterhub_authenticator_options: it is empty, and '%s' needs options, such as %s; set them" % (kind, NEEDS_OPTIONS[kind]))
+    if kind == "link" and options:
+        found.append("jupyterhub_authenticator_options: jupyterhub_authenticator is 'link', which has no options; remove %s, or choose pam, oidc or ldap" %
+                     ", ".join(sorted(options)))
     if wanted["url"] and (url.scheme != "https" or not url.hostname or url.path not in ("", "/") or url.query or url.fragment or "@" in url.netloc):
         found.append("jupyterhub_url: '%s' is not https:// with a name; write it as in https://hub.example.org" % wanted["url"])
     if wanted["subdomains"] and (not url.hostname or is_address(url.hostname)):
@@ -366,6 +387,13 @@ def problems(wanted, address):
     if odd:
         found.append("shared_storage_users: '%s' cannot be in sudoers; use lower case letters, digits, '_', '.' and '-'" % odd[0])
     return found
+
+
+def answers(wanted, address):
+    """Return what has to answer after a start, with its status: the hub and the pages of jobs, through the proxy and its certificate."""
+    base = "https://" + with_port(wanted["listen_address"] or address, wanted["port"])
+    pages = [] if wanted["subdomains"] else [{"url": base + "/services/jobs/", "status": 302}]
+    return [{"url": base + "/hub/health", "status": 200}] + pages
 
 
 def missing_files(wanted, host, is_hub, is_notebook):
@@ -416,7 +444,14 @@ def jupyterhub_plan(wanted, host):
         "services": list(SERVICES) if is_hub else [],
         "people": persons(wanted) if is_hub else [],
         "url": url_of(wanted, address),
+        "answers": answers(wanted, address) if is_hub else [],
     }
+
+
+def leaving(placed, wanted, host):
+    """See the filter."""
+    parts = jupyterhub_plan(wanted, host)["parts"]
+    return [path for part, path in PARTS.items() if part not in parts and path in placed]
 
 
 def _row(what, asked, found):
@@ -426,14 +461,17 @@ def _row(what, asked, found):
 def jupyterhub_drift(now, wanted, host):
     """See the filter."""
     plan = jupyterhub_plan(wanted, host)
-    lacking = [part for part in plan["parts"] if {"hub": HUB, "notebook": NOTEBOOK}[part] not in now["placed"]]
-    if lacking:
+    names = {"hub": "JupyterHub", "notebook": "JupyterLab of instances"}
+    left = [_row(names[part], "absent", "installed") for part in PARTS if part not in plan["parts"] and PARTS[part] in now["placed"]]
+    lacking = [part for part in plan["parts"] if PARTS[part] not in now["placed"]]
+    if lacking or not plan["parts"]:
         # One line in place of one for each program.
-        return [_row({"hub": "JupyterHub", "notebook": "JupyterLab of instances"}[part], "installed", "not installed") for part in lacking]
+        return left + [_row(names[part], "installed", "not installed") for part in lacking]
     lines = now["units_and_tables"].splitlines()
     active = {line.split()[0] for line in lines if " active " in line}
     units = plan["services"] + ([FIREWALL_SERVICE] if plan["firewall"] else [])
-    rows = [_row(entry["path"], "as planned", "missing or changed") for entry in plan["files"] + plan["firewall"] if entry["path"] in now["changed_paths"]]
+    compared = [entry["path"] for entry in plan["files"] + plan["firewall"]] + [NOTEBOOK_FOLDER + "/ca.pem"] * plan["needs_ca"]
+    rows = left + [_row(path, "as planned", "missing or changed") for path in compared if path in now["changed_paths"]]
     rows += [_row("service " + name, "active", "not active") for name in units if name + ".service" not in active]
     # nftables.service flushes all tables, and so may a person.
     return rows + [_row("nftables table " + TABLE, "loaded", "not loaded")] * bool(plan["firewall"] and "table " + TABLE not in lines)

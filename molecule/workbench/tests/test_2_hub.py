@@ -266,12 +266,18 @@ def test_a_restart_of_the_hub_cuts_nobody_off(hub, alice, instance):
     kernel = json.loads(alice.ask(instance["url"] + "api/kernels", "POST", {"name": "python3"}).text)["id"]
     with WebSocket(alice, "%sapi/kernels/%s/channels" % (instance["url"], kernel)) as channel:
         channel.execute("kept = 41")
-        hub.cluster.on(hub.cluster.head, "systemctl stop trainyard-hub")
+        # As on a host. Docker lets everybody listen below 1024.
+        hub.cluster.on(hub.cluster.head, "echo 1024 > /proc/sys/net/ipv4/ip_unprivileged_port_start; systemctl stop trainyard-hub trainyard-hub-jobs")
         try:
             assert channel.execute("print(kept + 1)") == "42\n"
+            # Nobody takes the place of the hub meanwhile, where the proxy would send everybody's cookies and passwords.
+            for port in (481, 482, 483):
+                done = hub.cluster.as_person("bob", "python3 -c 'import socket; socket.create_server((\"127.0.0.1\", %d))'" % port, check=False)
+                assert "PermissionError" in done.text, done.text
         finally:
-            hub.cluster.on(hub.cluster.head, "systemctl start trainyard-hub")
+            hub.cluster.on(hub.cluster.head, "systemctl start trainyard-hub trainyard-hub-jobs")
         hub.cluster.wait("the hub", lambda: alice.ask("/hub/health").code == 200)
+        hub.cluster.wait("the pages of jobs", lambda: hub.browser("alice").ask("/services/jobs/").code == 200)
         assert channel.execute("print(kept + 2)") == "43\n"
     assert alice.server("alice", "first")["ready"]
     assert alice.run_cell(instance["url"], "print(6 * 7)") == "42\n"

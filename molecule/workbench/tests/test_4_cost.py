@@ -40,7 +40,7 @@ def _history(cluster):
     cluster.wait("the end in the database", lambda: cluster.sql(ended).strip() == "1")
     columns = cluster.sql("SELECT column_name FROM information_schema.columns WHERE table_schema = 'slurm_acct_db' AND table_name = 'trainyard_job_table' "
                           "AND extra NOT LIKE '%auto_increment%' AND extra NOT LIKE '%GENERATED%'").split()
-    other = {"id_job": "%d + seq" % FIRST, "time_submit": "time_submit - seq", "time_eligible": "time_eligible - seq", "time_start": "time_start - seq",
+    other = {"id_job": "%d + seq" % FIRST, "time_submit": "time_submit - seq", "time_eligible": "time_start - seq", "time_start": "time_start - seq",
              "time_end": "time_end - seq", "job_name": "CONCAT('training_of_', seq)"}
     values = ", ".join(other.get(name, "`%s`" % name) for name in columns)
     cluster.sql("INSERT INTO trainyard_job_table (%s) SELECT %s FROM trainyard_job_table, seq_1_to_%d WHERE id_job = %s" % (

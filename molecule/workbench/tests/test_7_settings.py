@@ -131,8 +131,9 @@ mkdir -p /srv/logins && cd /srv/logins
 test -e ca.key || openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 30 -subj /CN=authority 2> /dev/null
 openssl req -newkey rsa:2048 -nodes -keyout site.key -subj /CN=hub -out site.csr 2> /dev/null
 printf 'subjectAltName = IP:172.30.104.21' > site.ext
-openssl x509 -req -in site.csr -CA ca.pem -CAkey ca.key -set_serial $1 -days 30 -extfile site.ext -out site.pem 2> /dev/null
+openssl x509 -req -in site.csr -CA ca.pem -CAkey ca.key -set_serial $1 -days 30 -extfile site.ext -out certificate.pem 2> /dev/null
 chmod 600 site.key
+ln -sf certificate.pem site.pem
 """
 
 
@@ -173,6 +174,12 @@ def test_a_certificate_of_the_site(cluster, playbook, settings):
         assert "trainyard-hub-proxy.service" in done.text
         done = playbook("workbench.yml", **variables)
         assert (done.code, done.changed) == (0, 2) and served(hub) == "5678"
+        # A key of another certificate: the hub runs, and nobody reaches it.
+        cluster.on(cluster.head, "cd /srv/logins && cp site.key good.key && openssl genrsa -out site.key 2048 2> /dev/null && echo >> certificate.pem")
+        done = playbook("workbench.yml", **variables)
+        assert done.code == 2 and "https://172.30.104.21/hub/health gives" in done.text and "a key that does not belong to the certificate" in done.text
+        cluster.on(cluster.head, "cd /srv/logins && mv good.key site.key")
+        assert playbook("workbench.yml", **variables).code == 0 and served(hub) == "5678"
     finally:
         assert playbook("workbench.yml").code == 0
         cluster.on(cluster.head, "rm -f /data1/share/ca.pem")

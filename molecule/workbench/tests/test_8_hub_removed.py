@@ -41,9 +41,14 @@ def test_drift_of_the_hub_is_told_and_gone_after_the_role(cluster, playbook, rol
     assert role().code == 0 and rows(playbook("drift.yml")) == set()
 
 
-def test_nothing_is_left(cluster, role):
-    """The command for jobs and sudo were there before."""
-    assert role("remove").code == 0
+def test_nothing_is_left(cluster, playbook, role):
+    """After it was switched off. The command for jobs and sudo were there before."""
+    run = playbook("drift.yml", jupyterhub_enabled=False)
+    assert run.code == 2 and all("%s %s absent installed" % pair in run.text for pair in (
+        (cluster.head, "JupyterHub"), (cluster.head, "JupyterLab of instances"), (cluster.peer, "JupyterLab of instances"))), run.text[-3000:]
+    assert playbook("workbench.yml", jupyterhub_enabled=False).code == 0
+    assert playbook("workbench.yml", jupyterhub_enabled=False).changed == 0
+    assert cluster.on(cluster.peer, "ls --directory " + " ".join(PATHS), check=False).out == ""
     units = "/etc/systemd/system/trainyard-hub* /etc/systemd/system/*/trainyard-hub*"
     assert cluster.on(cluster.head, "ls --directory %s %s" % (" ".join(PATHS), units), check=False).out == ""
     assert cluster.on(cluster.head, "id trainyard-hub", check=False).code == 1

@@ -54,8 +54,11 @@ def chosen(options):
         value = options.get(key) if isinstance(options, dict) else None
         if isinstance(value, bool) or value is None or value == "":
             continue
-        if isinstance(value, float) and value == int(value):
+        if isinstance(value, float) and value.is_integer():
             value = int(value)
+        if isinstance(value, str):
+            # Escapes of JSON may spell what is no character.
+            value = value.encode("utf-8", "replace").decode()
         # The judge says what is wrong with a list or a dict.
         found[key] = str(value) if isinstance(value, (int, float)) else value
     return found

@@ -61,6 +61,8 @@ def answer(client):
         settings = config()
         remove_old(settings, now)
         person = _instance.asked_by(name_of(uid), settings["people"])
+        if settings["authenticator"] != "link":
+            return {"error": "this hub has no links: it knows people by %s. Open %s, and log in there" % (settings["authenticator"], settings["url"])}
         return {"url": new_link(settings, person, now), "seconds": settings["link_seconds"]}
     except _instance.RequestError as error:
         return {"error": str(error)}

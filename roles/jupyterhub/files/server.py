@@ -16,6 +16,7 @@ JupyterLab runs in an environment of the host, because images may have an old Py
 
 import contextlib
 import glob
+import ipaddress
 import json
 import os
 import pwd
@@ -42,6 +43,8 @@ VSCODE = HERE + "/vscode"
 JOBS = "/run/trainyard/jobs"
 #: Seconds in which a container starts, and in which the hub takes the port.
 CONTAINER_SECONDS, HUB_SECONDS = 300, 60
+#: Seconds in which JupyterLab has its port, and how often it is started with another one.
+SERVER_SECONDS, STARTS = 120, 3
 #: Seconds between two looks at kernels and the container.
 LOOK = 5
 HOLD = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
@@ -135,6 +138,11 @@ def say(text):
     sys.stdout.flush()
 
 
+def read_text(path):
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return stream.read()
+
+
 def read_json(path):
     with open(path, encoding="utf-8") as stream:
         return json.load(stream)
@@ -190,6 +198,48 @@ def free_port(address, ports):
     raise Refused("all ports from %d to %d of %s are in use. Tell the operator to set a larger range, jupyterhub_instance_ports" % (first, last, address))
 
 
+def listens(tables, address, port, sockets):
+    """Return whether one of these sockets, by their numbers, listens there. C(tables) is the text of /proc/net/tcp and tcp6, in the byte order of the host."""
+    packed = ipaddress.ip_address(address).packed
+    words = ["%08X" % int.from_bytes(packed[at:at + 4], sys.byteorder) for at in range(0, len(packed), 4)]
+    place = "%s:%04X" % ("".join(words), port)
+    rows = (line.split() for line in tables.splitlines())
+    return any(row[1] == place and row[3] == "0A" and row[9] in sockets for row in rows if len(row) > 9)
+
+
+def sockets_of(pid):
+    """Return the numbers of the sockets that a process has open."""
+    found = set()
+    for path in glob.glob("/proc/%d/fd/*" % pid):
+        with contextlib.suppress(OSError):
+            match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(path))
+            found |= {match.group(1)} if match else set()
+    return found
+
+
+def start_server(command, environment_of, address, ports, children, stopped):
+    """Start the server, and return it with its port once it has the port itself: somebody else may take one between the search and the start.
+
+    The server is added to C(children). C(stopped) is not empty once the instance has to end.
+    """
+    for _attempt in range(STARTS):
+        if stopped:
+            break
+        port = free_port(address, ports)
+        server = subprocess.Popen(command, env=environment_of(port), stdin=subprocess.DEVNULL)
+        children.append(server)
+        deadline = time.monotonic() + SERVER_SECONDS
+        while server.poll() is None:
+            if listens(read_text("/proc/net/tcp") + read_text("/proc/net/tcp6"), address, port, sockets_of(server.pid)):
+                return server, port
+            if time.monotonic() > deadline:
+                server.terminate()
+                raise Refused("JupyterLab did not start within %d s; its log is above" % SERVER_SECONDS)
+            time.sleep(0.1)
+        say("JupyterLab has ended with exit code %d; its log is above" % server.returncode)
+    raise Refused("the instance was stopped while it started" if stopped else "JupyterLab does not start; the reason is above")
+
+
 def tell_hub(secret, port, config):
     """Tell the hub the port of the server."""
     request = urllib.request.Request(secret["JUPYTERHUB_API_URL"] + "/trainyard/instance", json.dumps({"port": port}).encode(), method="POST", headers={
@@ -234,24 +284,28 @@ def run(path):
     person = {"home": entry.pw_dir, "name": entry.pw_name}
     write_private(runtime + "/instance.json", json.dumps(instance_of(secret, person, os.environ["SLURM_JOB_ID"], config)))
     container = start_container(secret, runtime)
-    server = None
+    children, stopped = [container], []
 
-    def end(_number, _frame):
-        for child in (server, container):
-            if child and child.poll() is None:
+    def end(number, _frame):
+        stopped.append(number)
+        for child in reversed(children):
+            if child.poll() is None:
                 child.terminate()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     try:
-        port = free_port(address, config["ports"])
-        tell_hub(secret["environment"], port, config)
-        url = "http://%s:%d%s" % ("[%s]" % address if ":" in address else address, port, secret["environment"].get("JUPYTERHUB_SERVICE_PREFIX") or "/")
-        environment = dict(job_variables(os.environ), **server_environment(
-            secret["environment"], person, runtime, url, config, bool(glob.glob("/proc/driver/nvidia/gpus/*"))))
+        host, prefix = "[%s]" % address if ":" in address else address, secret["environment"].get("JUPYTERHUB_SERVICE_PREFIX") or "/"
+        has_gpus = bool(glob.glob("/proc/driver/nvidia/gpus/*"))
+
+        def environment_of(port):
+            url = "http://%s:%d%s" % (host, port, prefix)
+            return dict(job_variables(os.environ), **server_environment(secret["environment"], person, runtime, url, config, has_gpus))
+
         os.chdir(entry.pw_dir)
-        server = subprocess.Popen([config["environment"] + "/bin/jupyterhub-singleuser", "--config=" + HERE + "/jupyter_server_config.py",
-                                   "--ServerApp.root_dir=" + entry.pw_dir], env=environment, stdin=subprocess.DEVNULL)
+        server, port = start_server([config["environment"] + "/bin/jupyterhub-singleuser", "--config=" + HERE + "/jupyter_server_config.py",
+                                     "--ServerApp.root_dir=" + entry.pw_dir], environment_of, address, config["ports"], children, stopped)
+        tell_hub(secret["environment"], port, config)
         while server.poll() is None and container.poll() is None:
             time.sleep(LOOK)
             end_left_kernels(runtime)

@@ -16,7 +16,6 @@ import pwd
 import re
 import signal
 import socket
-import sys
 import time
 
 import _bandwidth
@@ -98,9 +97,9 @@ class TensorBoard:
 
 
 def tell(text):
-    """Write to the log of the job."""
-    sys.stdout.write("trainyard: %s\n" % text)
-    sys.stdout.flush()
+    """Write to the log of the job, unless the share is full: what follows has to be done anyway."""
+    with contextlib.suppress(OSError):
+        os.write(1, ("trainyard: %s\n" % text).encode("utf-8", "replace"))
 
 
 def end_instance():

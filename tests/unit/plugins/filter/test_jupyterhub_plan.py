@@ -21,7 +21,7 @@ NAMES = {"idle_warning.js", *_jupyterhub_plan.OF_HUB, *_jupyterhub_plan.OF_NOTEB
 LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "top"}, "node_modules/@colors/colors": {"version": "1.6.1", "integrity": "sha512-x"},
                                                       "node_modules/a/node_modules/b": {"version": "2.0.0", "integrity": "sha512-y"}}})
 WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "containers": True, "url": "", "subdomains": False, "port": 443, "listen_address": "",
-          "hub_port": 8081, "jobs_port": 8082, "proxy_api_port": 8001, "instance_ports": "30000-30999", "firewall": True, "tls_certificate": "", "tls_key": "", "tls_ca": "", "site_files": [], "authenticator": "link",
+          "hub_port": 481, "jobs_port": 482, "proxy_api_port": 483, "instance_ports": "30000-30999", "firewall": True, "tls_certificate": "", "tls_key": "", "tls_ca": "", "site_files": [], "authenticator": "link",
           "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600,
           "default_class": "", "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
           "idle_minutes": 120, "idle_warning_minutes": 15, "idle_gpu_minutes": 0,
@@ -62,7 +62,8 @@ def test_nothing_is_planned_unless_it_is_enabled():
 
 def test_remove_knows_every_file():
     """The role removes by a list of its own, because the variables of a removed role may be gone."""
-    owned = yaml.safe_load((ROLE / "vars/main.yml").read_text())["__jupyterhub_owned"]
+    variables = yaml.safe_load((ROLE / "vars/main.yml").read_text())
+    owned = variables["__jupyterhub_owned_of_hub"] + variables["__jupyterhub_owned_of_notebook"]
     placed = {entry["path"] for host in ("front", "a") for entry in plan(host)["files"] + plan(host)["secrets"]} | {"/etc/trainyard/notebook/ca.pem"}
     folders = ("/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook", "/var/lib/trainyard/hub")
     shared = {"/etc/trainyard", "/usr/local/lib/trainyard", "/var/lib/trainyard"}
@@ -134,6 +135,17 @@ def test_a_host_without_the_files_of_the_site(host, present, problems):
     assert plan(host, tls_ca="/ca.pem")["problems"] == []
 
 
+@pytest.mark.parametrize("changes, expected", [
+    ({}, [("https://192.0.2.10/hub/health", 200), ("https://192.0.2.10/services/jobs/", 302)]),
+    ({"listen_address": "2001:db8::1", "port": 8443}, [("https://[2001:db8::1]:8443/hub/health", 200), ("https://[2001:db8::1]:8443/services/jobs/", 302)]),
+    # The pages of jobs have a name of their own, which this host may not know.
+    ({"subdomains": True, "url": "https://hub.example.org"}, [("https://192.0.2.10/hub/health", 200)]),
+])
+def test_what_has_to_answer(changes, expected):
+    assert [(entry["url"], entry["status"]) for entry in plan("front", **changes)["answers"]] == expected
+    assert plan("a", **changes)["answers"] == []
+
+
 def test_units_name_what_the_environment_has():
     found = files(plan("front", listen_address="192.0.2.10"))
     for name in _jupyterhub_plan.SERVICES:
@@ -160,8 +172,13 @@ def test_units_name_what_the_environment_has():
     ({"instance_ports": "all"}, "'all' is not a range of ports"), ({"instance_ports": "30000-30999; accept"}, "accept' is not a range of ports"),
     ({"instance_ports": "30000-70000"}, "'30000-70000' is not a range"), ({"instance_ports": "29999-30100"}, "'29999-30100' has ports of jobs"),
     ({"instance_ports": "5000-10000"}, "ports of jobs, which are 10000 to 29999"),
-    ({"instance_ports": "8000-9000"}, "has a port of the hub, 8081"),
+    ({"instance_ports": "8000-9000", "port": 8443}, "has a port of the hub, 8443"),
     ({"users": [{"name": "a,ALL", "uid": 2001}], "accounts": [{"name": "v", "members": ["a,ALL"]}]}, "'a,ALL' cannot be in sudoers"),
+    ({"url": "https://hub:99999"}, "jupyterhub_url: 'https://hub:99999' has no port from 1 to 65535"),
+    ({"listen_address": "dead"}, "jupyterhub_listen_address: 'dead' is not an IP address"),
+    ({"authenticator": "oidc"}, "jupyterhub_authenticator_options: it is empty, and 'oidc' needs options, such as client_id"),
+    ({"authenticator": "ldap"}, "such as server_address"),
+    ({"authenticator_options": {"service": "x"}}, "jupyterhub_authenticator is 'link', which has no options; remove service"),
 ])
 def test_problems(changes, problem):
     assert any(problem in sentence for sentence in plan("front", **changes)["problems"])
@@ -217,7 +234,8 @@ def test_without_the_firewall_and_without_the_hub_there_are_no_rules():
 
 
 UNITS = "".join("trainyard-%s.service loaded active running Text\n" % name for name in ("hub", "hub-jobs", "hub-links", "hub-proxy", "instances", "other"))
-AS_PLANNED = {"placed": ["/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook"], "changed_paths": [],
+PLACED = {"front": ["/usr/local/lib/trainyard/hub"], "a": ["/usr/local/lib/trainyard/notebook"]}
+AS_PLANNED = {"placed": PLACED["a"], "changed_paths": [],
               "units_and_tables": UNITS + "table ip filter\ntable inet trainyard_instances\n"}
 TABLE_LINE = "table inet trainyard_instances\n"
 
@@ -225,7 +243,9 @@ TABLE_LINE = "table inet trainyard_instances\n"
 @pytest.mark.parametrize("host, now, expected", [
     ("front", {}, []), ("a", {}, []), ("elsewhere", {"placed": [], "units_and_tables": ""}, []),
     ("front", {"placed": []}, [("JupyterHub", "installed", "not installed")]),
-    ("a", {"placed": ["/usr/local/lib/trainyard/hub"]}, [("JupyterLab of instances", "installed", "not installed")]),
+    ("a", {"placed": PLACED["front"]}, [("JupyterHub", "absent", "installed"), ("JupyterLab of instances", "installed", "not installed")]),
+    ("elsewhere", {"placed": PLACED["front"] + PLACED["a"]}, [("JupyterHub", "absent", "installed"), ("JupyterLab of instances", "absent", "installed")]),
+    ("a", {"changed_paths": ["/etc/trainyard/notebook/ca.pem"]}, [("/etc/trainyard/notebook/ca.pem", "as planned", "missing or changed")]),
     ("a", {"changed_paths": ["/etc/trainyard/firewall/instances.nft", "/etc/trainyard/hub/hub.json"]}, [
         ("/etc/trainyard/firewall/instances.nft", "as planned", "missing or changed")]),
     ("front", {"units_and_tables": UNITS.replace("trainyard-hub.service", "trainyard-hub2.service") + TABLE_LINE}, [
@@ -234,8 +254,19 @@ TABLE_LINE = "table inet trainyard_instances\n"
     ("a", {"units_and_tables": UNITS + "table ip filter\n"}, [("nftables table inet trainyard_instances", "loaded", "not loaded")]),
 ])
 def test_drift(host, now, expected):
-    found = FilterModule().filters()["jupyterhub_drift"](dict(AS_PLANNED, **now), WANTED, host)
+    now = dict(AS_PLANNED, placed=PLACED.get(host, []), **now) if "placed" not in now else dict(AS_PLANNED, **now)
+    found = FilterModule().filters()["jupyterhub_drift"](now, WANTED, host)
     assert [(row["what"], row["asked"], row["found"]) for row in found] == expected
+
+
+@pytest.mark.parametrize("host, enabled, placed, expected", [
+    ("front", True, "both", ["a"]), ("a", True, "both", ["front"]), ("elsewhere", True, "both", ["front", "a"]), ("front", False, "both", ["front", "a"]),
+    ("front", True, "none", []), ("a", False, "none", []),
+])
+def test_what_a_host_no_longer_has(host, enabled, placed, expected):
+    """A hub on another host, a training host that has left, and a hub that is switched off."""
+    found = FilterModule().filters()["jupyterhub_leaving"](PLACED["front"] + PLACED["a"] if placed == "both" else [], dict(WANTED, enabled=enabled), host)
+    assert found == [path for name in expected for path in PLACED[name]]
 
 
 def test_without_the_firewall_its_service_is_not_missed():

@@ -155,11 +155,11 @@ def look(idle, seconds):
     return idle.watch.message
 
 
-def test_it_warns_once_then_ends(idle, capsys):
+def test_it_warns_once_then_ends(idle, capfd):
     assert look(idle, HOUR - 700) == ""
     assert "stops in 10 minutes" in look(idle, HOUR - 600) and "stops in 5 minutes" in look(idle, HOUR - 300) and not idle.killed
     assert "stops" in look(idle, HOUR) and [call[1] for call in idle.killed] == [signal.SIGTERM]
-    lines = capsys.readouterr().out.splitlines()
+    lines = capfd.readouterr().out.splitlines()
     assert len(lines) == 2 and all(line.startswith("trainyard: This instance stops") for line in lines)
 
 

@@ -42,6 +42,9 @@ def test_only_known_options_are_taken():
                "worker_cpu": True}
     assert _instance.chosen(options) == {"worker_gpu": "1", "worker_memory": "2"}
     assert _instance.chosen(None) == _instance.chosen(["worker_gpu"]) == {}
+    # What JSON may spell, and no form.
+    assert _instance.chosen({"worker_gpu": float("inf"), "worker_memory": float("nan"), "worker_image": "\ud800x"}) == {
+        "worker_gpu": "inf", "worker_memory": "nan", "worker_image": "?x"}
     assert _instance.of_form({"worker_gpu": ["1\n#SBATCH --uid=0"], "worker_cpu": [" 2 "], "cmd": ["rm"], "host_class": []}) == {
         "worker_gpu": "1\n#SBATCH --uid=0", "worker_cpu": "2"}
 
@@ -174,7 +177,7 @@ def test_a_link_is_for_who_asks(tmp_path, monkeypatch):
     """The kernel names the other end of the socket."""
     folder = tmp_path / "links"
     folder.mkdir()
-    (tmp_path / "hub.json").write_text(json.dumps({"links": str(folder), "link_seconds": 60, "url": "https://hub.example.org", "people": ["anna"]}))
+    (tmp_path / "hub.json").write_text(json.dumps({"links": str(folder), "link_seconds": 60, "url": "https://hub.example.org", "people": ["anna"], "authenticator": "link"}))
     monkeypatch.setattr(links, "CONFIG", str(tmp_path / "hub.json"))
 
     def asked(person):
@@ -192,6 +195,10 @@ def test_a_link_is_for_who_asks(tmp_path, monkeypatch):
     (path,) = folder.iterdir()
     assert path.name == _instance.file_of(token) and path.stat().st_mode & 0o777 == 0o600 and token not in path.read_text()
     assert json.loads(path.read_text())["person"] == "anna"
+    other = json.loads((tmp_path / "hub.json").read_text())
+    (tmp_path / "hub.json").write_text(json.dumps(dict(other, authenticator="ldap")))
+    assert asked("anna") == {"error": "this hub has no links: it knows people by ldap. Open https://hub.example.org, and log in there"}
+    (tmp_path / "hub.json").write_text(json.dumps(other))
     for person in ("ben", None, "root"):
         assert "is not one of the people" in asked(person)["error"]
     assert len(list(folder.iterdir())) == 1
@@ -287,6 +294,41 @@ def test_the_secret_is_read_once(tmp_path):
 
 def test_kernels_without_a_connection_file_are_left():
     assert server.left_kernels(["kernel-a.pid", "kernel-a.json", "kernel-b.pid", "other"]) == ["kernel-b.pid"]
+
+
+SERVES = "import socket, sys, time; server = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(60)"
+
+
+def test_a_server_has_its_port_before_the_hub_learns_it(monkeypatch, tmp_path):
+    """Somebody else may take the port between the search and the start."""
+    monkeypatch.setattr(server, "SERVER_SECONDS", 20)
+    free, taken = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
+    tries = [taken.getsockname()[1], free.getsockname()[1]]
+    free.close()
+    monkeypatch.setattr(server, "free_port", lambda _address, _ports: tries.pop(0))
+    expected, children = tries[1], []
+    # The port is in the environment, as the server gets it.
+    command = [sys.executable, "-c", SERVES.replace("sys.argv[1]", "__import__('os').environ['PORT']")]
+    process, port = server.start_server(command, lambda port: {"PORT": str(port)}, "127.0.0.1", [1, 2], children, [])
+    assert port == expected and process.poll() is None and [child.poll() for child in children] == [1, None]
+    process.kill()
+    tries[:] = [taken.getsockname()[1]] * 3
+    with pytest.raises(server.Refused, match="JupyterLab does not start"):
+        server.start_server(command, lambda port: {"PORT": str(port)}, "127.0.0.1", [1, 2], [], [])
+    with pytest.raises(server.Refused, match="was stopped while it started"):
+        server.start_server(command, lambda port: {"PORT": str(port)}, "127.0.0.1", [1, 2], [], [15])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_who_listens(address):
+    tables = server.read_text("/proc/net/tcp") + server.read_text("/proc/net/tcp6")
+    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as ours:
+        port = ours.getsockname()[1]
+        own = server.sockets_of(os.getpid())
+        assert not server.listens(tables, address, port, own) and str(os.fstat(ours.fileno()).st_ino) in own
+        tables = server.read_text("/proc/net/tcp") + server.read_text("/proc/net/tcp6")
+        assert server.listens(tables, address, port, own) and not server.listens(tables, address, port, server.sockets_of(1))
+        assert not server.listens(tables, "127.0.0.2", port, own)
 
 
 def test_the_port_is_told_to_the_hub(monkeypatch):

@@ -156,7 +156,7 @@ def _saving(tmp_path, monkeypatch):
     return run
 
 
-def test_a_save_and_its_end(saving, tmp_path, capsys):
+def test_a_save_and_its_end(saving, tmp_path, capfd):
     """One at a time. The instance ends after a good one only, and if that was wanted."""
     found, problems, ended = saving("tools")
     assert found == {"state": "saved", "name": "tools", "text": SAVED} and ended == 0
@@ -164,7 +164,7 @@ def test_a_save_and_its_end(saving, tmp_path, capsys):
     assert saving("bad", True)[::2] == ({"state": "failed", "name": "bad", "text": "no room"}, 0)
     assert saving("tools", True)[2] == 1
     assert (tmp_path / "calls").read_text().splitlines() == ["save tools", "save bad", "save tools"]
-    assert capsys.readouterr().out.splitlines() == ["trainyard: " + text for text in (SAVED, "no room", SAVED)]
+    assert capfd.readouterr().out.splitlines() == ["trainyard: " + text for text in (SAVED, "no room", SAVED)]
     assert (tmp_path / "save.log").stat().st_mode & 0o777 == 0o600
 
 
