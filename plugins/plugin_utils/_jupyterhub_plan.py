@@ -254,12 +254,13 @@ def hub_files(wanted, address):
     own = {"owner": USER, "group": USER}
     found = [_folder("/etc/trainyard"), _folder(FOLDER), _folder("/usr/local/lib/trainyard"), _folder(HUB), _folder("/var/lib/trainyard"),
              _folder(STATE, "0700", **own), _folder(STATE + "/links", "0700", **own)]
+    # First what can be refused: a run that ends there has changed nothing that services have to load.
+    found.append(_file(SUDOERS, sudoers(persons(wanted)), "0440", validate="/usr/sbin/visudo --check --file=%s"))
     found += [_file("%s/%s" % (HUB, name), wanted["programs"][name], "0644" if name.endswith(".py") else "0755") for name in OF_HUB]
     found += [_file(FOLDER + "/hub.json", _json(settings(wanted, address)), "0640", **mine),
               _file("%s/%s.service" % (UNITS, PROXY_SERVICE), unit_of_proxy(wanted)), _file("%s/%s.service" % (UNITS, HUB_SERVICE), unit_of_hub()),
               _file("%s/%s.service" % (UNITS, LINKS_SERVICE), unit_of_links()),
-              _file("%s/%s.service" % (UNITS, JOBS_SERVICE), unit_of_jobs(wanted, address)),
-              _file(SUDOERS, sudoers(persons(wanted)), "0440", validate="/usr/sbin/visudo --check --file=%s")]
+              _file("%s/%s.service" % (UNITS, JOBS_SERVICE), unit_of_jobs(wanted, address))]
     return found
 
 
@@ -438,7 +439,8 @@ def jupyterhub_plan(wanted, host):
         "hub_environment": environment(wanted, HUB, "hub", True) if is_hub else {},
         "notebook_environment": environment(wanted, NOTEBOOK, "server", False) if is_notebook else {},
         "vscode": vscode(wanted) if wanted["enabled"] else {},
-        "files": (hub_files(wanted, address) if is_hub else []) + (notebook_files(wanted) if is_notebook else []),
+        "files": notebook_files(wanted) if is_notebook else [],
+        "hub_files": hub_files(wanted, address) if is_hub else [],
         "firewall": firewall_files(wanted, address, is_hub, is_notebook) if has_firewall else [],
         "secrets": hub_secrets(wanted) if is_hub else [],
         "services": list(SERVICES) if is_hub else [],
@@ -470,7 +472,7 @@ def jupyterhub_drift(now, wanted, host):
     lines = now["units_and_tables"].splitlines()
     active = {line.split()[0] for line in lines if " active " in line}
     units = plan["services"] + ([FIREWALL_SERVICE] if plan["firewall"] else [])
-    compared = [entry["path"] for entry in plan["files"] + plan["firewall"]] + [NOTEBOOK_FOLDER + "/ca.pem"] * plan["needs_ca"]
+    compared = [entry["path"] for entry in plan["hub_files"] + plan["files"] + plan["firewall"]] + [NOTEBOOK_FOLDER + "/ca.pem"] * plan["needs_ca"]
     rows = left + [_row(path, "as planned", "missing or changed") for path in compared if path in now["changed_paths"]]
     rows += [_row("service " + name, "active", "not active") for name in units if name + ".service" not in active]
     # nftables.service flushes all tables, and so may a person.
@@ -486,8 +488,10 @@ def left_instances(text, names):
 def restarts(changed_paths, environment_changed, certificate_changed):
     """Return the services to restart after a change. The list of people needs no new links service, and no change of the hub cuts a connection."""
     units = {name: "%s/%s.service" % (UNITS, name) in changed_paths for name in SERVICES}
+    # Made anew if an operator has removed it.
+    tokens = {PROXY_SERVICE: {TOKEN}, HUB_SERVICE: {TOKEN, JOBS_TOKEN}, LINKS_SERVICE: set(), JOBS_SERVICE: {JOBS_TOKEN}}
     programs = {path for path in changed_paths if path.startswith(HUB + "/")}
-    return [name for name in SERVICES if units[name] or {
+    return [name for name in SERVICES if units[name] or tokens[name] & set(changed_paths) or {
         PROXY_SERVICE: environment_changed or certificate_changed,
         HUB_SERVICE: environment_changed or bool(programs - {HUB + "/" + name for name in ("instance", "links", "jobs_page.py", "_jobs_page.py")})
         or bool({FOLDER + "/hub.json", FOLDER + "/authenticator.json"} & set(changed_paths)),

@@ -37,7 +37,7 @@ def plan(host, **changes):
 
 
 def files(found):
-    return {entry["path"]: entry for entry in found["files"] if "content" in entry}
+    return {entry["path"]: entry for entry in found["hub_files"] + found["files"] if "content" in entry}
 
 
 @pytest.mark.parametrize("host, parts", [("front", ["hub"]), ("a", ["notebook"]), ("elsewhere", [])])
@@ -57,14 +57,14 @@ def test_each_host_has_its_part_and_nothing_else(host, parts):
 def test_nothing_is_planned_unless_it_is_enabled():
     for host in ("front", "a"):
         found = plan(host, enabled=False, containers=False)
-        assert (found["parts"], found["files"], found["secrets"], found["problems"], found["packages"]) == ([], [], [], [], [])
+        assert (found["parts"], found["files"], found["hub_files"], found["secrets"], found["problems"], found["packages"]) == ([], [], [], [], [], [])
 
 
 def test_remove_knows_every_file():
     """The role removes by a list of its own, because the variables of a removed role may be gone."""
     variables = yaml.safe_load((ROLE / "vars/main.yml").read_text())
     owned = variables["__jupyterhub_owned_of_hub"] + variables["__jupyterhub_owned_of_notebook"]
-    placed = {entry["path"] for host in ("front", "a") for entry in plan(host)["files"] + plan(host)["secrets"]} | {"/etc/trainyard/notebook/ca.pem"}
+    placed = {entry["path"] for host in ("front", "a") for entry in plan(host)["hub_files"] + plan(host)["files"] + plan(host)["secrets"]} | {"/etc/trainyard/notebook/ca.pem"}
     folders = ("/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook", "/var/lib/trainyard/hub")
     shared = {"/etc/trainyard", "/usr/local/lib/trainyard", "/var/lib/trainyard"}
     assert {path for path in placed if not path.startswith(folders)} - shared == set(owned)
@@ -90,7 +90,7 @@ def test_secrets_are_private_and_the_token_stays():
     assert {path: entry["mode"] for path, entry in entries.items()} == {"/etc/trainyard/hub/authenticator.json": "0640", "/etc/trainyard/hub/proxy.env": "0600",
                                                                        "/etc/trainyard/hub/jobs.env": "0600"}
     assert entries["/etc/trainyard/hub/proxy.env"]["replace"] is entries["/etc/trainyard/hub/jobs.env"]["replace"] is False
-    text = json.dumps(plan("front", authenticator_options={"client_secret": "word"})["files"])
+    text = json.dumps(plan("front", authenticator_options={"client_secret": "word"})["hub_files"])
     assert "word" not in text and "CONFIGPROXY_AUTH_TOKEN" not in text
 
 
@@ -331,6 +331,9 @@ def test_an_archive_of_the_site_needs_no_compiler():
     (["/usr/local/lib/trainyard/hub/_instance.py"], False, False, ["trainyard-hub", "trainyard-hub-links"]),
     (["/etc/systemd/system/trainyard-hub-proxy.service"], False, False, ["trainyard-hub-proxy"]),
     ([], False, True, ["trainyard-hub-proxy"]),
+    # An operator has removed it for a new token.
+    (["/etc/trainyard/hub/proxy.env"], False, False, ["trainyard-hub-proxy", "trainyard-hub"]),
+    (["/etc/trainyard/hub/jobs.env"], False, False, ["trainyard-hub", "trainyard-hub-jobs"]),
     ([], True, False, ["trainyard-hub-proxy", "trainyard-hub", "trainyard-hub-jobs"]),
     (["/usr/local/lib/trainyard/hub/_jobs_page.py"], False, False, ["trainyard-hub-jobs"]),
     (["/usr/local/lib/trainyard/hub/_helper.py"], False, False, ["trainyard-hub", "trainyard-hub-jobs"]),
