@@ -178,9 +178,9 @@ def units(wanted):
 
 
 def settings(wanted):
-    """Return what the programs on the registry's host know."""
+    """Return what the programs on the registry's host know. The tags of C(images) never are too old, whether or not they were relayed already."""
     return {"storage": wanted["storage"], "folder": wanted["folder"], "config": CONFIG, "socket": SOCKET, "user": USER, "service": SERVICES[0],
-            "keep_days": wanted["keep_days"], "max_bytes": wanted["max_gib"] * GIB, "free_bytes": wanted["free_gib"] * GIB}
+            "images": sorted(image_name(image["name"]) for image in wanted["images"]), "keep_days": wanted["keep_days"], "max_bytes": wanted["max_gib"] * GIB, "free_bytes": wanted["free_gib"] * GIB}
 
 
 def policy(wanted):

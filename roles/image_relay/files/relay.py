@@ -4,6 +4,7 @@
 
 """The programs of the image relay on the registry's host: relay SPEC copies and completes images, tidy and room keep the registry small."""
 
+import contextlib
 import datetime
 import fcntl
 import glob
@@ -276,8 +277,7 @@ class Relay:
 def relay(path):
     spec = read_json(path)
     os.makedirs(RUN, mode=0o700, exist_ok=True)
-    with open(os.path.join(spec["work"], "lock"), "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(spec["work"]):
         # Logins of a run that was killed.
         for left in glob.glob(os.path.join(RUN, "run.*")):
             shutil.rmtree(left)
@@ -364,10 +364,27 @@ def unused_revisions(folder, needed, now):
 
 
 def approved(settings, folder, base):
-    """Return the tags of a repository that the catalogue has."""
-    relayed = read_json(os.path.join(settings["storage"], "relayed.json"), {})
+    """Return the tags of a repository that image_relay_images requests. relayed.json would also have former images."""
     name = os.path.relpath(folder, base)
-    return {image.rpartition(":")[2] for image in relayed if "%s/%s" % (settings["folder"], image.rpartition(":")[0]) == name}
+    return {image.rpartition(":")[2] for image in settings["images"] if "%s/%s" % (settings["folder"], image.rpartition(":")[0]) == name}
+
+
+def forget(settings, names):
+    """Remove images from the record of what was relayed. It has an image as long as the registry has its tag, so an image that is requested again in time is
+    not completed again."""
+    path = os.path.join(settings["storage"], "relayed.json")
+    relayed = read_json(path, {})
+    left = {name: entry for name, entry in relayed.items() if "%s/%s" % (settings["folder"], name) not in names}
+    if left != relayed:
+        write_json(path, left)
+
+
+@contextlib.contextmanager
+def alone(work):
+    """Hold the lock of the program: a relay and the removal of old tags both write relayed.json, and a relay needs the registry."""
+    with open(os.path.join(work, "lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def tidy(path, now=None):
@@ -377,19 +394,27 @@ def tidy(path, now=None):
     base, blobs = os.path.join(top, "repositories"), os.path.join(top, "blobs", "sha256")
     if not os.path.isdir(base):
         return room(path)
+    with alone(os.path.join(settings["storage"], "work")):
+        remove_unused(settings, base, blobs, now)
+    return room(path)
+
+
+def remove_unused(settings, base, blobs, now):
     run(["systemctl", "stop", settings["service"]])
     try:
+        gone = set()
         for folder in list(repositories(base)):
             old = old_tags(folder, approved(settings, folder, base), now, settings["keep_days"])
             for tag in old:
                 say("%s:%s is older than %d days" % (os.path.relpath(folder, base), os.path.basename(tag), settings["keep_days"]))
                 shutil.rmtree(tag)
+                gone.add("%s:%s" % (os.path.relpath(folder, base), os.path.basename(tag)))
             for revision in unused_revisions(folder, referenced(folder, blobs), now):
                 shutil.rmtree(revision)
+        forget(settings, gone)
         run(["runuser", "-u", settings["user"], "--", "docker-registry", "garbage-collect", settings["config"]], quiet=True)
     finally:
         run(["systemctl", "start", settings["service"]])
-    return room(path)
 
 
 def main(words):

@@ -82,6 +82,12 @@ def test_the_registry_has_no_network_socket():
     assert json.loads(found[planned.SETTINGS])["max_bytes"] == 2 << 30
 
 
+def test_old_tags_of_requested_images_stay_only():
+    """Also before they are relayed, so that a source that does not answer takes nothing away."""
+    images = json.loads(texts(plan(images=[TORCH, {"name": "tools", "archive": "/srv/a.tar"}]))[planned.SETTINGS])["images"]
+    assert images == ["tools:latest", "torch:1"] and json.loads(texts(plan())[planned.SETTINGS])["images"] == []
+
+
 def test_services_of_new_packages_are_masked_and_others_left():
     found = plan({"packages": {"nginx": "1.22"}})
     assert found["lacks_packages"] == ["skopeo", "buildah", "ca-certificates", "docker-registry", "openssl"]

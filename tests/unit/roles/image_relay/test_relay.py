@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import os
@@ -35,9 +36,10 @@ class Registry:
     def __init__(self, folder, **settings):
         self.storage = folder
         self.base = folder / "registry/docker/registry/v2"
+        (folder / "work").mkdir()
         self.settings = folder / "settings.json"
         self.settings.write_text(json.dumps(dict({"storage": str(folder), "folder": "site", "config": "/config.yml", "user": "registry", "service": "r.service",
-                                                  "keep_days": 30, "max_bytes": 1 << 40, "free_bytes": 0}, **settings)))
+                                                  "images": [], "keep_days": 30, "max_bytes": 1 << 40, "free_bytes": 0}, **settings)))
 
     def digest(self, name):
         return (name.encode().hex() + "0" * 64)[:64]
@@ -69,7 +71,8 @@ def _called(relay, monkeypatch):
 
 
 def test_old_tags_go_and_what_an_index_needs_stays(relay, tmp_path, called):
-    registry = Registry(tmp_path)
+    # Requested, but never recorded: its source did not answer after the record was lost.
+    registry = Registry(tmp_path, images=["torch:2.5", "tools/a:1"])
     registry.manifest("anna/x", "old", days=40, tag="old")
     registry.manifest("anna/x", "index", days=10, tag="new", parts=["amd", "arm"])
     for part in ("amd", "arm"):
@@ -77,11 +80,38 @@ def test_old_tags_go_and_what_an_index_needs_stays(relay, tmp_path, called):
     registry.manifest("anna/x", "pushed now", days=0)
     registry.manifest("site/torch", "approved", days=400, tag="2.5")
     registry.manifest("site/torch", "former", days=400, tag="2.4")
-    (tmp_path / "relayed.json").write_text(json.dumps({"torch:2.5": {}}))
+    registry.manifest("site/torch", "former too", days=20, tag="2.3")
+    registry.manifest("site/tools/a", "unrecorded", days=400, tag="1")
+    # A person's image with the name of a relayed one.
+    registry.manifest("anna/torch", "hers", days=400, tag="2.3")
+    (tmp_path / "relayed.json").write_text(json.dumps({"torch:2.3": {}, "torch:2.4": {}, "torch:2.5": {}}))
     assert relay.tidy(str(registry.settings), NOW) == 0
     assert registry.left("anna/x") == (["new"], sorted(map(registry.digest, ["index", "amd", "arm", "pushed now"])))
-    assert registry.left("site/torch") == (["2.5"], [registry.digest("approved")])
+    assert registry.left("site/torch") == (["2.3", "2.5"], sorted(map(registry.digest, ["approved", "former too"])))
+    assert registry.left("site/tools/a")[0] == ["1"] and registry.left("anna/torch")[0] == []
+    # The record has what the registry has.
+    assert list(json.loads((tmp_path / "relayed.json").read_text())) == ["torch:2.3", "torch:2.5"]
     assert called == [["systemctl", "stop"], ["runuser", "-u"], ["systemctl", "start"]]
+
+
+def test_old_tags_wait_for_a_relay(relay, tmp_path, monkeypatch):
+    """It needs the registry, and both write relayed.json."""
+    registry, free = Registry(tmp_path), []
+    registry.manifest("anna/x", "a", tag="a")
+
+    def run(_command, **_options):
+        with open(tmp_path / "work/lock", "w", encoding="utf-8") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                free.append(True)
+            except BlockingIOError:
+                free.append(False)
+
+    monkeypatch.setattr(relay, "run", run)
+    relay.tidy(str(registry.settings), NOW)
+    assert free == [False] * 3
+    run([])
+    assert free[3]
 
 
 def test_nothing_is_too_old_with_0_days(relay, tmp_path, called):
