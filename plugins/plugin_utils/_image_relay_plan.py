@@ -297,12 +297,13 @@ def host_plan(found, wanted):
 
 def image_state(image, found, former):
     """Return (what to do, problem) of an image: '', C(record), C(copy) or C(complete)."""
-    source, there, recipe = found["source"], found["there"], recipe_of(image)
+    source, there, recipe, asked = found["source"], found["there"], recipe_of(image), image.get("source") or image["archive"]
     is_ours = bool(former) and there["digest"] == former["digest"] and former["recipe"] == recipe
     if source["error"] or there["error"]:
         return "", source["error"] or there["error"]
     if is_ours and former["source_digest"] == source["digest"]:
-        return "", ""
+        # The same content from another source: the catalogue has to name it, and a later run in which it does not answer has to know it.
+        return ("" if former["source"] == asked else "record"), ""
     if not recipe and there["digest"] and there["digest"] == source["digest"]:
         return "record", ""
     return ("complete" if recipe else "copy"), ""

@@ -207,6 +207,30 @@ def test_old_tags_and_unused_content_go(site):
         assert "sha256:" + site.digest("site/" + name) == entry["digest"]
 
 
+def test_an_image_with_another_source_that_leaves_the_list(site):
+    """The same digest is not copied again, the new source is known, and the tag goes when it is old."""
+    recorded = "python3 -c 'import json; print(*sorted(json.load(open(\"/srv/relay/relayed.json\"))))'"
+    relay(site, TOOLS, {"name": "moved:1", "source": OUTSIDE + "/outside/small:1"}, check=True)
+    image = {"name": "moved:1", "source": PLAIN + "/outside/small:1"}
+    done = relay(site, TOOLS, image, check=True)
+    assert "moved:1: description of" in done.text and "copy of" not in done.text and site.catalogue()["moved:1"]["source"] == image["source"]
+    site.on(site.other, "systemctl stop outside-plain")
+    try:
+        assert "Relayed images stay" in relay(site, TOOLS, image, check=True).text
+    finally:
+        site.on(site.other, "systemctl reset-failed outside-plain 2> /dev/null; "
+                            "systemd-run --quiet --unit outside-plain docker-registry serve /srv/outside/plain.yml")
+    age = "touch --date '400 days ago' /srv/relay/registry/docker/registry/v2/repositories/site/moved/_manifests/tags/1/current/link; "\
+          "systemctl start trainyard-image-tidy.service"
+    site.on(site.relay, age)
+    assert tags(site, "site/moved") == ["1"] and "moved:1" in site.on(site.relay, recorded).out.split()
+    site.role(check=True)
+    assert tags(site, "site/moved") == ["1"]
+    site.on(site.relay, age)
+    assert tags(site, "site/moved") == [] and "moved:1" not in site.on(site.relay, recorded).out.split()
+    assert site.role(check=True).changed == [0, 0]
+
+
 def test_a_person_who_leaves(site):
     before = site.on(site.relay, "grep alice /etc/trainyard/registry/tokens.json").out
     proxy = site.on(site.relay, "systemctl show --property MainPID trainyard-image-proxy.service").out

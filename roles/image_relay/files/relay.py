@@ -237,6 +237,7 @@ class Relay:
     def one(self, image):
         say("%s: %s of %s" % (image["name"], {"copy": "copy", "complete": "completion", "record": "description"}[image["what"]], image["source"]))
         source = self.source(image)
+        former = self.relayed.get(image["name"], {})
         added = []
         if image["what"] == "copy":
             self.copy(image, source)
@@ -246,6 +247,9 @@ class Relay:
         digest = _image_relay.digest_of(manifest)
         if not image["recipe"] and not image["is_archive"] and digest != image["digest"]:
             raise Failed("the registry has digest %s after the copy of %s; run the playbook again" % (digest, image["digest"]))
+        if image["what"] == "record" and former.get("digest") == digest:
+            # Only its source is another one.
+            added = former["added"]
         self.relayed[image["name"]] = dict(self.describe(image, manifest), source=image["source"], source_digest=image["digest"], digest=digest,
                                            recipe=image["recipe"],
                                            added=added, date=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"))

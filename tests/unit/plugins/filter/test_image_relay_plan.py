@@ -179,6 +179,10 @@ COMPLETED = planned.recipe_of({"complete": True})
     (TORCH, seen(ONE, TWO, former=relayed(ONE, TWO, COMPLETED)), "copy"),
     # From an archive, the copy has another digest.
     ({"name": "torch:1", "archive": "/srv/a.tar"}, seen(ONE, TWO, former=relayed(ONE, TWO, source="/srv/a.tar")), None),
+    # Only the source is another one.
+    (dict(TORCH, source="r.example/other:1"), seen(ONE, ONE, former=relayed(ONE, ONE)), "record"),
+    (dict(TORCH, source="r.example/other:1", complete=True), seen(ONE, TWO, former=relayed(ONE, TWO, COMPLETED)), "record"),
+    ({"name": "torch:1", "archive": "/srv/b.tar"}, seen(ONE, TWO, former=relayed(ONE, TWO, source="/srv/a.tar")), "record"),
     # Before the first run, skopeo has read nothing.
     (TORCH, {"images": {}, "relayed": {}}, "copy"), (dict(TORCH, complete=True), {"images": {}, "relayed": {}}, "complete"),
 ])

@@ -195,6 +195,21 @@ def test_an_image_that_has_all_of_it_gets_labels_only(relay, tmp_path):
     assert own.complete(IMAGE, "docker://r.example/a@sha256:0") == [] and calls == ["run", "config", "commit", "push", "rm"]
 
 
+def test_another_source_of_the_same_image_is_recorded(relay, tmp_path):
+    """What was added to the image is not lost, and a run in which the new source does not answer knows it."""
+    manifest = b"{}"
+    digest = relay._image_relay.digest_of(manifest)
+    own = relay.Relay.__new__(relay.Relay)
+    own.spec = {"relayed": str(tmp_path / "relayed.json")}
+    own.manifest, own.describe = lambda _reference: manifest, lambda _image, _manifest: {"platforms": [], "frameworks": {}, "versions": {}}
+    image = dict(IMAGE, what="record", is_archive=False, source="other.example/a:1")
+    for former, added in (({"digest": digest, "added": ["sudo"], "source": IMAGE["source"]}, ["sudo"]), ({"digest": "sha256:1", "added": ["sudo"]}, [])):
+        own.relayed = {"a:1": former}
+        own.one(image)
+        entry = json.loads((tmp_path / "relayed.json").read_text())["a:1"]
+        assert (entry["source"], entry["digest"], entry["added"]) == ("other.example/a:1", digest, added)
+
+
 SLOW = """#!/bin/sh
 case "$*" in *inspect*) : > {folder}/running; sleep 60;; esac
 """
