@@ -182,6 +182,11 @@ proxy_active:
   description: Whether the proxy of the registry runs.
   returned: success
   type: bool
+not_loaded:
+  description: Paths of units, settings and the role's certificate that changed after the running services have loaded them.
+  returned: success
+  type: list
+  elements: str
 missing:
   description: Those of O(paths) that do not exist.
   returned: success
@@ -216,6 +221,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._record import Recor
 CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
 #: Its file system is in memory, so a password is never on a disk.
 MEMORY = "/run"
+PROXY = "trainyard-image-proxy.service"
+UNITS = ("trainyard-image-registry.service", PROXY, "trainyard-image-tidy.timer", "trainyard-image-room.timer")
+#: Where the units of services write the checksums of what they load. systemd removes the files with the services.
+LOADED = {UNITS[0]: "/run/trainyard-image-registry/loaded", PROXY: "/run/trainyard-image-proxy/loaded"}
 OURS = ("registry", "work", "full", "relayed.json", "lost+found")
 
 
@@ -223,6 +232,25 @@ def listens(text, port):
     """Return whether a table of the kernel, /proc/net/tcp or tcp6, has a socket that listens on a port."""
     rows = [line.split() for line in text.splitlines()[1:]]
     return any(row[1].rpartition(":")[2] == "%04X" % port and row[3] == "0A" for row in rows if len(row) > 3)
+
+
+def parse_units(text):
+    """Return the properties of units by name, from the output of systemctl show."""
+    blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in text.split("\n\n")]
+    return {block["Id"]: block for block in blocks if block.get("Id")}
+
+
+def not_loaded(units, loaded, checksum):
+    """Return the paths that have changed since services have loaded them. C(loaded) is what they have written, by unit."""
+    found = []
+    for name, unit in sorted(units.items()):
+        # A service without the file runs with a unit of before.
+        is_older = name in LOADED and unit["ActiveState"] == "active" and not loaded.get(name)
+        if unit["NeedDaemonReload"] == "yes" or is_older:
+            found.append("/etc/systemd/system/" + name)
+    for text in loaded.values():
+        found += [path for digest, _space, path in (line.partition("  ") for line in text.splitlines()) if checksum(path) != digest]
+    return sorted(set(found))
 
 
 def existing(path):
@@ -312,6 +340,8 @@ def main():
         shown = module.run_command([module.get_bin_path("dpkg-query", required=True), "--show", "--showformat",
                                     "${Package}\\t${Version}\\t${db:Status-Abbrev}\\n"] + params["packages"])[1]
         packages = {name: state["version"] for name, state in parse_installed(shown).items()}
+    shown = module.run_command(["systemctl", "show", "--property=Id,ActiveState,NeedDaemonReload"] + list(UNITS))[1] if params["port"] else ""
+    units = parse_units(shown)
     tables = [read_text("/proc/net/" + name) for name in ("tcp", "tcp6")] if params["port"] else []
     try:
         relayed = json.loads(read_text(params["relayed"]) or "{}") if params["relayed"] else {}
@@ -328,7 +358,8 @@ def main():
         storage_type=file_system_of(existing(params["storage"]), read_text("/proc/self/mountinfo")) if params["storage"] else "",
         strange=sorted(set(os.listdir(params["storage"])) - set(OURS)) if params["storage"] and os.path.isdir(params["storage"]) else [],
         port_taken=any(listens(table, params["port"]) for table in tables),
-        proxy_active=module.run_command(["systemctl", "is-active", "--quiet", "trainyard-image-proxy.service"])[0] == 0 if params["port"] else False,
+        proxy_active=units.get(PROXY, {}).get("ActiveState") in ("active", "reloading"),
+        not_loaded=not_loaded(units, {name: read_text(path) for name, path in LOADED.items() if name in units and os.path.exists(path)}, module.sha256),
         missing=[path for path in params["paths"] if not os.path.exists(path)],
         certificate_checksum=(module.sha256(params["certificate"]) or "") if params["certificate"] else "",
         images=images_of(module),

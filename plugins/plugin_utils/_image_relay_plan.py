@@ -142,6 +142,15 @@ def _unit(description, *lines):
     return HEADING + "[Unit]\nDescription=%s\n" % description + "\n".join(lines) + "\n"
 
 
+def _note_loaded(directive, unit, run, *paths):
+    """Return the line of a unit that writes the checksums of what the service is about to load, for module image_relay_info.
+
+    Otherwise, a restart that is due would be lost if the run stops before it. The user of the service writes the file, because root must not write into the
+    folder of another user. A certificate of the site has its checksum in nginx.conf, so the role's own may be missing.
+    """
+    return "%s=-/bin/sh -c 'sha256sum %s > %s/loaded 2> /dev/null'" % (directive, " ".join(("%s/%s" % (SYSTEMD, unit),) + paths), run)
+
+
 def units(wanted):
     """Return the content of the units by name."""
     storage = wanted["storage"]
@@ -153,17 +162,18 @@ def units(wanted):
             # After the package came back, the user may have another ID.
             "ExecStartPre=+/bin/sh -c 'test \"$$(stat --format=%%%%U %s/registry/docker)\" = %s || exec chown --recursive %s: %s/registry'" % (
                 storage, USER, USER, storage),
-            "ExecStartPre=/bin/rm --force %s" % SOCKET,
+            "ExecStartPre=/bin/rm --force %s" % SOCKET, _note_loaded("ExecStartPre", SERVICES[0], RUN, CONFIG),
             "ExecStart=/usr/bin/docker-registry serve %s" % CONFIG,
             "Restart=on-failure", "RestartSec=2", "NoNewPrivileges=true", "ProtectSystem=strict", "ReadWritePaths=%s/registry" % storage, "ProtectHome=true",
             "PrivateTmp=true", "PrivateDevices=true", "RestrictAddressFamilies=AF_UNIX", "[Install]", "WantedBy=multi-user.target"),
         SERVICES[1]: _unit(
             "TLS, logins and rights of the registry of images", "Wants=%s network-online.target" % SERVICES[0], "After=%s network-online.target" % SERVICES[0],
             "[Service]", "RuntimeDirectory=%s" % PROXY_RUN.rpartition("/")[2], "RuntimeDirectoryMode=0711",
-            "ExecStartPre=/usr/sbin/nginx -q -t -c %s" % PROXY,
+            "ExecStartPre=/usr/sbin/nginx -q -t -c %s" % PROXY, _note_loaded("ExecStartPre", SERVICES[1], PROXY_RUN, PROXY, TLS_CERTIFICATE),
             "ExecStart=/usr/sbin/nginx -c %s -g 'daemon off;'" % PROXY,
             # With a configuration that is wrong the reload fails, and the former one stays in use.
-            "ExecReload=/usr/sbin/nginx -q -t -c %s" % PROXY, "ExecReload=/bin/kill -HUP $MAINPID",
+            "ExecReload=/usr/sbin/nginx -q -t -c %s" % PROXY, _note_loaded("ExecReload", SERVICES[1], PROXY_RUN, PROXY, TLS_CERTIFICATE),
+            "ExecReload=/bin/kill -HUP $MAINPID",
             "Restart=on-failure", "RestartSec=2", "NoNewPrivileges=true", "ProtectHome=true", "PrivateTmp=true",
             "[Install]", "WantedBy=multi-user.target"),
         "trainyard-image-tidy.service": _unit(
@@ -431,6 +441,8 @@ def drift(found, wanted, now, host):
             differs(name, "installed", "absent")
         for path in now["changed_paths"]:
             differs(path, "as planned", "differs")
+        for path in now["server"]["not_loaded"]:
+            differs(path, "loaded by its service", "changed since then")
         if not wanted["registry"] and not now["server"]["proxy_active"]:
             differs(SERVICES[1], "running", "stopped")
         for image in wanted["images"]:

@@ -207,6 +207,26 @@ def test_old_tags_and_unused_content_go(site):
         assert "sha256:" + site.digest("site/" + name) == entry["digest"]
 
 
+def test_a_run_that_stops_before_the_reload(site):
+    """The next one loads the new certificate, with a reload."""
+    proxy = site.on(site.relay, "systemctl show --property MainPID trainyard-image-proxy.service").out
+    served = "openssl s_client -connect %s < /dev/null 2> /dev/null | openssl x509 -noout -serial" % REGISTRY
+    created = "openssl x509 -noout -serial -in /etc/trainyard/registry/tls/registry.pem"
+    before = site.on(site.relay, served).out
+    assert before == site.on(site.relay, created).out
+    site.on(site.relay, "cd /etc/trainyard/registry && rm tls/registry.pem && cp -p tokens.json /srv/tokens.json && echo '{' > tokens.json")
+    try:
+        done = site.role()
+        assert done.code == 2 and "tokens.json is damaged" in done.text, done.text[-3000:]
+    finally:
+        site.on(site.relay, "mv /srv/tokens.json /etc/trainyard/registry/tokens.json")
+    assert site.on(site.relay, served).out == before != site.on(site.relay, created).out
+    assert site.role(check=True).changed == [1, 0]
+    assert site.on(site.relay, served).out == site.on(site.relay, created).out != before
+    assert site.on(site.relay, "systemctl show --property MainPID trainyard-image-proxy.service").out == proxy
+    assert site.role(check=True).changed == [0, 0]
+
+
 def test_an_image_with_another_source_that_leaves_the_list(site):
     """The same digest is not copied again, the new source is known, and the tag goes when it is old."""
     recorded = "python3 -c 'import json; print(*sorted(json.load(open(\"/srv/relay/relayed.json\"))))'"

@@ -248,7 +248,7 @@ class Relay:
         if not image["recipe"] and not image["is_archive"] and digest != image["digest"]:
             raise Failed("the registry has digest %s after the copy of %s; run the playbook again" % (digest, image["digest"]))
         if image["what"] == "record" and former.get("digest") == digest:
-            # Only its source is another one.
+            # Only its source differs.
             added = former["added"]
         self.relayed[image["name"]] = dict(self.describe(image, manifest), source=image["source"], source_digest=image["digest"], digest=digest,
                                            recipe=image["recipe"],

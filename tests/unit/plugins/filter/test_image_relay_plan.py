@@ -20,7 +20,7 @@ WANTED = {"host": "front", "registry": "", "address": "192.0.2.10", "port": "500
           "people": {"anna": 2001, "al.b": 2002},
           "has_jobs": False, "job_registries": [], "programs": {"relay": "relay\n", "_image_relay.py": "module\n", "registry_login": "login\n"}}
 FOUND = {"record": {}, "packages": {}, "masked": {}, "cni": False, "storage_type": "ext4", "strange": [], "port_taken": False, "proxy_active": False,
-         "missing": [], "people": [], "certificates": [], "units": [], "certificate_checksum": ""}
+         "missing": [], "not_loaded": [], "people": [], "certificates": [], "units": [], "certificate_checksum": ""}
 TORCH = {"name": "torch:1", "source": "r.example/torch:1"}
 ONE, TWO = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
@@ -72,6 +72,18 @@ def test_a_renewed_certificate_of_the_site_is_a_change():
     """nginx reads it when it is reloaded only."""
     first, second, own = (texts(plan({"certificate_checksum": checksum}))[planned.PROXY] for checksum in ("1" * 64, "2" * 64, ""))
     assert first != second and first.replace("# Certificate %s.\n" % ("1" * 64), "") == own
+
+
+def test_services_write_down_what_they_load():
+    """Before they load it: a change in between is loaded once more. A unit that does not depend on a site's certificate needs no restart for it."""
+    found = texts(plan())
+    for name, run, paths in (("registry", planned.RUN, [planned.CONFIG]), ("proxy", planned.PROXY_RUN, [planned.PROXY, planned.TLS_CERTIFICATE])):
+        path = "/etc/systemd/system/trainyard-image-%s.service" % name
+        note = "=-/bin/sh -c 'sha256sum %s > %s/loaded 2> /dev/null'" % (" ".join([path] + paths), run)
+        lines = found[path].splitlines()
+        assert lines.index("ExecStartPre" + note) < [line.startswith("ExecStart=") for line in lines].index(True)
+        assert name == "registry" or lines.index("ExecReload" + note) < lines.index("ExecReload=/bin/kill -HUP $MAINPID")
+        assert texts(plan(certificate="/srv/crt", key="/srv/key"))[path] == found[path]
 
 
 def test_the_registry_has_no_network_socket():
@@ -179,7 +191,7 @@ COMPLETED = planned.recipe_of({"complete": True})
     (TORCH, seen(ONE, TWO, former=relayed(ONE, TWO, COMPLETED)), "copy"),
     # From an archive, the copy has another digest.
     ({"name": "torch:1", "archive": "/srv/a.tar"}, seen(ONE, TWO, former=relayed(ONE, TWO, source="/srv/a.tar")), None),
-    # Only the source is another one.
+    # Only the source differs.
     (dict(TORCH, source="r.example/other:1"), seen(ONE, ONE, former=relayed(ONE, ONE)), "record"),
     (dict(TORCH, source="r.example/other:1", complete=True), seen(ONE, TWO, former=relayed(ONE, TWO, COMPLETED)), "record"),
     ({"name": "torch:1", "archive": "/srv/b.tar"}, seen(ONE, TWO, former=relayed(ONE, TWO, source="/srv/a.tar")), "record"),
@@ -290,6 +302,7 @@ def drift(found=(), now=(), **wanted):
      ("/etc/docker/certs.d/192.0.2.10:5000/ca.crt", "the authority of the registry", "missing")),
     ({}, {"packages": dict.fromkeys(planned.TOOLS + planned.SERVERS[1:], "1")}, {}, ("docker-registry", "installed", "absent")),
     ({}, {"changed_paths": [planned.PROXY]}, {}, (planned.PROXY, "as planned", "differs")),
+    ({}, {"not_loaded": [planned.TLS_CERTIFICATE]}, {}, (planned.TLS_CERTIFICATE, "loaded by its service", "changed since then")),
     ({}, {"proxy_active": False, "port_taken": False}, {}, ("trainyard-image-proxy.service", "running", "stopped")),
     ({}, {"relayed": {}}, {}, ("192.0.2.10:5000/site/torch:1", "relayed", "absent")),
     ({}, {}, {"folder": "anna"}, ("registry of images", "a plan without problems", "image_relay_folder: 'anna' is the name of a person, "

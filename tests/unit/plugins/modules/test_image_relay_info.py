@@ -13,6 +13,8 @@ import os
 import pytest
 from scripted_tools import run_module, scripts
 
+from ansible_collections.trainyard.gpu.plugins.modules import image_relay_info
+
 SECRET, TOKEN = "word-of-outside", "token-of-the-relay"
 # $path is the value of --authfile.
 SKOPEO = r"""
@@ -81,6 +83,48 @@ def test_a_registry_that_is_not_installed_yet_is_not_asked(ask, tmp_path):
 def test_a_host_without_skopeo(ask, tmp_path):
     (tmp_path / "bin/skopeo").unlink()
     assert ask()["images"] == {}
+
+
+SHOWN = """NeedDaemonReload=no
+Id=trainyard-image-registry.service
+ActiveState=active
+
+Id=trainyard-image-proxy.service
+ActiveState=%s
+NeedDaemonReload=no
+
+Id=trainyard-image-tidy.timer
+ActiveState=active
+NeedDaemonReload=%s
+"""
+CONF, PEM, ON_DISK = "/etc/trainyard/registry/nginx.conf", "/etc/trainyard/registry/tls/registry.pem", {"/config.yml": "c" * 64}
+
+
+@pytest.mark.parametrize("proxy, needs_reload, loaded, on_disk, found", [
+    ("active", "no", {CONF: "1", PEM: "2"}, {CONF: "1", PEM: "2"}, []),
+    # A run stopped after a file, and a service runs that an earlier version of the role started.
+    ("active", "no", {CONF: "1", PEM: "2"}, {CONF: "3", PEM: "2"}, [CONF]), ("active", "no", {CONF: "1", PEM: "2"}, {CONF: "1", PEM: "4"}, [PEM]),
+    ("active", "no", {CONF: "1", PEM: "2"}, {CONF: "1"}, [PEM]),
+    ("active", "no", {}, {CONF: "1"}, ["/etc/systemd/system/trainyard-image-proxy.service"]),
+    # A service that starts loads all of it.
+    ("inactive", "no", {}, {CONF: "1"}, []), ("active", "yes", {CONF: "1"}, {CONF: "1"}, ["/etc/systemd/system/trainyard-image-tidy.timer"]),
+])
+def test_what_services_have_not_loaded(proxy, needs_reload, loaded, on_disk, found):
+    units = image_relay_info.parse_units(SHOWN % (proxy, needs_reload))
+    written = {"trainyard-image-registry.service": "%s  /config.yml\n" % ("c" * 64), "trainyard-image-proxy.service": "".join(
+        "%s  %s\n" % (digest * 64, path) for path, digest in loaded.items())}
+    disk = dict({path: digest * 64 for path, digest in on_disk.items()}, **ON_DISK)
+    assert image_relay_info.not_loaded(units, written, disk.get) == found
+
+
+@pytest.mark.parametrize("state, active", [("active", True), ("reloading", True), ("inactive", False)])
+def test_services_are_read_on_the_registry_s_host_only(ask, tmp_path, state, active):
+    (tmp_path / "bin/systemctl").write_text("#!/bin/sh\necho asked >> %s\n/bin/cat << END\n%s\nEND\n" % (ask.log, SHOWN % (state, "no")), encoding="utf-8")
+    (tmp_path / "bin/systemctl").chmod(0o755)
+    found = ask(images=[])
+    assert found["proxy_active"] is False and found["not_loaded"] == [] and "asked" not in ask.log.read_text(encoding="utf-8")
+    found = ask(images=[], port=5999)
+    assert found["proxy_active"] is active and "/etc/systemd/system/trainyard-image-registry.service" in found["not_loaded"]
 
 
 def test_the_checksum_of_the_site_s_certificate(ask, tmp_path):
