@@ -13,4 +13,5 @@ class FilterModule:
     def filters(self):
         return {"image_relay_plan": _image_relay_plan.host_plan, "image_relay_images": _image_relay_plan.images_plan,
                 "image_relay_client": _image_relay_plan.client_plan, "image_relay_removal": _image_relay_plan.removal,
-                "image_relay_auth": _image_relay_plan.auth_document, "image_relay_drift": _image_relay_plan.drift}
+                "image_relay_auth": _image_relay_plan.auth_document, "image_relay_drift": _image_relay_plan.drift,
+                "image_relay_former": _image_relay_plan.former_registry}

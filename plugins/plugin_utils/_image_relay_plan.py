@@ -14,7 +14,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._image_relay import 
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import bad_names
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._job_container_plan import OF_PODMAN, image_name
 
-__all__ = ["auth_document", "client_plan", "drift", "host_plan", "images_plan", "removal"]
+__all__ = ["auth_document", "client_plan", "drift", "former_registry", "host_plan", "images_plan", "removal"]
 
 FOLDER = "/etc/trainyard/registry"
 CONFIG, PROXY, POLICY = FOLDER + "/config.yml", FOLDER + "/nginx.conf", FOLDER + "/policy.json"
@@ -36,7 +36,8 @@ SOCKET = RUN + "/registry.sock"
 PROXY_RUN = "/run/trainyard-image-proxy"
 SERVICES = ("trainyard-image-registry.service", "trainyard-image-proxy.service")
 TIMERS = ("trainyard-image-tidy.timer", "trainyard-image-room.timer")
-UNITS = SERVICES + ("trainyard-image-tidy.service", "trainyard-image-room.service") + TIMERS
+ONESHOTS = ("trainyard-image-tidy.service", "trainyard-image-room.service")
+UNITS = SERVICES + ONESHOTS + TIMERS
 # The account that writes the approved images.
 RELAY = "trainyard-relay"
 TOOLS, SERVERS = ("skopeo", "buildah", "ca-certificates"), ("docker-registry", "nginx", "openssl")
@@ -190,7 +191,8 @@ def units(wanted):
 def settings(wanted):
     """Return what the programs on the registry's host know. The tags of C(images) never are too old, whether or not they were relayed already."""
     return {"storage": wanted["storage"], "folder": wanted["folder"], "config": CONFIG, "socket": SOCKET, "user": USER, "service": SERVICES[0],
-            "images": sorted(image_name(image["name"]) for image in wanted["images"]), "keep_days": wanted["keep_days"], "max_bytes": wanted["max_gib"] * GIB, "free_bytes": wanted["free_gib"] * GIB}
+            "images": sorted(image_name(image["name"]) for image in wanted["images"]), "keep_days": wanted["keep_days"],
+            "max_bytes": wanted["max_gib"] * GIB, "free_bytes": wanted["free_gib"] * GIB}
 
 
 def policy(wanted):
@@ -432,6 +434,9 @@ def drift(found, wanted, now, host):
         for base in CERTIFICATES:
             if "%s/%s/ca.crt" % (base, registry) not in found["certificates"]:
                 differs("%s/%s/ca.crt" % (base, registry), "the authority of the registry", "missing")
+    left = former_registry(found, wanted, host)["units"]
+    if left:
+        differs("former registry of images", "absent", ", ".join(left))
     people = set() if wanted["registry"] else {name + ".json" for name in wanted["people"]}
     for name in sorted(people ^ set(found["people"])):
         differs("login of " + name[:-len(".json")], "present" if name in people else "absent", "absent" if name in people else "present")
@@ -453,6 +458,30 @@ def drift(found, wanted, now, host):
     return differences
 
 
+def _tls_files():
+    return ["%s/%s%s" % (TLS, name, end) for name in ("registry", "ca") for end in (".pem", ".key", ".pem.new", ".key.new")] + [TLS]
+
+
+def _units_of(found):
+    """Return the units of a host in the order in which they are stopped. A removal of old tags that is running would start the registry again."""
+    return [name for name in TIMERS + ONESHOTS + SERVICES[::-1] if name in found["units"]]
+
+
+def _unit_files():
+    return ["%s/%s" % (SYSTEMD, name) for name in UNITS] + ["/var/lib/systemd/timers/stamp-" + TIMERS[0]]
+
+
+def former_registry(found, wanted, host):
+    """Return what a host has of a registry that is no longer configured there; see the filter. The units go last: they tell that something is left."""
+    is_planned = host == wanted["host"] and not wanted["registry"]
+    if is_planned or not _units_of(found):
+        return {"units": [], "absent": [], "storage": []}
+    absent = [HTPASSWD, TOKENS, CONFIG, PROXY] + _tls_files()
+    if host != wanted["host"]:
+        absent += [POLICY, STORAGE_CONF, SETTINGS, PROGRAM, MODULE]
+    return {"units": _units_of(found), "absent": absent + _unit_files(), "storage": found["record"].get("storage") or []}
+
+
 def removal(found):
     """Return what a host has of the role; see the filter."""
     record = found["record"]
@@ -462,11 +491,10 @@ def removal(found):
             absent += ["%s/%s/ca.crt" % (base, registry), "%s/%s" % (base, registry)]
     absent += list(CERTIFICATES) + ["/etc/containers/registries.conf.d", "/etc/containers", "/etc/docker"]
     absent += [CONFIG, PROXY, POLICY, STORAGE_CONF, SETTINGS, HTPASSWD, TOKENS]
-    absent += ["%s/%s%s" % (TLS, name, end) for name in ("registry", "ca") for end in (".pem", ".key", ".pem.new", ".key.new")] + [TLS, FOLDER]
-    absent += ["%s/%s" % (SYSTEMD, name) for name in UNITS] + ["/var/lib/systemd/timers/stamp-" + TIMERS[0]]
+    absent += _tls_files() + [FOLDER] + _unit_files()
     absent += [PROGRAM, MODULE, LOGIN, LIBRARY, "/usr/local/lib/trainyard"]
     # After the packages, which do not remove them.
     empty = (list(OF_PODMAN) if record.get("cni") is False else []) + list(CERTIFICATES) + [PLAIN_CONF.rpartition("/")[0], "/etc/containers", "/etc/docker"]
     return {"placed": bool(record), "absent": absent + ["/etc/trainyard"], "empty": empty,
             "unmask": ["%s/%s" % (SYSTEMD, unit) for unit in record.get("masked") or []],
-            "storage": record.get("storage") or [], "units": [name for name in TIMERS + SERVICES[::-1] if name in found["units"]]}
+            "storage": record.get("storage") or [], "units": _units_of(found)}

@@ -251,6 +251,25 @@ def test_an_image_with_another_source_that_leaves_the_list(site):
     assert site.role(check=True).changed == [0, 0]
 
 
+def test_a_registry_that_is_replaced(site):
+    """The former one keeps no rights, and comes back with its images."""
+    state = "systemctl is-active trainyard-image-registry trainyard-image-proxy trainyard-image-tidy.timer trainyard-image-room.timer; "\
+            "ls /etc/systemd/system | grep trainyard-image; ls /etc/trainyard/registry; ss -Hltn 'sport = :5000'"
+    wanted = {"image_relay_registry": PLAIN, "image_relay_images": []}
+    done = site.role(check=True, **wanted)
+    assert "the former registry is stopped, and its images are kept in /srv/relay" in done.text, done.text[-3000:]
+    assert site.on(site.relay, state, check=False).out.split() == ["inactive"] * 4 + ["people", "policy.json", "relay.json", "storage.conf"]
+    assert site.on(site.relay, "ls /etc/trainyard/registry/people /srv/relay").out.split() == [
+        "/etc/trainyard/registry/people:", "/srv/relay:", "registry", "relayed.json", "work"]
+    assert site.on(site.other, "ls /etc/trainyard/registry/people").out == ""
+    done = site.role(check=True, **wanted)
+    assert done.changed == [0, 0] and "former registry" not in done.text
+    done = site.role(check=True)
+    assert "copy of" not in done.text and "completion of" not in done.text
+    site.push("alice", "alice/again:1", host=site.other)
+    assert tags(site, "alice/late") == ["1", "2"] and site.role(check=True).changed == [0, 0]
+
+
 def test_a_person_who_leaves(site):
     before = site.on(site.relay, "grep alice /etc/trainyard/registry/tokens.json").out
     proxy = site.on(site.relay, "systemctl show --property MainPID trainyard-image-proxy.service").out

@@ -281,12 +281,43 @@ def test_the_removal_lists_all_that_is_placed():
     assert FILTERS["image_relay_removal"](FOUND)["placed"] is False
 
 
+UNIT_FILES = {"/etc/systemd/system/" + name for name in planned.UNITS}
+ONLY_THERE = {planned.POLICY, planned.STORAGE_CONF, planned.SETTINGS, planned.PROGRAM, planned.MODULE}
+
+
+@pytest.mark.parametrize("host, wanted, is_former", [("front", {}, False), ("node", {}, True), ("front", {"registry": "r.example"}, True)])
+def test_a_former_registry(host, wanted, is_former):
+    """It loses its logins and what it runs with, but not its images, and a later teardown still finds them."""
+    first = plan()
+    found = dict(FOUND, record=first["record"], units=["trainyard-image-registry.service.d", *planned.UNITS])
+    left = FILTERS["image_relay_former"](found, dict(WANTED, **wanted), host)
+    # A host that never had one, and a second run.
+    assert FILTERS["image_relay_former"](FOUND, dict(WANTED, **wanted), host) == {"units": [], "absent": [], "storage": []}
+    if not is_former:
+        assert left == {"units": [], "absent": [], "storage": []}
+        return
+    # A removal of old tags would start the registry again.
+    assert left["units"] == ["trainyard-image-tidy.timer", "trainyard-image-room.timer", "trainyard-image-tidy.service", "trainyard-image-room.service",
+                             "trainyard-image-proxy.service", "trainyard-image-registry.service"]
+    assert {planned.TOKENS, planned.HTPASSWD, planned.PROXY, planned.CONFIG, planned.TLS_KEY} | UNIT_FILES <= set(left["absent"])
+    assert left["storage"] == ["/scratch/registry"] and not any(path.startswith("/scratch") for path in left["absent"])
+    # If the run stops in between, the next one still finds units.
+    assert not UNIT_FILES & set(left["absent"][:-len(planned.UNITS) - 1])
+    # What the relay and the hosts still need stays.
+    client = FILTERS["image_relay_client"](found, dict(WANTED, **wanted), ACCESS)
+    needed = {entry["path"] for entry in client["files"] + client["logins"]} | (set() if host == "node" else set(texts(plan(**wanted))))
+    assert needed & set(left["absent"]) == set() and (ONLY_THERE <= set(left["absent"])) == (host == "node")
+    assert client["record"]["storage"] == ["/scratch/registry"] and client["record"]["masked"] == first["record"]["masked"]
+    said = FILTERS["image_relay_drift"](found, dict(WANTED, **wanted), {}, host)
+    assert {"what": "former registry of images", "asked": "absent", "found": ", ".join(left["units"])} in said
+
+
 def drift(found=(), now=(), **wanted):
     """Of the registry's host after a run, with changes."""
     wanted = dict(WANTED, images=[TORCH], **wanted)
     record = plan(**wanted)["record"]
     certificates = [base + "/192.0.2.10:5000/ca.crt" for base in planned.CERTIFICATES]
-    state = dict(dict(FOUND, record=record, people=["al.b.json", "anna.json"], certificates=certificates), **dict(found))
+    state = dict(dict(FOUND, record=record, people=["al.b.json", "anna.json"], certificates=certificates, units=list(planned.UNITS)), **dict(found))
     server = dict(state, packages=dict.fromkeys(planned.TOOLS + planned.SERVERS, "1"), proxy_active=True, port_taken=True,
                   relayed={"torch:1": relayed(ONE, ONE)})
     now = dict(now)
