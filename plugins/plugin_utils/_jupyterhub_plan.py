@@ -488,7 +488,7 @@ def left_instances(text, names):
 def restarts(changed_paths, environment_changed, certificate_changed):
     """Return the services to restart after a change. The list of people needs no new links service, and no change of the hub cuts a connection."""
     units = {name: "%s/%s.service" % (UNITS, name) in changed_paths for name in SERVICES}
-    # Made anew if an operator has removed it.
+    # Created again if an operator has removed it.
     tokens = {PROXY_SERVICE: {TOKEN}, HUB_SERVICE: {TOKEN, JOBS_TOKEN}, LINKS_SERVICE: set(), JOBS_SERVICE: {JOBS_TOKEN}}
     programs = {path for path in changed_paths if path.startswith(HUB + "/")}
     return [name for name in SERVICES if units[name] or tokens[name] & set(changed_paths) or {
