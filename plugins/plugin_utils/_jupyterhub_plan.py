@@ -232,7 +232,8 @@ def firewall_files(wanted, address, is_hub, is_notebook):
 def settings(wanted, address):
     """Return what the programs on the host of the hub know."""
     return {"url": url_of(wanted, address), "hub_port": wanted["hub_port"], "jobs_port": wanted["jobs_port"], "proxy_api_port": wanted["proxy_api_port"],
-            "state": STATE, "authenticator": wanted["authenticator"], "links": STATE + "/links", "link_seconds": wanted["link_seconds"], "queue_seconds": wanted["queue_seconds"],
+            "state": STATE, "authenticator": wanted["authenticator"], "links": STATE + "/links", "link_seconds": wanted["link_seconds"],
+            "queue_seconds": wanted["queue_seconds"],
             "instances_per_person": wanted["instances_per_person"], "subdomains": wanted["subdomains"], "default_class": wanted["default_class"],
             "people": persons(wanted), "addresses": {name: each for name, each in addresses(wanted["members"]).items() if name in wanted["training_hosts"]}}
 

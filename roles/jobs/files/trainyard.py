@@ -594,7 +594,8 @@ def show(options):
     result = site.result_of(number) if job["state"] not in WAITING else None
     running = job["state"] == "running"
     told = dict(job, folder=site.folder_of(number), log=site.log_of(number), result=result, why=state_words(site, job, result),
-                efficiency=efficiency(number, of_gpus(site, number, job, result)) if job["started"] else None, endpoints=endpoints(site, number) if running else [],
+                efficiency=efficiency(number, of_gpus(site, number, job, result)) if job["started"] else None,
+                endpoints=endpoints(site, number) if running else [],
                 usage=usage(site, number, job["hosts"]) if running else [])
 
     def lines(found):
@@ -638,7 +639,8 @@ def of_gpus(site, number, job, result):
     if not requested or any(host.get("busy") is None for host in hosts):
         return ""
     hour = [gpu["hour_percent"] for gpu in usage(site, number, job["hosts"]) if gpu["hour_percent"] is not None]
-    return "%d of %d were busy%s" % (sum(host["busy"] for host in hosts), requested, ", %d %% on average in the last hour" % (sum(hour) / len(hour)) if hour else "")
+    average = ", %d %% on average in the last hour" % (sum(hour) / len(hour)) if hour else ""
+    return "%d of %d were busy%s" % (sum(host["busy"] for host in hosts), requested, average)
 
 
 def ssh_words(site, number):
