@@ -453,8 +453,12 @@ def jupyterhub_plan(wanted, host):
 
 def leaving(placed, wanted, host):
     """See the filter."""
-    parts = jupyterhub_plan(wanted, host)["parts"]
-    return [path for part, path in PARTS.items() if part not in parts and path in placed]
+    return [PARTS[part] for part in _left(placed, jupyterhub_plan(wanted, host))]
+
+
+def _left(placed, plan):
+    """Return the parts that a host has and should not have."""
+    return [part for part, path in PARTS.items() if part not in plan["parts"] and path in placed]
 
 
 def _row(what, asked, found):
@@ -465,7 +469,7 @@ def jupyterhub_drift(now, wanted, host):
     """See the filter."""
     plan = jupyterhub_plan(wanted, host)
     names = {"hub": "JupyterHub", "notebook": "JupyterLab of instances"}
-    left = [_row(names[part], "absent", "installed") for part in PARTS if part not in plan["parts"] and PARTS[part] in now["placed"]]
+    left = [_row(names[part], "absent", "installed") for part in _left(now["placed"], plan)]
     lacking = [part for part in plan["parts"] if PARTS[part] not in now["placed"]]
     if lacking or not plan["parts"]:
         # One line in place of one for each program.
