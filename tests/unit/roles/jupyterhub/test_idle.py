@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import os
 import signal
 import sys
 import types
@@ -161,6 +162,22 @@ def test_it_warns_once_then_ends(idle, capfd):
     assert "stops" in look(idle, HOUR) and [call[1] for call in idle.killed] == [signal.SIGTERM]
     lines = capfd.readouterr().out.splitlines()
     assert len(lines) == 2 and all(line.startswith("trainyard: This instance stops") for line in lines)
+
+
+def test_a_full_share_does_not_keep_it(idle, capfd):
+    """The log of the job is there."""
+    with capfd.disabled():
+        log = os.dup(1)
+        full = os.open("/dev/full", os.O_WRONLY)
+        try:
+            os.dup2(full, 1)
+            look(idle, HOUR - 600)
+            look(idle, HOUR)
+        finally:
+            os.dup2(log, 1)
+            os.close(log)
+            os.close(full)
+    assert [call[1] for call in idle.killed] == [signal.SIGTERM]
 
 
 def test_use_after_the_warning_keeps_it(idle):
