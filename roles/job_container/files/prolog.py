@@ -82,8 +82,10 @@ def main():
             begin(job, uid, pwd.getpwuid(uid).pw_gid, storage)
     except KeyError as error:
         raise Failed("user %s is unknown on this host; run playbook people" % error) from error
-    except (OSError, ValueError) as error:
-        raise Failed(str(error)) from error
+    except Failed:
+        raise
+    except Exception as error:  # one line for the log of slurmd, whatever it is
+        raise Failed("%s: %s" % (type(error).__name__, error)) from error
 
 
 if __name__ == "__main__":
