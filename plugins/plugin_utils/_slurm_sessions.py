@@ -20,7 +20,7 @@ OPERATOR_SLICE = "%s/user-%%d.slice.d/%s" % (SYSTEMD, NAME)
 ALL_SLICES = "%s/user.slice.d/%s" % (SYSTEMD, NAME)
 MANAGER = "%s/user@.service.d/%s" % (SYSTEMD, NAME)
 #: The epilog reads it.
-PEOPLE = "/etc/trainyard/people.json"
+PEOPLE = "/etc/trainyard/sessions.json"
 ALLOW = {"cron": "/etc/cron.allow", "at": "/etc/at.allow"}
 #: Daemons on a scheduler that the kernel ends after all sessions if the memory is full.
 DAEMONS = ("mariadb", "slurmctld", "slurmdbd")

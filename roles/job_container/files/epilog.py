@@ -27,7 +27,7 @@ RUNTIME = "/run/trainyard"
 LOGIN = "/run/user"
 LINGER = "/var/lib/systemd/linger"
 #: Role slurm_node writes it: whether people have processes on this host only in jobs, and which accounts are those of operators.
-PEOPLE = "/etc/trainyard/people.json"
+PEOPLE = "/etc/trainyard/sessions.json"
 #: What users leave behind in these folders is removed with their last job.
 SHARED_FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")
 #: Control groups of a job, of version 2 and of version 1.
