@@ -57,7 +57,7 @@ def slice_text(closed, memory, tasks):
     if memory:
         lines.append("MemoryMax=" + memory)
     if tasks:
-        lines.append("TasksMax=%d" % tasks)
+        lines.append("TasksMax=%s" % tasks)
     return "\n".join(lines) + "\n"
 
 
@@ -80,7 +80,7 @@ def _is_ours(text):
 def _wanted(reading, kind, wishes):
     """Return the files of a host. C(kind) has whether it is C(training), C(login), C(scheduler), has people C(only_in_jobs), and C(closes) GPUs."""
     operators, files = operators_of(reading), []
-    memory, tasks = (wishes["memory"], wishes["tasks"]) if kind["login"] else ("", 0)
+    memory, tasks = (wishes["memory"], int(wishes["tasks"])) if kind["login"] else ("", 0)
     if kind["training"] and wishes["gpus_need_job"]:
         for name, path in ALLOW.items():
             # A site that has such a file has decided itself.
