@@ -40,6 +40,7 @@ QUIET_LOOKS, LOGIN_LOOKS, PAUSE = 2, 20, 0.1
 REMOVAL_SECONDS = 4 * SECONDS
 BEGUN = time.monotonic()
 PATHS = "/usr/sbin:/usr/bin:/sbin:/bin"
+SLURM_REASON = "Epilog error"
 TRASH = ".trainyard-removed."
 
 
@@ -441,7 +442,9 @@ def finish(job, uid, storage, runtime=RUNTIME):
             for number in shared_memory_ids(read("/proc/sysvipc/shm").decode(), uid, ranges):
                 subprocess.run(["ipcrm", "-m", number], check=False)
         mark = "%s/made/%d" % (runtime, uid)
-        if os.path.exists(mark) and not os.path.exists("/run/systemd/users/%d" % uid) and not other_jobs(job, uid, runtime + "/jobs"):
+        # systemd mounts a folder of its own over it for a user manager, and removes both some seconds after its end.
+        unused = not os.path.exists("/run/systemd/users/%d" % uid) and not os.path.ismount("%s/%d" % (LOGIN, uid))
+        if os.path.exists(mark) and unused and not other_jobs(job, uid, runtime + "/jobs"):
             errors += clean(["%s/%d" % (LOGIN, uid)], uid, ranges)
             os.unlink(mark)
     if errors:
@@ -460,6 +463,10 @@ def note(job, uid, text, runtime=RUNTIME):
     os.makedirs(runtime + "/epilog.failed", exist_ok=True)
     with open("%s/epilog.failed/%s" % (runtime, job), "w", encoding="utf-8") as stream:
         stream.write("%s\n%s\n" % (uid, text))
+    # slurmd drains the node with this reason. The health program resumes it when the epilog has ended without an error, also at the first try.
+    if not read(runtime + "/health.reason").strip():
+        with open(runtime + "/health.reason", "w", encoding="utf-8") as stream:
+            stream.write(SLURM_REASON)
 
 
 def main():

@@ -231,6 +231,19 @@ def test_an_epilog_that_failed_is_tried_again(tmp_path):
     assert os.listdir(tmp_path / "run/epilog.failed") == []
 
 
+def test_a_node_whose_epilog_was_repaired_at_the_first_try_is_resumed(monkeypatch, tmp_path):
+    asked, reason = [], tmp_path / "health.reason"
+    monkeypatch.setattr(health, "REASON", str(reason))
+    monkeypatch.setattr(health, "output", lambda command, *_more: asked.append(command) or "Epilog error\n")
+    epilog.note("9", "2101", "job 9", str(tmp_path))
+    health.drain("a", "")
+    assert asked[-1] == ["scontrol", "update", "nodename=a", "state=resume"] and reason.read_text(encoding="utf-8") == ""
+    # Drained before for another reason, which counts.
+    reason.write_text("trainyard: 3 of 4 GPUs are present", encoding="utf-8")
+    epilog.note("9", "2101", "job 9", str(tmp_path))
+    assert reason.read_text(encoding="utf-8") == "trainyard: 3 of 4 GPUs are present"
+
+
 def test_an_epilog_that_hangs_does_not_hold_the_health_program(monkeypatch, tmp_path):
     """It gets the job and less time than in the beginning, and is left behind."""
     program = tmp_path / "epilog"
