@@ -397,7 +397,7 @@ def test_the_health_program_removes_what_was_put_aside(monkeypatch, tmp_path):
     deep(aside, 1500)
     found = os.lstat
     monkeypatch.setattr(health.os, "lstat", lambda path: os.stat_result([0, 0, 0, 0, 0 if path == str(aside) else 2101] + [0] * 5))
-    health.remove_rest([str(tmp_path / ".trainyard-removed.*")])
+    health.remove_rest([str(tmp_path)])
     monkeypatch.setattr(health.os, "lstat", found)
     assert os.listdir(tmp_path) == [own.name]
 
