@@ -118,8 +118,14 @@ def of_job(processes, job, own_cgroup, last, only_in_jobs=False):
     """
     if last and only_in_jobs:
         return set(processes)
-    found = {pid for pid, process in processes.items() if has_job(process["environ"], job) or in_job_cgroup(process["cgroup"], job)
-             or last and is_left_over(process["cgroup"], own_cgroup)}
+    found = {
+        pid
+        for pid, process in processes.items()
+        if has_job(process["environ"], job)
+        or in_job_cgroup(process["cgroup"], job)
+        or last
+        and is_left_over(process["cgroup"], own_cgroup)
+    }
     spaces = {processes[pid]["space"] for pid in found} - {""}
     found |= {pid for pid, process in processes.items() if process["space"] in spaces}
     while True:
@@ -262,8 +268,13 @@ def run_for(command: list, seconds: float) -> bool:
     environment = {"PATH": PATHS, "LC_ALL": "C"}
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
-            start_new_session=True, env=environment)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+            env=environment,
+        )
         try:
             code = child.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -341,7 +352,8 @@ def put_all_aside(paths: list, owner: int, ranges: list, deadline: float) -> tup
         if number and time.monotonic() > deadline:
             errors.append(
                 "%d files are left in %s; the health program goes on"
-                % (len(paths) - number, os.path.dirname(path)))
+                % (len(paths) - number, os.path.dirname(path))
+            )
             break
         try:
             if path in mounted:
@@ -417,8 +429,13 @@ def forget_containers(uid, name, gid, home):
         os.initgroups(name, gid)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
-    environment = {"HOME": home, "USER": name, "PATH": PATHS, "XDG_RUNTIME_DIR": "%s/%d" % (LOGIN, uid),
-                   "PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+    environment = {
+        "HOME": home,
+        "USER": name,
+        "PATH": PATHS,
+        "XDG_RUNTIME_DIR": "%s/%d" % (LOGIN, uid),
+        "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
+    }
     try:
         subprocess.run(["podman", "rm", "--all", "--force", "--time=0"], preexec_fn=become, env=environment, cwd="/", stdin=subprocess.DEVNULL,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SECONDS, check=False)
@@ -494,7 +511,11 @@ def finish(job, uid, storage, runtime=RUNTIME):
             for number in shared_memory_ids(read("/proc/sysvipc/shm").decode(), uid, ranges):
                 subprocess.run(["ipcrm", "-m", number], check=False)
         mark = "%s/made/%d" % (runtime, uid)
-        if os.path.exists(mark) and not has_manager(uid) and not other_jobs(job, uid, runtime + "/jobs"):
+        if (
+            os.path.exists(mark)
+            and not has_manager(uid)
+            and not other_jobs(job, uid, runtime + "/jobs")
+        ):
             errors += clean(["%s/%d" % (LOGIN, uid)], uid, ranges)
             os.unlink(mark)
     if errors:
