@@ -21,6 +21,20 @@ SLICE = "%s/user-.slice.d/%s" % (SYSTEMD, NAME)
 OPERATOR_SLICE = "%s/user-%%d.slice.d/%s" % (SYSTEMD, NAME)
 ALL_SLICES = "%s/user.slice.d/%s" % (SYSTEMD, NAME)
 MANAGER = "%s/user@.service.d/%s" % (SYSTEMD, NAME)
+#: Members of adm, which has this number on Debian and Ubuntu, see all processes.
+HIDING = "trainyard-processes.service"
+HIDING_UNIT = "%s/%s" % (SYSTEMD, HIDING)
+HIDING_LINK = "%s/multi-user.target.wants/%s" % (SYSTEMD, HIDING)
+HIDING_TEXT = """[Unit]
+Description=Hide the processes of others from people
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/mount -o remount,hidepid=2,gid=4 /proc
+ExecStop=/bin/mount -o remount,hidepid=0,gid=0 /proc
+[Install]
+WantedBy=multi-user.target
+"""
 #: The epilog reads it.
 PEOPLE = "/etc/trainyard/sessions.json"
 ALLOW = {"cron": "/etc/cron.allow", "at": "/etc/at.allow"}
@@ -125,6 +139,9 @@ def _wanted(reading: dict, kind: dict, wishes: dict) -> list:
         files += _of_training_host(reading, kind, wishes)
     if kind["only_in_jobs"]:
         files += _drop_in(MANAGER, manager_text(uids))
+    if kind["only_in_jobs"] and wishes["hide_processes"] and not reading["container"]:
+        files.append(_file(HIDING_UNIT, HEADING + HIDING_TEXT))
+        files.append({"path": HIDING_LINK, "state": "link", "src": HIDING_UNIT})
     if kind["closes"] or memory or tasks:
         # First the exceptions, so that the session of this run keeps its devices.
         for uid in uids:
@@ -141,7 +158,7 @@ def _wanted(reading: dict, kind: dict, wishes: dict) -> list:
 def placed(reading: dict) -> list:
     """Return the paths of the files of these roles on a host."""
     texts = reading["texts"]
-    paths = [SLICE, ALL_SLICES, MANAGER, *ALLOW.values()]
+    paths = [SLICE, ALL_SLICES, MANAGER, HIDING_UNIT, *ALLOW.values()]
     paths += [DAEMON % name for name in DAEMONS]
     paths += sorted(path for path in texts if path.startswith(SYSTEMD + "/user-"))
     found = [path for path in dict.fromkeys(paths) if _is_ours(texts.get(path, ""))]
@@ -155,7 +172,9 @@ def _steps(reading: dict, files: list) -> list:
     kept = {entry["path"] for entry in files}
     absent = [path for path in placed(reading) if path not in kept]
     folders = dict.fromkeys(path.rsplit("/", 1)[0] for path in absent)
-    absent += [folder for folder in folders if folder not in kept and folder != "/etc"]
+    if HIDING_UNIT in absent:
+        absent.insert(0, HIDING_LINK)
+    absent += [folder for folder in folders if folder not in {*kept, "/etc", SYSTEMD}]
     if files or absent:
         return [{"files": files, "absent": absent}]
     return []

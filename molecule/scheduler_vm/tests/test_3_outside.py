@@ -116,9 +116,9 @@ def test_lingering_gives_nobody_a_process(cluster):
 # ends the largest process first.
 GREEDY = """
 import os, time
-for _ in range(50):
+for _ in range(30):
     if not os.fork():
-        kept = bytearray(72 << 20)
+        kept = bytearray(110 << 20)
         time.sleep(20)
         os._exit(0)
 time.sleep(20)

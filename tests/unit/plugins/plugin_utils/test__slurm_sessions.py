@@ -13,7 +13,7 @@ import pytest
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_sessions as sessions
 
-WISHES = {"gpus_need_job": True, "memory": "50%", "memory_all": "80%", "tasks": 10000}
+WISHES = {"gpus_need_job": True, "hide_processes": True, "memory": "50%", "memory_all": "80%", "tasks": 10000}
 TRAINING = {
     "training": True,
     "login": False,
@@ -36,6 +36,7 @@ ALLOW = list(sessions.ALLOW.values())
 def reading(**more):
     found = {
         "texts": {},
+        "container": "",
         "operators": {"root": 0, "ops": 1500},
         "gpus": [{"path": "/dev/nvidia0"}],
         "cgroup": {"usable": True, "why": ""},
@@ -201,3 +202,14 @@ def test_what_is_no_longer_needed_is_removed():
 
 def test_a_drop_in_of_others_with_the_same_name_stays():
     assert sessions.removal(reading(texts={sessions.SLICE: "[Slice]\nCPUWeight=5\n"})) == []
+
+
+def test_processes_of_others_are_hidden_where_people_have_only_jobs():
+    host = reading(texts=files(TRAINING))
+    assert "hidepid=2,gid=4" in host["texts"][sessions.HIDING_UNIT]
+    assert sessions.HIDING_UNIT not in {*files(LOGIN), *files(BOTH)}
+    assert sessions.HIDING_UNIT not in files(TRAINING, reading(container="docker"))
+    assert sessions.HIDING_UNIT not in files(TRAINING, hide_processes=False)
+    (step,) = sessions.removal(host)
+    assert step["absent"][0] == sessions.HIDING_LINK and sessions.HIDING_UNIT in step["absent"]
+    assert sessions.SYSTEMD not in step["absent"]
