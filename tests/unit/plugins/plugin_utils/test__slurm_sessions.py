@@ -58,7 +58,10 @@ def files(kind, host=None, **wishes):
 @pytest.mark.parametrize(
     "kind, expected",
     [
-        (TRAINING, {*ALLOW, sessions.PEOPLE, sessions.MANAGER, sessions.SLICE, *OPERATORS}),
+        (
+            TRAINING,
+            {*ALLOW, sessions.PEOPLE, sessions.MANAGER, sessions.HIDING_UNIT, sessions.SLICE, *OPERATORS},
+        ),
         (LOGIN, {sessions.SLICE, sessions.ALL_SLICES, *OPERATORS}),
         (
             BOTH,
