@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-__all__ = ["ParseError", "cdi_kind", "device_number", "file_system_of", "is_mount", "masked_paths", "parse_docker_images", "parse_store"]
+__all__ = ["ParseError", "cdi_kind", "device_number", "file_system_of", "has_capability", "is_mount", "masked_paths", "parse_docker_images", "parse_store"]
 
 # File systems that the kernel or systemd mounts below /proc. Everything else there hides a part of it.
 _OF_PROC = ("autofs", "binfmt_misc", "nfsd", "rpc_pipefs", "proc")
@@ -39,6 +39,12 @@ def file_system_of(path, mountinfo):
 
 def is_mount(path, mountinfo):
     return any(point == path for point, _kind, _options in _mounts(mountinfo))
+
+
+def has_capability(status, number):
+    """Return whether a process has a capability, from the text of /proc/PID/status."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.M)
+    return bool(found) and bool(int(found.group(1), 16) >> number & 1)
 
 
 def masked_paths(mountinfo):

@@ -11,7 +11,7 @@ short_description: Gather what jobs in rootless containers need from a host
 version_added: "0.3.0"
 description:
   - Returns in one run the host's part of the input of P(trainyard.gpu.job_container_plan#filter) - packages, devices, file systems, subordinate IDs, podman's
-    configuration, the image store, images of the Docker engine and the record of the role.
+    configuration, the image store, the firewall of jobs, images of the Docker engine and the record of the role.
   - A host without podman or Docker is a result, not a failure.
 options:
   storage:
@@ -125,6 +125,26 @@ npu_driver_paths:
   type: list
   elements: str
   sample: [/usr/local/Ascend/driver, /usr/local/dcmi]
+firewall:
+  description: What the host has for the table of ports of jobs.
+  returned: success
+  type: dict
+  contains:
+    admin:
+      description: Whether root of this host may change the network.
+      type: bool
+    error:
+      description: Why nft cannot list tables. It is empty if it can, or is not installed.
+      type: str
+    table:
+      description: Whether the table is loaded.
+      type: bool
+    active:
+      description: Whether the unit is active.
+      type: bool
+    enabled:
+      description: Whether the unit starts with the host.
+      type: bool
 cdi:
   description: The kinds that CDI specifications of the host describe, by path.
   returned: success
@@ -183,6 +203,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._job_container impor
     cdi_kind,
     device_number,
     file_system_of,
+    has_capability,
     is_mount,
     masked_paths,
     parse_docker_images,
@@ -193,6 +214,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._record import Recor
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
+FIREWALL_SERVICE, FIREWALL_TABLE = "trainyard-jobs-firewall.service", "inet trainyard_jobs"
+CAP_NET_ADMIN = 12
 
 
 class Host:
@@ -225,6 +248,21 @@ class Host:
     def cdi(self):
         paths = [path for folder in CDI_FOLDERS for path in sorted(glob.glob(folder + "/*")) if path.endswith((".json", ".yaml"))]
         return {path: cdi_kind(read_text(path)) for path in paths}
+
+    def firewall(self):
+        nft, systemctl = self.module.get_bin_path("nft"), self.module.get_bin_path("systemctl")
+        code, said, error = self.module.run_command([nft, "list", "tables"]) if nft else (0, "", "")
+        state = ""
+        if systemctl:
+            # Both fields in one call, as empty ones if there is no such unit.
+            state = self.module.run_command([systemctl, "show", "--property=ActiveState,UnitFileState", FIREWALL_SERVICE])[1]
+        return {
+            "admin": has_capability(read_text("/proc/self/status"), CAP_NET_ADMIN),
+            "error": (error.strip() or "it ended with code %d" % code).splitlines()[0] if code else "",
+            "table": "table " + FIREWALL_TABLE in said.splitlines(),
+            "active": "ActiveState=active" in state.splitlines(),
+            "enabled": "UnitFileState=enabled" in state.splitlines(),
+        }
 
     def gpu_nodes(self):
         return sorted(number for number in map(device_number, glob.glob("/dev/nvidia*")) if number is not None)
@@ -276,6 +314,7 @@ def main():
         npu_control_nodes=control_nodes() if npus else [],
         npu_groups=split_groups(npus, chip_names(module, npus)),
         npu_driver_paths=driver_paths() if npus else [],
+        firewall=host.firewall(),
         cdi=host.cdi(),
         cni=os.path.isdir("/etc/cni"),
         cni_state=os.path.isdir("/var/lib/cni"),

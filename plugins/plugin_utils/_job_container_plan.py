@@ -11,6 +11,8 @@ import json
 import re
 import shlex
 
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import firewall_unit
+
 FOLDER = "/etc/trainyard/job"
 LIBRARY = "/usr/local/lib/trainyard"
 LAUNCHER, RANK = LIBRARY + "/job/trainyard-launch", LIBRARY + "/job/rank"
@@ -34,6 +36,10 @@ OWN_FOLDERS = ("images", "jobs")
 # What podman and buildah create when they run, and what systemd-tmpfiles creates for podman at a boot. Their packages do not remove it. A folder that is not
 # empty is used by others, too.
 OF_PODMAN, OF_ITS_BOOT = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni"), ("/var/lib/cni/networks", "/var/lib/cni")
+# The table that opens the ports of a job to its person: what its program needs to know, and what loads it.
+PORTS_FILE, PORTS_PROGRAM = FOLDER + "/ports.json", LIBRARY + "/slurm/_job_ports.py"
+FIREWALL_SERVICE, FIREWALL_TABLE = "trainyard-jobs-firewall.service", "inet trainyard_jobs"
+FIREWALL_UNIT = "/etc/systemd/system/" + FIREWALL_SERVICE
 # ansible-core before 2.19 makes texts of numbers and of none in variables.
 UNKNOWN = (None, "")
 # What the table of playbook drift calls it.
@@ -209,14 +215,53 @@ def record_of(found, wanted):
     return record
 
 
+def ports_config(found, wanted):
+    """Return the content of ports.json. What was known of a member that does not answer now stays."""
+    try:
+        former = json.loads(found["texts"].get(PORTS_FILE) or "{}").get("hosts") or {}
+    except ValueError:
+        former = {}
+    hosts = {}
+    for member in wanted["members"]:
+        named = [member["address"], member.get("fabric_address")] if member["address"] else former.get(member["name"]) or []
+        hosts[member["name"]] = sorted({address for address in named if address})
+    asked = wanted["firewall"]
+    return {"enabled": asked["enabled"], "host": asked["host"], "hosts": {name: some for name, some in hosts.items() if some},
+            "training": sorted(asked["training"]), "login": sorted(asked["login"]), "open": sorted({int(port) for port in asked["open"]})}
+
+
+def firewall_entries(found, wanted):
+    """Return the files of the ports of jobs, (path, content) of each. Jobs have ports of their own without the firewall, too."""
+    entries = [(PORTS_FILE, json.dumps(ports_config(found, wanted), indent=2, sort_keys=True) + "\n")]
+    if wanted["firewall"]["enabled"]:
+        load = "/usr/bin/python3 -E -s -B %s" % PORTS_PROGRAM
+        entries.append((FIREWALL_UNIT, firewall_unit("job_container", "Firewall of jobs", FIREWALL_TABLE, load)))
+    return entries
+
+
+def is_training_host(wanted):
+    return wanted["firewall"]["host"] in wanted["firewall"]["training"]
+
+
+def guard_files(found, wanted):
+    """Return the files of a host without jobs: the table that refuses its people the ports of jobs elsewhere."""
+    folders = ["/etc/trainyard", FOLDER, LIBRARY, LIBRARY + "/slurm"]
+    return ([{"path": path, "state": "directory", "mode": "0755"} for path in folders]
+            + [{"path": path, "content": content, "mode": "0644"} for path, content in firewall_entries(found, wanted)]
+            + [{"path": PORTS_PROGRAM, "content": wanted["programs"][PORTS_PROGRAM], "mode": "0644"}])
+
+
 def files(found, wanted, record):
     """Return the files, for managed_files, with their folders before them."""
+    if not is_training_host(wanted):
+        return guard_files(found, wanted) if wanted["firewall"]["enabled"] else []
     texts, placed = found["texts"], found["record"].get("lines") or {}
     folders = ["/etc/trainyard", FOLDER, "/etc/containers", "/etc/containers/registries.conf.d", LIBRARY, LIBRARY + "/job", LIBRARY + "/slurm",
                "/var/lib/trainyard", wanted["storage"]]
     entries = [(FOLDER + "/config.json", json.dumps(configuration(found, wanted), indent=2, sort_keys=True) + "\n"),
                (FOLDER + "/environment", environment_file(wanted["environment"])), (FOLDER + "/containers.conf", job_containers_conf()),
                ("/etc/containers/registries.conf.d/trainyard.conf", registries_conf())]
+    entries += firewall_entries(found, wanted)
     entries += sorted(_shared_contents(wanted, record).items())
     entries += [("/etc/" + name, id_file(texts.get("/etc/" + name) or "", wanted["users"], placed.get(name) or [])) for name in SUBORDINATE_FILES]
     if not record["podman"]:
@@ -298,7 +343,9 @@ def version_of(text):
 
 def problems(found, wanted):
     """Return what keeps jobs in containers from working on the host, one sentence each."""
-    texts = []
+    texts = firewall_problems(found, wanted)
+    if not is_training_host(wanted):
+        return texts
     podman = found["packages"].get("podman", "")
     version = version_of(podman)
     if version and version < OLDEST_PODMAN:
@@ -331,20 +378,48 @@ def problems(found, wanted):
     return texts
 
 
+def firewall_problems(found, wanted):
+    """Return why the host cannot have the table. Without the package nothing is known but the capability."""
+    state = found["firewall"]
+    if not wanted["firewall"]["enabled"] or state["admin"] and not state["error"]:
+        return []
+    cause = "nft: %s" % state["error"] if state["error"] else "root of this host lacks the capability CAP_NET_ADMIN"
+    return ["job_container_firewall: it is true, and nftables cannot be used on this host (%s); %s, or set it to false, which leaves the ports of jobs open" % (
+        cause, "start the container of this host with --cap-add NET_ADMIN" if found["is_container"] else "repair nftables")]
+
+
+def firewall_plan(found, wanted):
+    """Return C(load), whether the unit has to be started or has to load the table again, and C(stop), whether it has to be stopped."""
+    state, asked = found["firewall"], wanted["firewall"]["enabled"]
+    changed = [path for path, content in firewall_entries(found, wanted) + [(PORTS_PROGRAM, wanted["programs"].get(PORTS_PROGRAM, ""))]
+               if found["files"].get(path) != _digest(content)]
+    return {"load": asked and (bool(changed) or not all(state[name] for name in ("active", "enabled", "table"))),
+            "stop": not asked and FIREWALL_UNIT in found["files"]}
+
+
+def packages(wanted):
+    """Return the names of the packages of a host."""
+    return list(PACKAGES if is_training_host(wanted) else ()) + ["nftables"] * wanted["firewall"]["enabled"]
+
+
 def differs(entry, found):
     return "content" in entry and found["files"].get(entry["path"]) != _digest(entry["content"])
 
 
 def job_container_plan(found, wanted):
     """Return the plan; see the filter."""
-    record = record_of(found, wanted)
+    record = record_of(found, wanted) if is_training_host(wanted) else found["record"]
     entries = files(found, wanted, record)
-    absent = [CDI_FILE] if CDI_FILE in found["cdi"] and not needs_cdi_file(found) else []
+    absent = [CDI_FILE] if is_training_host(wanted) and CDI_FILE in found["cdi"] and not needs_cdi_file(found) else []
+    firewall = firewall_plan(found, wanted)
+    absent += [FIREWALL_UNIT] * firewall["stop"]
+    if not is_training_host(wanted) and not wanted["firewall"]["enabled"]:
+        absent += [path for path in (PORTS_FILE, PORTS_PROGRAM) if path in found["files"]]
     return {
-        "packages": list(PACKAGES), "lacks_packages": [name for name in PACKAGES if name not in found["packages"]],
+        "packages": packages(wanted), "lacks_packages": [name for name in packages(wanted) if name not in found["packages"]],
         "files": entries, "absent": absent, "files_differ": bool(absent) or any(differs(entry, found) for entry in entries),
         "record": record, "record_differs": record != found["record"],
-        "problems": problems(found, wanted), "images": image_fill(found, wanted),
+        "problems": problems(found, wanted), "images": image_fill(found, wanted) if is_training_host(wanted) else [], "firewall": firewall,
     }
 
 
@@ -389,11 +464,12 @@ def job_container_drift(found, wanted):
     """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference. Empty if a run of the role would change nothing."""
     plan = job_container_plan(found, wanted)
     rows = [_row(PART, "a host that can run them", sentence) for sentence in plan["problems"]]
-    if not found["record"]:
+    if not found["record"] and is_training_host(wanted):
         return rows + [_row(PART, "configured", "not configured")]
     if plan["lacks_packages"]:
         rows.append(_row(PART, "installed", "no packages " + ", ".join(plan["lacks_packages"])))
     rows += file_drift(found, wanted, plan["files"])
-    rows += [_row(path, "absent, because another specification describes the GPUs", "present") for path in plan["absent"]]
-    rows += image_drift(found, wanted)
+    rows += [_row(path, "absent, because another specification describes the GPUs" if path == CDI_FILE else "absent", "present") for path in plan["absent"]]
+    rows += image_drift(found, wanted) if is_training_host(wanted) else []
+    rows += [_row("firewall of jobs", "loaded", "not loaded")] * (wanted["firewall"]["enabled"] and not (found["firewall"]["active"] and found["firewall"]["table"]))
     return rows or [_row(PART, "the record of the role as planned", "changed")] * plan["record_differs"]

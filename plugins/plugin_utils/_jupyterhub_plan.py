@@ -12,6 +12,7 @@ import json
 import re
 from urllib.parse import urlsplit
 
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import firewall_unit
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._jobs_plan import people
 
 USER = "trainyard-hub"
@@ -35,7 +36,7 @@ PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK, PACKAGES_OF_FIREWALL = ("openssl", "pytho
 #: Of the build of VS Code: its modules that are compiled, and the program that it searches with.
 PACKAGES_OF_BUILD = ("g++", "libkrb5-dev", "libsecret-1-dev", "libx11-dev", "libxkbfile-dev", "make", "pkg-config", "ripgrep")
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
-#: Of steps of jobs: FIRST_PORT and PORTS of roles/job_container/files/trainyard_run.py.
+#: FIRST_PORT and LAST_PORT of roles/job_container/files/_job_ports.py.
 PORTS_OF_JOBS = (10000, 29999)
 #: Where Jupyter looks for settings, and for those of hosts without GPUs.
 SETTINGS, WITHOUT_GPUS = NOTEBOOK + "/share/jupyter/settings", NOTEBOOK + "/share/jupyter/without-gpus"
@@ -214,19 +215,11 @@ def family(address):
     return "ip6" if ":" in address else "ip"
 
 
-def unit_of_firewall():
-    # Debian's nftables.service flushes all tables when it stops and when it loads its file again, this one included.
-    return "\n".join([
-        "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Firewall of the instances of JupyterHub", "After=nftables.service",
-        "PartOf=nftables.service", "ReloadPropagatedFrom=nftables.service", "Before=slurmd.service", "", "[Service]", "Type=oneshot", "RemainAfterExit=yes",
-        "ExecStart=/usr/sbin/nft --file " + FIREWALL, "ExecReload=/usr/sbin/nft --file " + FIREWALL, "ExecStop=/usr/sbin/nft delete table " + TABLE, "",
-        "[Install]", "WantedBy=multi-user.target nftables.service", ""])
-
-
 def firewall_files(wanted, address, is_hub, is_notebook):
     return [_folder("/etc/trainyard"), _folder(FIREWALL.rpartition("/")[0]),
             _file(FIREWALL, rules(wanted, address, is_hub, is_notebook), validate="/usr/sbin/nft --check --file %s"),
-            _file("%s/%s.service" % (UNITS, FIREWALL_SERVICE), unit_of_firewall())]
+            _file("%s/%s.service" % (UNITS, FIREWALL_SERVICE), firewall_unit(
+                "jupyterhub", "Firewall of the instances of JupyterHub", TABLE, "/usr/sbin/nft --file " + FIREWALL))]
 
 
 def settings(wanted, address):

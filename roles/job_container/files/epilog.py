@@ -21,6 +21,10 @@ import subprocess
 import sys
 import time
 
+# Teardown would find the folder of the compiled module.
+sys.dont_write_bytecode = True
+from _job_ports import close_ports, subordinate  # noqa: E402
+
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
 LOGIN = "/run/user"
@@ -39,16 +43,6 @@ class Failed(Exception):
 
 
 # --- pure functions: processes as data ---
-
-def subordinate(name, uid, text):
-    """Return the ranges (first, end) of a user's subordinate IDs, from the text of /etc/subuid."""
-    found = []
-    for line in text.splitlines():
-        fields = line.split(":")
-        if len(fields) == 3 and fields[0] in (name, str(uid)) and fields[1].isdigit() and fields[2].isdigit():
-            found.append((int(fields[1]), int(fields[1]) + int(fields[2])))
-    return found
-
 
 def belongs(uid, owner, ranges):
     """Return whether a process or file is the user's: by the own ID, or by one that only the user's containers have."""
@@ -296,6 +290,7 @@ def finish(job, uid, storage, runtime=RUNTIME):
     last = not other_jobs(job, uid, runtime + "/jobs")
     end_processes(last)
     forget_cgroups(job)
+    close_ports(job)
     errors = clean(["%s/jobs/%s" % (storage, job), "%s/jobs/%s" % (runtime, job)], uid, ranges)
     # Of epilogs at the same time, each has seen the other's job. The one that removes its folder last sees none any more.
     if not last and not other_jobs(job, uid, runtime + "/jobs"):

@@ -10,6 +10,10 @@ import pwd
 import stat
 import sys
 
+# Teardown would find the folder of the compiled module.
+sys.dont_write_bytecode = True
+import _job_ports  # noqa: E402
+
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
 LOGIN = "/run/user"
@@ -80,6 +84,7 @@ def main():
             storage = json.load(stream)["storage"]
         if uid:
             begin(job, uid, pwd.getpwuid(uid).pw_gid, storage)
+            _job_ports.open_ports(job, uid, os.environ)
     except KeyError as error:
         raise Failed("user %s is unknown on this host; run playbook people" % error) from error
     except (OSError, ValueError) as error:

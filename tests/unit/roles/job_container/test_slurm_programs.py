@@ -21,6 +21,10 @@ from role_variables import role_variable
 FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
 
 
+# On hosts the modules are in the folder of the programs.
+sys.path.insert(0, str(FILES))
+
+
 def load(name):
     spec = importlib.util.spec_from_file_location(name, FILES / (name + ".py"))
     module = importlib.util.module_from_spec(spec)
@@ -411,7 +415,7 @@ def test_programs_are_placed_with_their_interpreter():
     """Slurm and people start them by name."""
     programs = role_variable("job_container", "__job_container_programs", ansible_search_path=[str(FILES.parent)], role_path=str(FILES.parent))
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
-    assert all(first.pop(name).startswith("# ") for name in ("_host_health.py", "_images.py", "_nvidia_smi.py", "_quantity.py", "_registry.py"))
+    assert all(first.pop(name).startswith("# ") for name in ("_host_health.py", "_images.py", "_job_ports.py", "_nvidia_smi.py", "_quantity.py", "_registry.py"))
     # In containers, by the Python of the image.
     assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root", "rank")} == {"#!/usr/bin/env python3"}
     assert first == dict.fromkeys(("trainyard-run", "prolog", "epilog", "health"), "#!/usr/bin/python3")
