@@ -226,8 +226,9 @@ def ports_config(found, wanted):
         named = [member["address"], member.get("fabric_address")] if member["address"] else former.get(member["name"]) or []
         hosts[member["name"]] = sorted({address for address in named if address})
     asked = wanted["firewall"]
+    open_ports = {int(port) for port in asked["open"]}
     return {"enabled": asked["enabled"], "host": asked["host"], "hosts": {name: some for name, some in hosts.items() if some},
-            "training": sorted(asked["training"]), "login": sorted(asked["login"]), "open": sorted({int(port) for port in asked["open"]})}
+            "training": sorted(asked["training"]), "login": sorted(asked["login"]), "open": sorted(open_ports - {0})}
 
 
 def firewall_entries(found, wanted):

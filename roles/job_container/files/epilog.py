@@ -10,6 +10,7 @@ job's user are touched. Those of the same user's other jobs and logins are left 
 import contextlib
 import errno
 import glob
+import importlib
 import json
 import os
 import pwd
@@ -23,7 +24,7 @@ import time
 
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
-from _job_ports import close_ports, subordinate  # noqa: E402
+_job_ports = importlib.import_module("_job_ports")
 
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
@@ -279,7 +280,7 @@ def finish(job, uid, storage, runtime=RUNTIME):
         name, gid, home = entry.pw_name, entry.pw_gid, entry.pw_dir
     except KeyError:
         name, gid, home = str(uid), uid, "/"
-    ranges = subordinate(name, uid, read("/etc/subuid").decode(errors="replace"))
+    ranges = _job_ports.subordinate(name, uid, read("/etc/subuid").decode(errors="replace"))
 
     def end_processes(last):
         alive = sweep(job, uid, ranges, last)
@@ -290,7 +291,7 @@ def finish(job, uid, storage, runtime=RUNTIME):
     last = not other_jobs(job, uid, runtime + "/jobs")
     end_processes(last)
     forget_cgroups(job)
-    close_ports(job)
+    _job_ports.close_ports(job)
     errors = clean(["%s/jobs/%s" % (storage, job), "%s/jobs/%s" % (runtime, job)], uid, ranges)
     # Of epilogs at the same time, each has seen the other's job. The one that removes its folder last sees none any more.
     if not last and not other_jobs(job, uid, runtime + "/jobs"):

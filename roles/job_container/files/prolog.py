@@ -4,6 +4,7 @@
 """Prolog of slurmd, as root: makes the folders of a job on this host. It calls no commands of Slurm. A failure drains the node and requeues the job."""
 
 import contextlib
+import importlib
 import json
 import os
 import pwd
@@ -12,7 +13,7 @@ import sys
 
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
-import _job_ports  # noqa: E402
+_job_ports = importlib.import_module("_job_ports")
 
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"

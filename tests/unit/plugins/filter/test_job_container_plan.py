@@ -38,7 +38,7 @@ def wanted(**changes):
     return dict({"users": [BOB, ALICE], "registries": ["registry.example:5000"], "storage": "/scratch/containers", "share": "/data1/share", "shm_size": "1g",
                  "job_cgroups": False, "network": "10.0.0.0/24", "fabric": "", "members": MEMBERS, "gpus": None, "free_gib": 20, "images": [],
                  "training_image": "", "environment": {"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0"},
-                 "firewall": {"enabled": True, "host": "a", "training": ["b", "a"], "login": ["b"], "open": [12345]},
+                 "firewall": {"enabled": True, "host": "a", "training": ["b", "a"], "login": ["b"], "open": ["12345", 0]},
                  "programs": {"/usr/local/bin/trainyard-run": "#!/usr/bin/python3\n", plan_of.PORTS_PROGRAM: "load()\n"}}, **changes)
 
 

@@ -124,7 +124,7 @@ def test_control_groups_of_the_job_are_removed_and_no_others(tmp_path):
 
 @pytest.mark.parametrize("uid, mine", [(2101, True), (340590592, True), (340656127, True), (340656128, False), (2102, False), (0, False)])
 def test_processes_and_files_of_the_user(uid, mine):
-    ranges = epilog.subordinate("alice", 2101, "bob:1:2\nalice:340590592:65536\nbroken\n")
+    ranges = epilog._job_ports.subordinate("alice", 2101, "bob:1:2\nalice:340590592:65536\nbroken\n")
     assert epilog.belongs(uid, 2101, ranges) is mine
 
 
