@@ -174,7 +174,7 @@ def _output(config, jobs, kernel):
         ("from_port", _blocks(jobs, "sport", "from")),
         ("people", ["th dport %s accept" % open_ports, "%s tcp dport %s goto to_port" % (NEW, ports), "udp dport %s goto to_port" % ports,
                     "%s tcp dport %d-%d goto to_kernel_port" % ((NEW,) + tuple(kernel)),
-                    # Whoever has taken a port of another person's job answers nobody.
+                    # A process that has taken a port of another person's job answers nobody.
                     "%s tcp sport %s goto from_port" % (ANSWER, ports), "udp sport %s goto from_port" % ports]),
         ("output", ["type filter hook output priority filter - 10; policy accept;", "meta l4proto { tcp, udp } meta skuid { %s } goto people" % PEOPLE]),
     ]
