@@ -37,9 +37,9 @@ def slurm_option_problems(options):
 
 
 def slurm_ssh_removal(reading):
-    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_ssh
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_sessions, _slurm_ssh
 
-    return _slurm_ssh.removal(reading)
+    return _slurm_ssh.removal(reading) + _slurm_sessions.removal(reading)
 
 
 class FilterModule:

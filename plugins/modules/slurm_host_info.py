@@ -16,7 +16,7 @@ description:
   - The versions of Slurm, munge and MariaDB are returned in addition to O(packages).
 options:
   texts:
-    description: Absolute paths of files whose content is returned. The content must not be secret.
+    description: Absolute paths of files, or patterns of them, whose content is returned. The content must not be secret.
     type: list
     elements: path
     default: [/etc/slurm/slurm.conf, /etc/slurm/gres.conf, /etc/slurm/cgroup.conf, /etc/slurm/mpi.conf]
@@ -38,6 +38,16 @@ options:
     type: path
   people:
     description: Names of people. Those without an account on the host are returned.
+    type: list
+    elements: str
+    default: []
+  operator_users:
+    description: Names of users who need no job on a training host.
+    type: list
+    elements: str
+    default: []
+  operator_groups:
+    description: Unix groups whose members need no job on a training host.
     type: list
     elements: str
     default: []
@@ -234,6 +244,16 @@ login_user:
   returned: success
   type: str
   sample: ops
+operators:
+  description: Uids of root, RV(login_user), O(operator_users) and the members of O(operator_groups), by name.
+  returned: success
+  type: dict
+  sample: {root: 0, ops: 1000}
+planners:
+  description: Uids of the owners of crontabs (C(cron)) and of jobs of C(at), by name.
+  returned: success
+  type: dict
+  sample: {cron: {backup: 34}, at: {}}
 missing_people:
   description: Names among O(people) without an account. slurmctld looks up people when they are added to Slurm, and again only each hour.
   returned: success
@@ -242,6 +262,7 @@ missing_people:
 """
 
 import glob
+import grp
 import os
 import platform
 import pwd
@@ -271,14 +292,6 @@ PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,User,RuntimeDirect
 MAIL_PROGRAMS = ["/usr/bin/mail", "/bin/mail", "/usr/bin/mailx"]
 
 
-def has_account(name):
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True
-
-
 def login_user():
     """Name of the user who logged in: sudo tells it, and for other ways to become root the audit system."""
     name = os.environ.get("SUDO_USER", "")
@@ -288,6 +301,41 @@ def login_user():
         return pwd.getpwuid(int(read_text("/proc/self/loginuid"))).pw_name
     except (ValueError, KeyError, OverflowError):
         return ""
+
+
+def account(name):
+    """The uid of a user, None if there is no such user."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
+
+
+def operators(users, groups):
+    """Uids by name. Members of a group that are not in its list have it as their primary group."""
+    names, numbers = ["root"] + users, []
+    for name in groups:
+        try:
+            group = grp.getgrnam(name)
+        except KeyError:
+            continue
+        names += group.gr_mem
+        numbers.append(group.gr_gid)
+    names += [entry.pw_name for entry in pwd.getpwall() if entry.pw_gid in numbers]
+    found = {name: account(name) for name in names if name}
+    return {name: uid for name, uid in found.items() if uid is not None}
+
+
+def owners(folder):
+    """Uids of the owners of the files in a folder, by name."""
+    found = {}
+    for path in glob.glob(folder + "/*"):
+        try:
+            uid = os.lstat(path).st_uid
+            found[pwd.getpwuid(uid).pw_name] = uid
+        except (OSError, KeyError):
+            continue
+    return found
 
 
 def link_target(path):
@@ -361,7 +409,8 @@ class Host:
         return {"exists": True, "private": not mode & 0o077, "digest": key_digest(key, self.params["munge_salt"])}
 
     def texts(self):
-        return {path: read_text(path) for path in self.params["texts"] if os.path.isfile(path)}
+        paths = [path for pattern in self.params["texts"] for path in glob.glob(pattern)]
+        return {path: read_text(path) for path in paths if os.path.isfile(path)}
 
     def free_mib(self):
         free = {}
@@ -387,6 +436,8 @@ def main():
             "folders": {"type": "list", "elements": "path", "default": ["/var/lib/slurm", "/var/log/slurm", "/var/lib/mysql"]},
             "record": {"type": "path"},
             "people": {"type": "list", "elements": "str", "default": []},
+            "operator_users": {"type": "list", "elements": "str", "default": []},
+            "operator_groups": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
@@ -427,7 +478,9 @@ def main():
         free_mib=host.free_mib(),
         record=host.record(),
         login_user=login_user(),
-        missing_people=[name for name in module.params["people"] if not has_account(name)],
+        operators=operators([login_user()] + module.params["operator_users"], module.params["operator_groups"]),
+        planners={"cron": owners("/var/spool/cron/crontabs"), "at": owners("/var/spool/cron/atjobs")},
+        missing_people=[name for name in module.params["people"] if account(name) is None],
     )
 
 

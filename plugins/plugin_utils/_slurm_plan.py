@@ -11,7 +11,7 @@ import json
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_ssh
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_sessions, _slurm_ssh
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import RELEASES, distance, effect, gpus_of, is_before, parse_conf, reach
 
 FOLDER = "/etc/slurm"
@@ -24,6 +24,8 @@ SCRIPTS = {"prolog": "/usr/local/lib/trainyard/slurm/prolog", "epilog": "/usr/lo
 # What a change still needs, from before the files are written until it is done: a run that was interrupted in between is completed by the next one.
 PENDING = "/var/lib/trainyard/slurm/pending.json"
 OLDEST, NEWEST = "21.08", "24.11"
+# What people get outside of jobs, unless the variables say something else.
+OUTSIDE = {"gpus_need_job": True, "memory": "50%", "memory_all": "80%", "tasks": 10000}
 PRIORITIES = ({"name": "low", "priority": 0}, {"name": "normal", "priority": 100, "preempts": ["low"]},
               {"name": "high", "priority": 1000, "preempts": ["low"]})
 # Kinds of device nodes, and which variables Slurm sets for a job. gres.conf(5): without a flag those of all makers are set. Of NPUs trainyard-run learns by
@@ -661,7 +663,8 @@ def _folder(path, mode="0755", owner="root"):
 
 
 def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", login_hosts=(), groups=None, partitions=(), priorities=(),
-               node_features=None, accounts=(), options=None, accept_smaller=(), gpu_models=None, gpu_types=None, node_hardware=None, scripts=None, ssh=None):
+               node_features=None, accounts=(), options=None, accept_smaller=(), gpu_models=None, gpu_types=None, node_hardware=None, scripts=None, ssh=None,
+               outside=None):
     """Return the plan; see the filter."""
     groups, options, scripts = groups or {}, options or {}, dict(SCRIPTS, **scripts or {})
     node_features, gpu_models, gpu_types, node_hardware = node_features or {}, gpu_models or {}, gpu_types or {}, node_hardware or {}
@@ -743,6 +746,14 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
              for name, reading in readings.items() if reading}
     warnings += ["%s: people can log in without a job: %s" % (name, rule["why"]) for name, rule in rules.items()
                  if name in hosts and "; " in rule["why"]]
+    warnings += ["%s: '%s', who ran Ansible before, needs a job there from now on; add the name to slurm_ssh_users to keep the access" % (name, user)
+                 for name, rule in rules.items() for user in rule["dropped"]]
+    for name, rule in rules.items():
+        kind = {"training": name in hosts, "login": name in login_hosts, "scheduler": name == scheduler, "only_in_jobs": rule["rule"] != "none",
+                "usable": usable}
+        found = _slurm_sessions.sessions(readings[name], kind, dict(OUTSIDE, **outside or {}))
+        rule["steps"] = rule["steps"] + found["steps"]
+        warnings += ["%s: %s" % (name, sentence) for sentence in found["warnings"]]
     live = [node for node in nodes.values() if node["known"]]
     texts = {
         "slurm": slurm_conf(cluster_name, controller, live, kept, planned, options, usable, oldest, controller_reading["mail_program"], scripts),
@@ -861,7 +872,7 @@ def slurm_needs(plan, reading, name, scheduler):
         "login": _differs(plan["login_files"].get(name, []), reading),
         # A former training host.
         "leave": name not in plan["node_names"] and any(entry["path"] in reading["files"] for entry in plan["node_files"]),
-        "ssh": name in plan["ssh"] and _slurm_ssh.lacks(plan["ssh"][name], reading),
+        "ssh": name in plan["ssh"] and bool(_slurm_ssh.lacking(plan["ssh"][name], reading)),
     }
 
 
@@ -890,7 +901,7 @@ def slurm_drift(plan, reading, name, scheduler, compared=()):
     files += plan["node_files"] * (name in plan["node_names"]) + plan["login_files"].get(name, [])
     found += [{"what": entry["path"], "asked": "as planned", "found": "missing or changed"} for entry in files if _differs([entry], texts)]
     if needs["ssh"]:
-        found.append({"what": _slurm_ssh.SSHD, "asked": "as planned", "found": "changed"})
+        found += [{"what": path, "asked": "as planned", "found": "changed"} for path in _slurm_ssh.lacking(plan["ssh"][name], reading)]
     if needs["leave"]:
         found.append({"what": "slurmd", "asked": "removed, because the host is no training host", "found": "configured"})
     if name == scheduler and plan["pending"]:

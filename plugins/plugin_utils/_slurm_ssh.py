@@ -66,7 +66,7 @@ def original(text):
 
 
 def listed_users(text):
-    """Return the users that an earlier run has listed. One who is not listed any more could not run Ansible again."""
+    """Return the users that an earlier run has listed."""
     found = re.search(r"^account .* pam_succeed_if\.so quiet user in (\S+)$", text[text.find(BEGIN):] if BEGIN in text else "", re.M)
     return found.group(1).split(":") if found else []
 
@@ -119,13 +119,16 @@ def _has_penalties(version):
 def ssh_rule(reading, training_only, cgroups, node_name, addresses=(), needs_job=True, users=(), groups=("sudo",)):
     """Return who can log in to a host: C(rule) (adopt, slurm or none), C(why) there is none, and C(steps), the arguments of managed_files in their order.
 
+    C(dropped) are users of an earlier list who are neither requested nor the user of this run. If the connection does not tell its user, they stay.
     C(addresses) are those of the hosts of the cluster, from which people come.
     """
     text = reading["texts"].get(SSHD, "")
-    allowed = list(dict.fromkeys(["root"] + listed_users(text) + [user for user in [reading.get("login_user", ""), *users] if user]))
+    login_user = reading.get("login_user", "")
+    allowed = list(dict.fromkeys(user for user in ["root", login_user, *users, *([] if login_user else listed_users(text))] if user))
+    dropped = [user for user in listed_users(text) if user not in allowed]
     rule, why = _decide(reading, original(text), training_only, cgroups, node_name, needs_job, [*allowed, *groups])
     if rule == "none":
-        return {"rule": rule, "why": why, "steps": removal(reading)}
+        return {"rule": rule, "why": why, "steps": removal(reading), "dropped": []}
     same = reading["hostname"] == node_name
     module = "pam_slurm.so no_sys_info"
     if rule == "adopt":
@@ -144,7 +147,7 @@ def ssh_rule(reading, training_only, cgroups, node_name, addresses=(), needs_job
     steps.append({"files": [entry], "absent": []})
     if not people:
         steps.append({"files": [], "absent": [SESSION]})
-    return {"rule": rule, "why": "", "steps": steps}
+    return {"rule": rule, "why": "", "steps": steps, "dropped": dropped}
 
 
 def _file(path, content, **more):
@@ -183,7 +186,8 @@ def removal(reading):
     return steps + [{"files": [], "absent": [path]} for path in (SESSION, DROP_IN) if path in reading["texts"]]
 
 
-def lacks(rule, reading):
-    """Return whether a step of C(rule) changes something on the host."""
-    return any(reading["texts"].get(entry["path"]) != entry["content"] for step in rule["steps"] for entry in step["files"]) \
-        or any(path in reading["texts"] for step in rule["steps"] for path in step["absent"])
+def lacking(rule, reading):
+    """Return the files that the steps of C(rule) change on the host."""
+    entries = [entry for step in rule["steps"] for entry in step["files"] if "content" in entry]
+    changed = [entry["path"] for entry in entries if reading["texts"].get(entry["path"]) != entry["content"]]
+    return changed + [path for step in rule["steps"] for path in step["absent"] if path in reading["texts"]]

@@ -53,7 +53,7 @@ def replaced(host, path, old, new):
      "/dev/shm/of-alice"),
     (SLURM + "/epilog", 'clean(["%s/jobs/%s" % (storage, job), "%s/jobs/%s" % (runtime, job)], uid, ranges)', "[]",
      tests.test_a_job_is_the_person_and_sees_what_it_was_given, "/run/trainyard/jobs/101"),
-    (SLURM + "/epilog", "found = of_job(processes, job, own_cgroup, last)", "found = set(processes)", tests.test_another_job_of_the_person_goes_on, "kill -0"),
+    (SLURM + "/epilog", "found = of_job(processes, job, own_cgroup, last, only_in_jobs)", "found = set(processes)", tests.test_another_job_of_the_person_goes_on, "kill -0"),
     (SLURM + "/epilog", "    if alive:", "    if False:", tests.test_a_process_that_cannot_be_killed_fails_the_epilog, "0 == 1|these processes do not end"),
     (SLURM + "/health", 'return "" if found is None or found >= expected else', 'return "" if True else', tests.test_health_misses_a_gpu, r"\(0, ''\) == \(1,"),
     ("/etc/containers/policy.json", '"type": "reject"', '"type": "insecureAcceptAnything"', tests.test_people_pull_from_the_registries_only, "rejected by policy"),

@@ -11,15 +11,16 @@ import contextlib
 import errno
 import glob
 import importlib
+import itertools
 import json
 import os
 import pwd
 import re
-import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 
 # Teardown would find the folder of the compiled module.
@@ -29,6 +30,9 @@ _job_ports = importlib.import_module("_job_ports")
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
 LOGIN = "/run/user"
+LINGER = "/var/lib/systemd/linger"
+#: Role slurm_node writes it: whether people have processes on this host only in jobs, and which accounts are those of operators.
+PEOPLE = "/etc/trainyard/sessions.json"
 #: What users leave behind in these folders is removed with their last job.
 SHARED_FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")
 #: Control groups of a job, of version 2 and of version 1.
@@ -37,6 +41,11 @@ CGROUPS = ("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_%s", "/sys/fs/cgro
 #: has failed, waits less.
 SECONDS = float(os.environ.get("TRAINYARD_EPILOG_SECONDS") or 20)
 QUIET_LOOKS, LOGIN_LOOKS, PAUSE = 2, 20, 0.1
+#: Files are removed until these seconds after the start: slurmd waits 120 s. Folders are removed in a folder of root, which may go on while the next job runs.
+REMOVAL_SECONDS = 4 * SECONDS
+BEGUN = time.monotonic()
+PATHS = "/usr/sbin:/usr/bin:/sbin:/bin"
+TRASH = ".trainyard-removed."
 
 
 class Failed(Exception):
@@ -74,13 +83,26 @@ def in_slurmd(cgroup, own):
         or any(re.search(r"slurmstepd\.scope|/slurm(/|$)|/slurmd\.service", path) for path in units(cgroup))
 
 
-def of_job(processes, job, own_cgroup, last):
+def was_planned(cgroup):
+    """Return whether cron or at has started a process."""
+    return bool(re.search(r"/(cron|crond|anacron|atd)\.service(/|$)", cgroup, re.MULTILINE))
+
+
+def lives_in_jobs(people, uid):
+    """Return whether a user has processes on this host only in jobs: everybody but operators, on a host on which nobody else logs in."""
+    return bool(people.get("only_in_jobs")) and uid not in people.get("operators", [])
+
+
+def of_job(processes, job, own_cgroup, last, only_in_jobs=False):
     """Return the processes of a job: those that carry its ID, are in its cgroup or pid namespace, or descend from one of these.
 
-    C(processes) are the user's, by process ID. With the C(last) job of the user on this host, all others that slurmd has started are left over, too.
+    C(processes) are the user's, by process ID. With the C(last) job of the user on this host, all others that slurmd, cron or at have started are left over,
+    too, and on a host where the user has processes C(only_in_jobs), all others.
     """
+    if last and only_in_jobs:
+        return set(processes)
     found = {pid for pid, process in processes.items() if has_job(process["environ"], job) or in_job_cgroup(process["cgroup"], job)
-             or last and in_slurmd(process["cgroup"], own_cgroup)}
+             or last and (in_slurmd(process["cgroup"], own_cgroup) or was_planned(process["cgroup"]))}
     spaces = {processes[pid]["space"] for pid in found} - {""}
     found |= {pid for pid, process in processes.items() if process["space"] in spaces}
     while True:
@@ -99,6 +121,11 @@ def read(path):
     except OSError:
         # A process that has ended.
         return b""
+
+
+def settings(path):
+    """Return the content of a JSON file of the roles, nothing if there is none."""
+    return json.loads(read(path) or b"{}")
 
 
 def look(pid, host_space, proc="/proc"):
@@ -152,11 +179,12 @@ def end(pid, start):
 
 def sweep(job, uid, ranges, last, seconds=SECONDS, find=owned, kill=end):
     """End the processes of a job. Return those that do not end, as {pid: name}."""
+    only_in_jobs = last and lives_in_jobs(settings(PEOPLE), uid)
     own_cgroup = read("/proc/self/cgroup").decode(errors="replace")
     begin, quiet = time.monotonic(), 0
     while True:
         processes = find(uid, ranges)
-        found = of_job(processes, job, own_cgroup, last)
+        found = of_job(processes, job, own_cgroup, last, only_in_jobs)
         # One look is not sufficient: the list lacks processes forked meanwhile, and a process has no environment during exec.
         quiet = 0 if found else quiet + 1
         if quiet == QUIET_LOOKS or found and time.monotonic() - begin > seconds:
@@ -166,34 +194,129 @@ def sweep(job, uid, ranges, last, seconds=SECONDS, find=owned, kill=end):
         time.sleep(PAUSE)
 
 
-def mounts_below(path, text):
-    """Return the mount points in a folder, from the text of /proc/self/mountinfo."""
-    points = [line.split()[4].replace("\\040", " ") for line in text.splitlines() if len(line.split()) > 4]
-    return [point for point in points if point.startswith(path.rstrip("/") + "/")]
+def unescaped(text):
+    """Return a path of /proc/self/mountinfo, which writes blanks, line breaks and backslashes as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
 
 
-def remove(path, owner, ranges):
-    """Remove a file or folder of the user, and nothing that is mounted in it. Links are removed, not followed: rmtree opens each folder by its parent."""
+def in_the_way(text):
+    """Return the mount points and all folders above them, from the text of /proc/self/mountinfo: none of these may be removed."""
+    found = set()
+    for line in text.splitlines():
+        path = unescaped(line.split(" ")[4]) if line.count(" ") > 4 else "/"
+        while path not in found and path != "/":
+            found.add(path)
+            path = os.path.dirname(path)
+    return found
+
+
+def own_mounts(uid, text):
+    """Return the mount points of file systems that a program of the user serves: FUSE alone can be mounted by people. The last one comes first."""
+    found = []
+    for line in text.splitlines():
+        fields, _dash, served = line.partition(" - ")
+        kind, _source, options = (served.split(" ") + ["", "", ""])[:3]
+        if kind.partition(".")[0] == "fuse" and "user_id=%d" % uid in options.split(","):
+            found.append(unescaped(fields.split(" ")[4]))
+    return found[::-1]
+
+
+def mount_table():
+    return os.fsdecode(read("/proc/self/mountinfo"))
+
+
+def unmount(points):
+    """Unmount file systems of the user, whose programs have ended: every access fails, and they would be in the way of the removal for ever."""
+    for point in points:
+        try:
+            run_for(["umount", "--lazy", "--", point], SECONDS)
+        except Failed as problem:
+            raise Failed("%s: %s" % (point, problem)) from problem
+
+
+def run_for(command, seconds):
+    """Run a command. Return whether it has ended within C(seconds); if not, it goes on, and slurmd does not end it."""
+    with tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True,
+                                 env={"PATH": PATHS, "LC_ALL": "C"})
+        try:
+            code = child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        if code:
+            errors.seek(0)
+            lines = errors.read(2000).decode(errors="replace").splitlines()
+            raise Failed("%s: %s" % (command[0], lines[0] if lines else "exit code %d" % code))
+    return True
+
+
+def clear_flags(path):
+    """Make a folder or file changeable. Only root can set these flags, so this is rare."""
+    with contextlib.suppress(Failed):
+        run_for(["chattr", "-R", "-f", "-i", "-a", "--", path], SECONDS)
+
+
+def remove_tree(path, deadline):
+    """Remove a folder of any depth. rm does not recurse, follows no links, and stays in one file system."""
+    command = ["rm", "--recursive", "--force", "--one-file-system", "--", path]
+    try:
+        run_for(command, max(deadline - time.monotonic(), 1))
+    except Failed:
+        clear_flags(path)
+        run_for(command, max(deadline - time.monotonic(), 1))
+
+
+def put_aside(path, trash, owner, ranges):
+    """Move a folder of the user to a folder of root beside it, which nobody else can enter. Its path is free at once.
+
+    C(trash) has the folder of root for each parent. A process that is still there cannot put a link in the place of what is removed.
+    """
+    parent = os.path.dirname(path)
+    if parent not in trash:
+        trash[parent] = tempfile.mkdtemp(prefix=TRASH, dir=parent), itertools.count()
+    folder, numbers = trash[parent]
+    moved = os.path.join(folder, str(next(numbers)))
+    os.rename(path, moved)
+    if not belongs(os.lstat(moved).st_uid, owner, ranges):
+        os.rename(moved, path)
+        raise Failed("%s was replaced by a folder of another user meanwhile; look at it" % path)
+
+
+def remove(path, trash, owner, ranges):
+    """Remove a file of the user, or put a folder aside."""
     found = os.lstat(path)
     if not belongs(found.st_uid, owner, ranges):
         return
-    if mounts_below(path, read("/proc/self/mountinfo").decode(errors="replace")):
-        raise Failed("%s has a mount in it; unmount it" % path)
     if stat.S_ISDIR(found.st_mode):
-        shutil.rmtree(path)
+        put_aside(path, trash, owner, ranges)
     else:
         os.unlink(path)
 
 
-def clean(paths, owner, ranges):
-    """Remove files and folders of the user. Return the errors."""
-    errors = []
-    for path in paths:
+def clean(paths, owner, ranges, deadline=None):
+    """Remove files and folders of the user, and nothing that is mounted in them. Return the errors."""
+    errors, trash, mounted = [], {}, in_the_way(mount_table())
+    deadline = BEGUN + REMOVAL_SECONDS if deadline is None else deadline
+    for number, path in enumerate(paths):
+        if number and time.monotonic() > deadline:
+            errors.append("%d files are left in %s; the health program goes on" % (len(paths) - number, os.path.dirname(path)))
+            break
         try:
-            remove(path, owner, ranges)
+            if path in mounted:
+                raise Failed("%s has a mount in it; unmount it" % path)
+            try:
+                remove(path, trash, owner, ranges)
+            except PermissionError:
+                clear_flags(path)
+                remove(path, trash, owner, ranges)
         except FileNotFoundError:
             pass
         except (OSError, Failed) as error:
+            errors.append(str(error))
+    for folder, _numbers in trash.values():
+        try:
+            remove_tree(folder, deadline)
+        except Failed as error:
             errors.append(str(error))
     return errors
 
@@ -244,7 +367,7 @@ def forget_containers(uid, name, gid, home):
         os.initgroups(name, gid)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
-    environment = {"HOME": home, "USER": name, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "XDG_RUNTIME_DIR": "%s/%d" % (LOGIN, uid),
+    environment = {"HOME": home, "USER": name, "PATH": PATHS, "XDG_RUNTIME_DIR": "%s/%d" % (LOGIN, uid),
                    "PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
     try:
         subprocess.run(["podman", "rm", "--all", "--force", "--time=0"], preexec_fn=become, env=environment, cwd="/", stdin=subprocess.DEVNULL,
@@ -289,9 +412,15 @@ def finish(job, uid, storage, runtime=RUNTIME):
             raise Failed("job %s: these processes do not end: %s; end what they wait for, or reboot the host" % (job, names))
 
     last = not other_jobs(job, uid, runtime + "/jobs")
+    if last and lives_in_jobs(settings(PEOPLE), uid):
+        # It would start the user's manager again.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink("%s/%s" % (LINGER, name))
     end_processes(last)
     forget_cgroups(job)
     _job_ports.close_ports(job)
+    tops = ("%s/jobs/%s/" % (storage, job), "%s/jobs/%s/" % (runtime, job))
+    unmount([point for point in own_mounts(uid, mount_table()) if point.startswith(tops)])
     errors = clean(["%s/jobs/%s" % (storage, job), "%s/jobs/%s" % (runtime, job)], uid, ranges)
     # Of epilogs at the same time, each has seen the other's job. The one that removes its folder last sees none any more.
     if not last and not other_jobs(job, uid, runtime + "/jobs"):
@@ -303,6 +432,7 @@ def finish(job, uid, storage, runtime=RUNTIME):
             sweep(job, uid, ranges, last)
         # With a login on this host, the files may be in use.
         if has_no_login(uid, ranges):
+            unmount(own_mounts(uid, mount_table()))
             errors += clean(leftovers(SHARED_FOLDERS), uid, ranges)
             for number in shared_memory_ids(read("/proc/sysvipc/shm").decode(), uid, ranges):
                 subprocess.run(["ipcrm", "-m", number], check=False)
@@ -311,11 +441,17 @@ def finish(job, uid, storage, runtime=RUNTIME):
             errors += clean(["%s/%d" % (LOGIN, uid)], uid, ranges)
             os.unlink(mark)
     if errors:
-        raise Failed("job %s: %s" % (job, "; ".join(errors)))
+        raise Failed("job %s: %s" % (job, "; ".join(errors[:5])))
+
+
+def printable(text):
+    """Return a text for the terminal of an operator: names of processes and files are chosen by people."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def note(job, uid, text, runtime=RUNTIME):
     """Keep the reason for the health program, which tries again: Slurm itself only reports an epilog error."""
+    text = printable(text)
     print("trainyard: epilog: %s" % text, file=sys.stderr)
     os.makedirs(runtime + "/epilog.failed", exist_ok=True)
     with open("%s/epilog.failed/%s" % (runtime, job), "w", encoding="utf-8") as stream:
@@ -330,9 +466,12 @@ def main():
     if uid == "0":
         return 0
     try:
-        finish(job, int(uid), json.loads(read(CONFIG) or b"{}").get("storage", "/var/lib/containers/trainyard"))
-    except (Failed, OSError) as problem:
-        note(job, uid, str(problem) if isinstance(problem, Failed) else "job %s: the epilog failed: %s" % (job, problem))
+        finish(job, int(uid), settings(CONFIG).get("storage", "/var/lib/containers/trainyard"))
+    except Failed as problem:
+        note(job, uid, str(problem))
+        return 1
+    except Exception as problem:  # without a note the health program would not try again, and the node would stay drained
+        note(job, uid, "job %s: the epilog failed: %s: %s" % (job, type(problem).__name__, problem))
         return 1
     with contextlib.suppress(FileNotFoundError):
         os.unlink("%s/epilog.failed/%s" % (RUNTIME, job))

@@ -27,6 +27,8 @@ CONFIG = "/etc/trainyard/job/config.json"
 REASON = "/run/trainyard/health.reason"
 #: One file for each job whose epilog has failed on this host: the ID of its user, and the reason.
 FAILED = "/run/trainyard/epilog.failed"
+#: Where epilogs put folders aside: beside the folder, for a folder cannot be moved to another file system.
+RUNTIME, SHARED_FOLDERS = "/run/trainyard", ("/dev/shm", "/tmp", "/var/tmp")
 EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
 #: Errors after which a GPU needs a reset or a repair. Others, such as 13, 31 and 43, are faults of programs.
 XIDS = {48: "uncorrectable memory error", 62: "halted", 63: "row remapping", 64: "row remapping failed", 74: "NVLink error", 79: "fallen off the bus",
@@ -73,6 +75,8 @@ def judge_space(free, limits):
 def line(problems):
     """Return the reason: one line, as Slurm's tables have no room for more."""
     text = "; ".join(problem for problem in problems if problem)
+    # Names of processes and files are chosen by people, and the reason is shown on terminals.
+    text = "".join(letter if letter.isprintable() or letter.isspace() else "?" for letter in text)
     return re.sub(r"\s+", " ", "trainyard: " + text)[:200] if text else ""
 
 
@@ -173,9 +177,18 @@ def unfinished(folder=FAILED, again=run_epilog):
     return ""
 
 
+def remove_rest(patterns):
+    """Remove what epilogs have put aside and could not remove in their time, or before the host lost its power."""
+    for path in [path for pattern in patterns for path in glob.glob(pattern)]:
+        # Names of people's own folders may look alike.
+        if os.lstat(path).st_uid == 0:
+            output(["rm", "--recursive", "--force", "--one-file-system", "--", path], TOOL_SECONDS)
+
+
 def problems(config):
     health = config.get("health") or {}
     share = health.get("share") or ""
+    remove_rest([folder + "/.trainyard-removed.*" for folder in [config.get("storage", "") + "/jobs", RUNTIME + "/jobs", *SHARED_FOLDERS]])
     missing = unmounted(share, read("/proc/self/mountinfo"))
     loaded = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read("/proc/driver/nvidia/version"))
     kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""

@@ -88,8 +88,10 @@ def main():
             _job_ports.open_ports(job, uid, os.environ)
     except KeyError as error:
         raise Failed("user %s is unknown on this host; run playbook people" % error) from error
-    except (OSError, ValueError) as error:
-        raise Failed(str(error)) from error
+    except Failed:
+        raise
+    except Exception as error:  # one line for the log of slurmd, whatever it is
+        raise Failed("%s: %s" % (type(error).__name__, error)) from error
 
 
 if __name__ == "__main__":

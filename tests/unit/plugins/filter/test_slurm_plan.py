@@ -496,11 +496,16 @@ def test_who_can_log_in():
     found = good(readings, login_hosts=["b"], ssh={"users": ["monitor"]})
     assert found["ssh"]["c"]["rule"] == "slurm" and "user in root:ops:monitor\n" in found["ssh"]["c"]["steps"][0]["files"][0]["content"]
     assert good(readings, ssh={"needs_job": False})["ssh"]["c"]["rule"] == "none"
-    assert FILTERS["slurm_needs"](found, readings["c"], "c", "a")["ssh"] and not FILTERS["slurm_needs"](found, readings["b"], "b", "a")["ssh"]
+    assert FILTERS["slurm_needs"](found, readings["c"], "c", "a")["ssh"]
+    ours = {**files, "/etc/pam.d/sshd": found["ssh"]["c"]["steps"][0]["files"][0]["content"]}
+    second = dict(readings, c=dict(readings["c"], login_user="second", texts=ours))
+    warned = [sentence for sentence in good(second, login_hosts=["b"])["warnings"] if "before" in sentence]
+    assert warned == ["c: '%s', who ran Ansible before, needs a job there from now on; add the name to slurm_ssh_users to keep the access" % name
+                      for name in ("ops", "monitor")]
     readings["c"]["packages"] = dict.fromkeys(found["packages"]["c"], "1")
     assert ("/etc/pam.d/sshd", "changed") in drift(good(readings, login_hosts=["b"]), readings, "c")
     # One that had no part in Slurm for a while.
-    readings["c"]["texts"] = {**files, "/etc/pam.d/sshd": found["ssh"]["c"]["steps"][0]["files"][0]["content"]}
+    readings["c"]["texts"] = ours
     step = {"files": [{"path": "/etc/pam.d/sshd", "content": files["/etc/pam.d/sshd"]}], "absent": []}
     assert good(readings, hosts=["a", "b"])["ssh"]["c"]["steps"] == [step]
 
@@ -548,6 +553,8 @@ def finished(found, readings, scheduler="a"):
     files = found["database_files"] + found["slurmdbd_files"] + found["check_files"]
     later[scheduler]["files"].update({entry["path"]: hashlib.sha256(entry["content"].encode("utf-8")).hexdigest() for entry in files if "content" in entry})
     later[scheduler]["texts"] = {entry["path"]: entry["content"] for entry in found["controller_files"]}
+    for name, rule in found["ssh"].items():
+        later[name]["texts"].update({entry["path"]: entry["content"] for step in rule["steps"] for entry in step["files"] if "content" in entry})
     # The installed MariaDB is ours.
     later[scheduler]["record"] = {"packages": ["mariadb-server"]}
     return later
@@ -567,11 +574,11 @@ FILTERS = FilterModule().filters()
 def test_what_a_new_host_needs():
     readings = {name: dict(host, files={}) for name, host in cluster("a", "b").items()}
     found = good(readings)
-    assert needs(found, readings, "a") == {"install", "munge", "database", "accounting", "controller", "node"}
-    assert needs(found, readings, "b") == {"install", "munge", "node"}
+    assert needs(found, readings, "a") == {"install", "munge", "database", "accounting", "controller", "node", "ssh"}
+    assert needs(found, readings, "b") == {"install", "munge", "node", "ssh"}
     assert drift(found, readings, "b")[0][1].startswith("no packages munge, slurm-client")
     # A host of the cluster without a part in Slurm, and one that was not read.
-    assert needs(dict(found, packages={}, node_names=[]), readings, "b") == set()
+    assert needs(dict(found, packages={}, node_names=[], ssh={}), readings, "b") == set()
     assert FILTERS["slurm_needs"](found, {"skipped": True}, "b", "a") == dict.fromkeys(FILTERS["slurm_needs"](found, readings["b"], "b", "a"), False)
 
 
@@ -627,8 +634,8 @@ def test_a_host_that_is_no_training_host_any_more():
     readings = {name: dict(host, files={}) for name, host in cluster("a", "b").items()}
     later = finished(good(readings), readings)
     found = good(later, ["a"], members=[{"name": "a", "address": "10.0.0.11"}])
-    assert needs(found, later, "b") == {"leave"}
-    assert drift(found, later, "b") == [("slurmd", "configured")]
+    assert needs(found, later, "b") == {"leave", "ssh"}
+    assert drift(found, later, "b")[-1] == ("slurmd", "configured") and ("/etc/cron.allow", "changed") in drift(found, later, "b")
     assert found["in_the_way"] == [{"arguments": ["--nodelist=b"], "why": "node b is no longer configured. Drain it and wait, or cancel the jobs"}]
 
 

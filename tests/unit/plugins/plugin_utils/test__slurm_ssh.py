@@ -154,7 +154,7 @@ def test_it_is_restored_exactly(cgroups, text):
     host = reading(texts={ssh.SSHD: text, ssh.COMMON: COMMON})
     found = rule(host, cgroups=cgroups)
     later = written(host, found)
-    assert ssh.lacks(found, host) and not ssh.lacks(rule(later, cgroups=cgroups), later)
+    assert ssh.lacking(found, host) and not ssh.lacking(rule(later, cgroups=cgroups), later)
     assert written(later, {"steps": ssh.removal(later)})["texts"] == host["texts"]
     # sshd's file names the other one, which is removed after it.
     assert [bool(step["files"]) for step in ssh.removal(later)] == [True, False][:1 + cgroups]
@@ -169,12 +169,16 @@ def test_lines_that_others_have_changed_meanwhile_stay():
     assert ssh.original(later["texts"][ssh.SSHD]) == SSHD.replace("pam_limits.so", "pam_limits.so debug")
 
 
-def test_another_operator_does_not_lock_out_the_first():
+def test_a_user_who_ran_ansible_once_does_not_stay_exempt():
     host = reading()
     later = dict(written(host, rule(host)), login_user="second")
     text = content(rule(later))
-    assert "user in root:ops:second\n" in text and "user notin root:ops:second " in text
-    assert ssh.lacks(rule(later), later)
+    assert "user in root:second\n" in text and "user notin root:second " in text
+    assert ssh.lacking(rule(later), later) and rule(later)["dropped"] == ["ops"]
+    assert rule(later, users=["ops"])["dropped"] == [] and "user in root:second:ops\n" in content(rule(later, users=["ops"]))
+    # A connection without a login tells nothing about who logs in.
+    unknown = dict(later, login_user="")
+    assert rule(unknown)["dropped"] == [] and not ssh.lacking(rule(unknown), unknown)
 
 
 @pytest.mark.parametrize("version, expected", [("1:9.2p1-2+deb12u7", False), ("1:9.8p1-1", True), ("1:10.0p1-7+deb13u1", True), ("", False)])
@@ -194,7 +198,7 @@ def test_a_changed_common_session_is_followed():
     host = reading()
     later = written(host, rule(host))
     later["texts"][ssh.COMMON] += "session optional pam_umask.so\n"
-    assert ssh.lacks(rule(later), later) and "pam_umask" in content(rule(later), ssh.SESSION)
+    assert ssh.lacking(rule(later), later) and "pam_umask" in content(rule(later), ssh.SESSION)
 
 
 def test_the_new_file_is_tried_for_those_who_need_no_job():

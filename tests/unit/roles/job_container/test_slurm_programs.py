@@ -10,6 +10,7 @@ import errno
 import functools
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -109,6 +110,18 @@ def test_the_processes_of_a_job():
 def test_with_the_last_job_all_that_slurmd_started_ends_and_logins_stay():
     alone = {pid: each for pid, each in PROCESSES.items() if pid not in (20, 21, 41)}
     assert epilog.of_job(alone, "7", SLURMD, last=True) == {10, 11, 12, 13, 14, 15, 40, 50}
+    # So does what a job has given to cron or at, and all where nobody logs in.
+    alone.update({60: process("", cgroup="0::/system.slice/cron.service\n"), 61: process("", cgroup="1:name=systemd:/docker/x/system.slice/atd.service\n"),
+                  62: process("", cgroup="0::/user.slice/user-2101.slice/session-1.scope/cron.service-not\n")})
+    assert epilog.of_job(alone, "7", SLURMD, last=True) == {10, 11, 12, 13, 14, 15, 40, 50, 60, 61}
+    assert epilog.of_job(alone, "7", SLURMD, last=True, only_in_jobs=True) == set(alone)
+    assert not {60, 61} & epilog.of_job(alone, "7", SLURMD, last=False, only_in_jobs=True)
+
+
+@pytest.mark.parametrize("people, ends", [({}, False), ({"only_in_jobs": False}, False), ({"only_in_jobs": True, "operators": [0]}, True),
+                                          ({"only_in_jobs": True, "operators": [0, 2101]}, False)])
+def test_whose_logins_end_with_the_last_job(people, ends):
+    assert epilog.lives_in_jobs(people, 2101) is ends
 
 
 def test_control_groups_of_the_job_are_removed_and_no_others(tmp_path):
@@ -235,7 +248,9 @@ def test_an_epilog_that_hangs_does_not_hold_the_health_program(monkeypatch, tmp_
 
 
 @pytest.mark.parametrize("problem, told", [
-    (epilog.Failed("job 7: left"), "job 7: left"), (OSError(5, "no"), "job 7: the epilog failed: [Errno 5] no"), (None, None)])
+    (epilog.Failed("job 7: left"), "job 7: left"), (OSError(5, "no"), "job 7: the epilog failed: OSError: [Errno 5] no"),
+    (RecursionError("deep"), "job 7: the epilog failed: RecursionError: deep"),
+    (epilog.Failed("5 (\x1b]0;x\x07\udcff\n)"), "5 (?]0;x???)"), (None, None)])
 def test_the_epilog_keeps_why_it_failed(monkeypatch, tmp_path, problem, told):
     monkeypatch.setattr(epilog, "RUNTIME", str(tmp_path))
     monkeypatch.setattr(epilog, "note", functools.partial(epilog.note, runtime=str(tmp_path)))
@@ -268,14 +283,114 @@ def test_files_of_others_stay(tmp_path):
 
 
 def test_a_mount_is_not_emptied(monkeypatch, tmp_path):
-    (tmp_path / "share").mkdir()
-    monkeypatch.setattr(epilog, "mounts_below", lambda path, _text: [path + "/share"])
-    assert "unmount it" in epilog.clean([str(tmp_path)], ME, [])[0] and (tmp_path / "share").exists()
+    (tmp_path / "job" / "share").mkdir(parents=True)
+    for point in ("job", "job/share"):
+        monkeypatch.setattr(epilog, "mount_table", lambda point=point: "2 1 0:2 / %s/%s rw - ext4 x rw\n" % (tmp_path, point))
+        assert "unmount it" in epilog.clean([str(tmp_path / "job")], ME, [])[0] and (tmp_path / "job" / "share").exists()
 
 
-def test_mounts_below():
-    text = "1 0 0:1 / / rw\n2 1 0:2 / /run/trainyard/jobs/7/x rw\n3 1 0:3 / /run/trainyard/jobs/77 rw\n"
-    assert epilog.mounts_below("/run/trainyard/jobs/7", text) == ["/run/trainyard/jobs/7/x"]
+def test_what_mounts_are_in_the_way_of():
+    text = "1 0 0:1 / / rw\n2 1 0:2 / /tmp/a\\040b\\012c\\134/x rw shared:1 - ext4 y rw\nbroken\n"
+    assert epilog.in_the_way(text) == {"/tmp", "/tmp/a b\nc\\", "/tmp/a b\nc\\/x"}
+
+
+def test_mounts_that_a_program_of_the_user_serves():
+    text = ("1 0 0:1 / /tmp/a rw,nosuid - fuse.x x rw,user_id=2101,group_id=1\n2 1 0:2 / /tmp/a/b rw shared:5 - fuse x rw,user_id=2101\n"
+            "3 0 0:3 / /tmp/c rw - fuse x rw,user_id=21010\n4 0 0:4 / /tmp/d rw - nfs user_id=2101 rw\n")
+    assert epilog.own_mounts(2101, text) == ["/tmp/a/b", "/tmp/a"]
+
+
+@pytest.fixture(autouse=True)
+def _no_deep_folder_is_left(tmp_path):
+    """pytest removes its folders with rmtree, which fails in a deep one."""
+    yield
+    subprocess.run(["rm", "-rf", str(tmp_path)], check=False)
+
+
+def deep(folder, levels):
+    """A folder with so many levels that no path names the last one."""
+    handle = os.open(folder, os.O_RDONLY)
+    for _level in range(levels):
+        os.mkdir("d", dir_fd=handle)
+        below = os.open("d", os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = below
+    os.close(handle)
+
+
+@pytest.mark.parametrize("levels", [300, 2000])
+def test_a_deep_folder_is_removed(tmp_path, levels):
+    (tmp_path / "job").mkdir()
+    deep(tmp_path / "job", levels)
+    assert epilog.clean([str(tmp_path / "job")], ME, []) == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_whatever_a_job_leaves_is_removed(tmp_path):
+    job = tmp_path / "a\nb"
+    (job / "closed").mkdir(parents=True)
+    (job / "closed" / "file").write_text("x", encoding="ascii")
+    (job / "closed").chmod(0)
+    os.mkfifo(job / "fifo")
+    (tmp_path / "-rf").mkdir()
+    os.mkdir(os.fsencode(tmp_path) + b"/\xff\x1b")
+    (job / "gone").symlink_to("/nowhere")
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(job / "socket"))
+    assert epilog.clean(epilog.leftovers([str(tmp_path)]), ME, []) == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_root_has_made_immutable_is_removed(tmp_path):
+    (tmp_path / "job" / "kept").mkdir(parents=True)
+    done = subprocess.run(["chattr", "+i", str(tmp_path / "job" / "kept"), str(tmp_path / "job")], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0 or "not supported" in done.stderr or "not permitted" in done.stderr, done.stderr
+    assert epilog.clean([str(tmp_path / "job")], ME, []) == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_was_replaced_meanwhile_stays(monkeypatch, tmp_path):
+    (tmp_path / "job").mkdir()
+    answers = iter([True, False])
+    monkeypatch.setattr(epilog, "belongs", lambda *_arguments: next(answers))
+    assert "replaced" in epilog.clean([str(tmp_path / "job")], ME, [])[0]
+    assert os.listdir(tmp_path) == ["job"]
+
+
+def test_files_that_take_long_are_put_aside(monkeypatch, tmp_path):
+    (tmp_path / "job").mkdir()
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "rm").write_text("#!/bin/sh\nsleep 2\nexec /bin/rm \"$@\"\n", encoding="ascii")
+    (tools / "rm").chmod(0o755)
+    monkeypatch.setattr(epilog, "PATHS", "%s:%s" % (tools, epilog.PATHS))
+    assert epilog.clean([str(tmp_path / "job")], ME, [], time.monotonic() + 60) == []
+    (tmp_path / "job").mkdir()
+    assert epilog.clean([str(tmp_path / "job")], ME, [], time.monotonic()) == []
+    # Its path is free, and rm goes on.
+    assert [name[:19] for name in os.listdir(tmp_path) if name != "tools"] == [epilog.TRASH]
+    deadline = time.monotonic() + 30
+    while os.listdir(tmp_path) != ["tools"] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert os.listdir(tmp_path) == ["tools"]
+
+
+def test_too_many_files_are_left_to_the_health_program(tmp_path):
+    for name in "abc":
+        (tmp_path / name).write_text("x", encoding="ascii")
+    assert epilog.clean(sorted(epilog.leftovers([str(tmp_path)])), ME, [], time.monotonic()) == ["2 files are left in %s; the health program goes on" % tmp_path]
+
+
+def test_the_health_program_removes_what_was_put_aside(monkeypatch, tmp_path):
+    aside, own = tmp_path / ".trainyard-removed.a", tmp_path / ".trainyard-removed.b"
+    for folder in (aside, own):
+        folder.mkdir()
+    deep(aside, 1500)
+    found = os.lstat
+    monkeypatch.setattr(health.os, "lstat", lambda path: os.stat_result([0, 0, 0, 0, 0 if path == str(aside) else 2101] + [0] * 5))
+    health.remove_rest([str(tmp_path / ".trainyard-removed.*")])
+    monkeypatch.setattr(health.os, "lstat", found)
+    assert os.listdir(tmp_path) == [own.name]
 
 
 def test_other_jobs_of_the_user(tmp_path):
@@ -386,6 +501,7 @@ def test_a_tool_that_hangs_is_not_waited_for():
 def test_one_line():
     assert health.line(["", "a\nb", "c"]) == "trainyard: a b; c" and health.line(["", ""]) == ""
     assert len(health.line(["x" * 500])) == 200
+    assert health.line(["5 (\x1b]0;x\x07)\u202e"]) == "trainyard: 5 (?]0;x?)?"
 
 
 @pytest.mark.parametrize("former, reason, shown, asked", [
