@@ -11,6 +11,8 @@ import json
 import re
 import shlex
 
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import JOB_CONTAINER, reading_faults
+
 FOLDER = "/etc/trainyard/job"
 LIBRARY = "/usr/local/lib/trainyard"
 LAUNCHER, RANK = LIBRARY + "/job/trainyard-launch", LIBRARY + "/job/rank"
@@ -298,7 +300,8 @@ def version_of(text):
 
 def problems(found, wanted):
     """Return what keeps jobs in containers from working on the host, one sentence each."""
-    texts = []
+    # The caller names the host.
+    texts = reading_faults("", found, JOB_CONTAINER)
     podman = found["packages"].get("podman", "")
     version = version_of(podman)
     if version and version < OLDEST_PODMAN:

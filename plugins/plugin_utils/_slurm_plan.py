@@ -12,6 +12,7 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_ssh
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import SLURM, reading_faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import RELEASES, distance, effect, gpus_of, is_before, parse_conf, reach
 
 FOLDER = "/etc/slurm"
@@ -708,6 +709,10 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     nothing = {"problems": problems, "warnings": warnings, "complete": False, "scheduler": scheduler, "hosts": list(hosts)}
     if not controller_reading:
         problems.append("%s: the scheduler was not read; check that the host answers, or set cluster_scheduler_host to another one" % scheduler)
+        return nothing
+    faults = [fault for name, reading in readings.items() for fault in reading_faults(name, reading or {}, SLURM)]
+    if faults:
+        problems += faults
         return nothing
     known = {name: readings[name] for name in dict.fromkeys([scheduler, *hosts]) if readings.get(name)}
     releases = {name: reading["release"] for name, reading in known.items()}

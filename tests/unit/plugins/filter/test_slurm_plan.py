@@ -429,7 +429,7 @@ def test_releases_that_meet(scheduler, node):
 
 
 def test_what_slurm_cannot_use():
-    problem("b/c: not a valid node name", cluster("a", "b/c"))
+    problem("b/c: not a valid node name", {"a": reading("a"), "b/c": reading("b")})
     problem("ALL: not a valid node name", cluster("a", "ALL"))
     problem("b: the host has no address on the cluster network", members=[{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": ""}])
     problem("a: the scheduler has no address", members=[{"name": "b", "address": "10.0.0.2"}])
