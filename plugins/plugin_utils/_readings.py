@@ -49,7 +49,8 @@ SLURM = {
     "hostname": _NAME, "kernel": _WORD, "release": _WORD, "packages.*": _PACKAGE, "packages.*=": _VERSION, "candidates.*": _PACKAGE,
     "candidates.*=": _VERSION, "gpus[].path": _PATH, "mail_program": _PATH, "pmix_folder": _PATH, "pmix_link": r"/?[A-Za-z0-9_.][A-Za-z0-9_.+-]*(/[A-Za-z0-9_.+-]+)*",
     "services.*=.user": _DEVICE, "services.*=.runtime_directory": r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)*", "munge_key.digest": r"[0-9A-Za-z]+",
-    "login_user": r"[A-Za-z0-9_][A-Za-z0-9_.@-]*", "record.packages[]": _PACKAGE,
+    # Role slurm_node makes no rule for a name with a backslash, and says so.
+    "login_user": r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]*", "record.packages[]": _PACKAGE,
     # Content of files of the host. The plan reads it line by line.
     "texts": _TEXT,
 }

@@ -72,7 +72,8 @@ def test_every_text_of_an_answer_is_judged(reading, kinds):
     assert reading_faults("gpu-a", reading, kinds) == []
     tried = 0
     for path, steps in places(reading, kinds):
-        for text in WORDS if path in kinds else LINES:
+        # Names of a directory service have a backslash.
+        for text in [word for word in WORDS if path != "login_user" or "\\" not in word] if path in kinds else LINES:
             (fault,) = reading_faults("gpu-a", changed(reading, steps, text), kinds)
             assert fault.startswith("gpu-a: the host reports ") and "\n" not in fault and "\x1b" not in fault and "fact " + path.split(".*=")[0] in fault
             tried += 1
