@@ -13,6 +13,7 @@ import re
 from ansible_collections.trainyard.gpu.plugins.module_utils._image_relay import auth_document
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import bad_names
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._job_container_plan import OF_PODMAN, image_name
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import IMAGE_RELAY, reading_faults
 
 __all__ = ["auth_document", "client_plan", "drift", "former_registry", "host_plan", "images_plan", "removal"]
 
@@ -247,7 +248,7 @@ def record_of(found, wanted, packages):
 
 def problems(found, wanted):
     """Return what makes the registry impossible, before anything changes."""
-    texts = []
+    texts = reading_faults(wanted["host"], found, IMAGE_RELAY)
     if found["storage_type"] == "overlay" and any(image.get("complete") for image in wanted["images"]):
         texts.append("image_relay_storage: '%s' is on overlay, on which images cannot be unpacked; mount a disk or a volume there" % wanted["storage"])
     if found["strange"] and wanted["storage"] not in (found["record"].get("storage") or []):

@@ -12,6 +12,7 @@ import re
 import shlex
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import firewall_unit
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import JOB_CONTAINER, reading_faults
 
 FOLDER = "/etc/trainyard/job"
 LIBRARY = "/usr/local/lib/trainyard"
@@ -344,7 +345,8 @@ def version_of(text):
 
 def problems(found, wanted):
     """Return what keeps jobs in containers from working on the host, one sentence each."""
-    texts = firewall_problems(found, wanted)
+    # The caller names the host.
+    texts = reading_faults("", found, JOB_CONTAINER) + firewall_problems(found, wanted)
     if not is_training_host(wanted):
         return texts
     podman = found["packages"].get("podman", "")

@@ -12,6 +12,7 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_sessions, _slurm_ssh
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import SLURM, reading_faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import RELEASES, distance, effect, gpus_of, is_before, parse_conf, reach
 
 FOLDER = "/etc/slurm"
@@ -378,15 +379,43 @@ def former_scheduler_problems(readings, scheduler):
 
 # The files.
 
+def limits_fault(cgroup: dict, release: str) -> str:
+    """Return why Slurm cannot limit jobs on a host with these control groups, or empty. Without C(release) it is not judged."""
+    if not cgroup["usable"]:
+        return cgroup["why"]
+    # cgroup/v2 came with 22.05.
+    if cgroup["version"] == 2 and release and is_before(release, "22.05"):
+        return "Slurm %s does not know control groups version 2" % release
+    return ""
+
+
 def cgroups_usable(readings, releases):
     """Return (usable, why not): one cluster has one ProctrackType, so the weakest host decides."""
     for name, reading in readings.items():
-        if not reading["cgroup"]["usable"]:
-            return False, "%s: %s" % (name, reading["cgroup"]["why"])
-        # cgroup/v2 came with 22.05.
-        if reading["cgroup"]["version"] == 2 and is_before(releases[name], "22.05"):
-            return False, "%s: Slurm %s does not know control groups version 2" % (name, releases[name])
+        why = limits_fault(reading["cgroup"], releases[name])
+        if why:
+            return False, "%s: %s" % (name, why)
     return True, ""
+
+
+def way_to_limits(cgroup: dict) -> str:
+    """Return what gives a host control groups that Slurm can use."""
+    if cgroup["usable"]:
+        return ("start the kernel with systemd.unified_cgroup_hierarchy=0, which gives it version 1, or install Slurm 22.05 or later, as Ubuntu 24.04 "
+                "and Debian 12 have it")
+    return ("use a machine in place of a container" if "is a container" in cgroup["why"]
+            else "start the kernel with systemd.unified_cgroup_hierarchy=1 cgroup_enable=memory, or use a host with control groups version 2")
+
+
+def no_limits_problems(readings: dict, releases: dict) -> list[str]:
+    """Return a problem for each host on which Slurm cannot limit jobs."""
+    found = []
+    for name, reading in readings.items():
+        why = limits_fault(reading["cgroup"], releases[name])
+        if why:
+            found.append("%s: Slurm cannot limit jobs here, because %s. One such host takes the limits of CPUs, memory and GPUs from all jobs of the "
+                         "cluster. To get them, %s. To do without, set slurm_accept_no_limits to true" % (name, why, way_to_limits(reading["cgroup"])))
+    return found
 
 
 def _heading(*lines):
@@ -664,7 +693,7 @@ def _folder(path, mode="0755", owner="root"):
 
 def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", login_hosts=(), groups=None, partitions=(), priorities=(),
                node_features=None, accounts=(), options=None, accept_smaller=(), gpu_models=None, gpu_types=None, node_hardware=None, scripts=None, ssh=None,
-               outside=None):
+               outside=None, accept_no_limits=False):
     """Return the plan; see the filter."""
     groups, options, scripts = groups or {}, options or {}, dict(SCRIPTS, **scripts or {})
     node_features, gpu_models, gpu_types, node_hardware = node_features or {}, gpu_models or {}, gpu_types or {}, node_hardware or {}
@@ -682,6 +711,10 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     nothing = {"problems": problems, "warnings": warnings, "complete": False, "scheduler": scheduler, "hosts": list(hosts)}
     if not controller_reading:
         problems.append("%s: the scheduler was not read; check that the host answers, or set cluster_scheduler_host to another one" % scheduler)
+        return nothing
+    faults = [fault for name, reading in readings.items() for fault in reading_faults(name, reading or {}, SLURM)]
+    if faults:
+        problems += faults
         return nothing
     known = {name: readings[name] for name in dict.fromkeys([scheduler, *hosts]) if readings.get(name)}
     releases = {name: reading["release"] for name, reading in known.items()}
@@ -714,6 +747,8 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     problems += foreign_problems(known, scheduler) + former_scheduler_problems(readings, scheduler) + _release_problems(scheduler, releases)
     problems += _same([(name, nodes[name]["address"]) for name in hosts_known], "address %s: both %s have it; correct cluster_address")
     problems += _same([(name, nodes[name]["hostname"]) for name in hosts_known], "host name %s: %s have the same; set a name of its own for each")
+    if not accept_no_limits:
+        problems += no_limits_problems({name: known[name] for name in hosts_known}, releases)
     if not nodes:
         problems.append("no training host was read, so the cluster would have no node; check that the hosts of group gpu answer")
     partitions_known = [dict(entry, hosts=[host for host in hosts_of(entry, list(hosts), groups)[0] if host in nodes]) for entry in partitions]

@@ -398,6 +398,11 @@ REFUSED = (
     [({"groups": {name: ["server-a"]}}, "inventory") for name in ("gpus", "heads", "clusters", "storages", "GPU", "Head", "storge", "haed", "stroage")] +
     [({"cluster_scheduler": "slurm", "groups": {"scheduler": ["server-a", "server-b"]}}, "cluster_scheduler_host"),
      ({"cluster_scheduler": "slurm", "groups": {"login": ["gate"]}}, "cluster_login_hosts")] +
+    # Logins on a training host: with the default groups, without a group gpu, and with one.
+    [(dict(entry, cluster_scheduler="slurm"), "slurm_accept_login_on_gpu_hosts") for entry in (
+        {}, {"slurm_accept_login_on_gpu_hosts": False}, {"groups": {"login": ["server-b"]}},
+        {"groups": {"login": ["server-a", "server-b"], "gpu": ["server-b"]}}, {"groups": {"head": ["server-b"], "gpu": ["server-b"]}})] +
+    bad("slurm_accept_login_on_gpu_hosts", "perhaps", ["server-a"]) + bad("slurm_accept_no_limits", "perhaps", 2, ["server-a"]) +
     [({"groups": {"head": ["login"]}}, "inventory"), ({"groups": {"head": ["server-a", "server-b"]}}, "inventory"), ({"groups": {"server-a": ["server-b"]}},
     "inventory")]
 )
@@ -409,8 +414,10 @@ GOOD = [
                          "members": ["anna"]}], "shared_storage_users": [{"name": "anna", "uid": 2001}], "slurm_controller_dumps": "7"},
     {"first": {"slurm_node_features": ["ib"], "slurm_gpu_type": "h100", "slurm_node_hardware": {"cpus": 8, "real_memory": 8000}, "slurm_accept_smaller": True}},
     # The groups of a scheduler that this collection does not run are the site's own.
-    {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm"},
-    {"cluster_scheduler": "slurm", "cluster_scheduler_host": "server-b", "cluster_login_hosts": ["server-a", "{{ cluster_head }}"]},
+    {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm", "groups": {"gpu": ["server-b"]}},
+    {"cluster_scheduler": "slurm", "slurm_accept_login_on_gpu_hosts": True, "slurm_accept_no_limits": "yes"},
+    {"cluster_scheduler": "slurm", "cluster_scheduler_host": "server-b", "cluster_login_hosts": ["server-a", "{{ cluster_head }}"],
+     "slurm_accept_login_on_gpu_hosts": True},
     {"job_container_registries": ["r.example:5000/team/a_b.c", "localhost"], "job_container_images": ["tools", "site/tools:1"],
      "job_container_shm_size": "512M", "job_container_storage": "/scratch/containers", "job_container_environment": {"NCCL_DEBUG": "WARN"},
      "job_container_free_gib": "0"},
