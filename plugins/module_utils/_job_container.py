@@ -9,10 +9,25 @@ from __future__ import annotations
 import json
 import re
 
-__all__ = ["ParseError", "cdi_kind", "device_number", "file_system_of", "has_capability", "is_mount", "masked_paths", "parse_docker_images", "parse_store"]
+__all__ = [
+    "ParseError",
+    "cdi_kind",
+    "device_number",
+    "file_system_of",
+    "has_capability",
+    "is_mount",
+    "masked_paths",
+    "mount_options",
+    "parse_docker_images",
+    "parse_store",
+    "store_is_open",
+]
 
 # File systems that the kernel or systemd mounts below /proc. Everything else there hides a part of it.
 _OF_PROC = ("autofs", "binfmt_misc", "nfsd", "rpc_pipefs", "proc")
+
+#: VERSION of roles/job_container/files/clean_store.py.
+CLEAN_MARK = "1\n"
 
 
 class ParseError(ValueError):
@@ -45,6 +60,20 @@ def has_capability(status, number):
     """Return whether a process has a capability, from the text of /proc/PID/status."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.M)
     return bool(found) and bool(int(found.group(1), 16) >> number & 1)
+
+
+def mount_options(path, mountinfo):
+    """Return the options of the last mount at a path, which hides the earlier ones. Without a mount there are none."""
+    found: list[str] = []
+    for point, _kind, options in _mounts(mountinfo):
+        if point == path:
+            found = options
+    return found
+
+
+def store_is_open(mark, modes):
+    """Return whether program clean-store has cleaned all layers of a store and opened them. C(mark) is its mark, C(modes) are the modes of their folders."""
+    return mark == CLEAN_MARK and all(mode & 0o001 for mode in modes)
 
 
 def masked_paths(mountinfo):

@@ -89,6 +89,16 @@ storage_entries:
   type: list
   elements: str
   sample: [images, jobs, people]
+store_options:
+  description: Options of the mount at O(store); empty if it is not a mount point.
+  returned: success
+  type: list
+  elements: str
+  sample: [rw, nosuid, nodev, relatime]
+store_is_clean:
+  description: Whether all layers of O(store) have been cleaned of what would give rights on the host. A missing store is clean.
+  returned: success
+  type: bool
 share_is_mount:
   description: Whether O(share) is a mount point.
   returned: success
@@ -180,7 +190,7 @@ docker_images:
   returned: success
   type: dict
 files:
-  description: SHA-256 checksums of the existing files among O(files).
+  description: SHA-256 checksums of the existing files among O(files), and of the unit that mounts O(store).
   returned: success
   type: dict
 texts:
@@ -206,9 +216,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._job_container impor
     has_capability,
     is_mount,
     masked_paths,
+    mount_options,
     parse_docker_images,
     parse_store,
+    store_is_open,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
@@ -268,6 +281,16 @@ class Host:
         return sorted(number for number in map(device_number, glob.glob("/dev/nvidia*")) if number is not None)
 
 
+def store_is_clean(store):
+    """Return whether nothing is left to clean in the image store. Only the folders of the layers are looked at, so it takes no time."""
+    layers = os.path.join(store, "overlay")
+    if not os.path.isdir(layers):
+        return True
+    with os.scandir(layers) as entries:
+        modes = [entry.stat(follow_symlinks=False).st_mode for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return store_is_open(read_text(os.path.join(store, "trainyard-clean")), modes)
+
+
 def existing(path):
     """Return the path without links, or the nearest of its folders that exists."""
     while not os.path.exists(path):
@@ -307,6 +330,8 @@ def main():
         masked=masked_paths(mountinfo),
         storage_type=file_system_of(existing(params["storage"]), mountinfo),
         storage_entries=sorted(os.listdir(params["storage"])) if os.path.isdir(params["storage"]) else [],
+        store_options=mount_options(params["store"], mountinfo),
+        store_is_clean=store_is_clean(params["store"]),
         share_is_mount=is_mount(params["share"], mountinfo),
         gpu_nodes=host.gpu_nodes(),
         control_nodes=[path for path in CONTROL_NODES if os.path.exists(path)],
@@ -321,7 +346,7 @@ def main():
         nvidia_ctk=bool(module.get_bin_path("nvidia-ctk")),
         images=images,
         docker_images=docker_images,
-        files=checksums(params["files"]),
+        files=checksums(params["files"] + ["/etc/systemd/system/" + unit_name(params["store"], "mount")]),
         texts={path: read_text(path) for path in params["texts"] if os.path.isfile(path)},
         record=Record(module, params["record"]).read(),
     )

@@ -35,6 +35,9 @@ SYSTEMD = "/etc/systemd/system"
 RUN, USER = "/run/trainyard-image-registry", "docker-registry"
 SOCKET = RUN + "/registry.sock"
 PROXY_RUN = "/run/trainyard-image-proxy"
+# Where people list their own repositories if images are private, and how other reading is refused. roles/job_container/files/_registry.py has both, too.
+OWN, PRIVATE = "/own", "images of other groups are private"
+DENIED = '{"errors":[{"code":"DENIED","message":"%s"}]}'
 SERVICES = ("trainyard-image-registry.service", "trainyard-image-proxy.service")
 TIMERS = ("trainyard-image-tidy.timer", "trainyard-image-room.timer")
 ONESHOTS = ("trainyard-image-tidy.service", "trainyard-image-room.service")
@@ -73,6 +76,60 @@ def _quoted(text):
     return '"%s"' % text
 
 
+def readers(wanted):
+    """Return who may read the images of each person: the members of a group or of an account of Slurm that the person belongs to."""
+    circles = [set(entry.get("members") or []) for entry in wanted["accounts"]]
+    by_group = {}
+    for user in wanted["users"]:
+        for group in user.get("groups") or []:
+            by_group.setdefault(group, set()).add(user["name"])
+    circles += by_group.values()
+    people = set(wanted["people"])
+    found = {}
+    for name in people:
+        theirs = set().union(*(circle for circle in circles if name in circle))
+        found[name] = sorted(theirs & people | {name})
+    return found
+
+
+def _one_of(names):
+    return "(%s)" % "|".join(re.escape(name) for name in names)
+
+
+def _private_rules(wanted):
+    """Return the lines of nginx's map that decide who reads, if images of people are private.
+
+    The registry would link a layer of another repository into the own one (mount=, from=), which is reading, too. What is written in an unusual way in such
+    a request is refused.
+    """
+    readable = {name: [] for name in wanted["people"]}
+    of_person = readers(wanted)
+    for owner, names in of_person.items():
+        for name in names:
+            readable[name].append(owner)
+    lines = ['    "~^POST [^?]*[?]([^=&;]*=[^&;]*[&;])*[^=&;]*%[^=&;]*(=|&|;|$)" 1;']
+    for name in sorted(wanted["people"]):
+        allowed = _one_of([wanted["folder"]] + sorted(readable[name]))
+        lines.append('    "~^POST %s [^?]*[?](.*[&;])?from=(?!%s(/|%%2[Ff]))" 1;' % (re.escape(name), allowed))
+    lines += ['    "~^(GET|HEAD)  " 0;', '    "~^(GET|HEAD) %s " 0;' % RELAY, r'    "~^(GET|HEAD) [^ ]+ /v2/([?]|$)" 0;',
+              '    "~^(GET|HEAD) [^ ]+ /v2/%s/" 0;' % re.escape(wanted["folder"])]
+    for name in sorted(wanted["people"]):
+        lines.append('    "~^(GET|HEAD) %s /v2/%s/" 0;' % (_one_of(of_person[name]), re.escape(name)))
+        lines.append('    "~^GET %s %s/%s/([a-z0-9][a-z0-9._-]*/)*$" 0;' % (re.escape(name), OWN, re.escape(name)))
+    return lines + ['    "~^(GET|HEAD) " private;']
+
+
+def _own_location(wanted):
+    """Return the location that lists a person's own repositories. The registry's own list has the names of all people's."""
+    return [
+        "    location %s/ {" % OWN,
+        "      if ($trainyard_refused) { return 403 '%s'; }" % DENIED % "people list their own repositories only",
+        '      auth_basic "images of the cluster"; auth_basic_user_file %s;' % HTPASSWD,
+        "      alias %s; autoindex on; autoindex_format json;" % _quoted(wanted["storage"] + "/registry/docker/registry/v2/repositories/"),
+        "    }",
+    ]
+
+
 def registry_config(wanted):
     """Return the configuration of docker-registry. JSON is YAML, with all values quoted."""
     return json.dumps({
@@ -89,7 +146,7 @@ def proxy_config(wanted, checksum):
     in it, so that a renewed certificate is a change.
     """
     certificate, key = (wanted["certificate"], wanted["key"]) if wanted["certificate"] else (TLS_CERTIFICATE, TLS_KEY)
-    denied = '{"errors":[{"code":"DENIED","message":"%s"}]}'
+    is_private = wanted.get("private")
     lines = [
         HEADING + ("# Certificate %s.\n" % checksum if checksum else "") + "user %s;" % USER, "worker_processes auto;",
         "pid %s/pid;" % PROXY_RUN, "error_log stderr warn;", "events { worker_connections 1024; }",
@@ -102,7 +159,7 @@ def proxy_config(wanted, checksum):
         "  # and auth_basic refuses them.",
         '  map "$request_method $remote_user $request_uri" $trainyard_refused {',
         "    default 1;",
-        '    "~^(GET|HEAD) " 0;',
+        *(_private_rules(wanted) if is_private else ['    "~^(GET|HEAD) " 0;']),
         '    "~^(POST|PUT|PATCH|DELETE)  " 0;',
         '    "~^(POST|PUT|PATCH|DELETE) %s /v2/%s/" 0;' % (RELAY, re.escape(wanted["folder"])),
     ]
@@ -122,13 +179,15 @@ def proxy_config(wanted, checksum):
         "".join("    %s_temp_path %s/%s;" % (name, PROXY_RUN, name) for name in ("proxy", "fastcgi", "uwsgi", "scgi")),
         '    add_header Docker-Distribution-Api-Version "registry/2.0" always;',
         "    location / { return 404; }",
+        *(_own_location(wanted) if is_private else []),
         "    location /v2/ {",
-        "      if ($trainyard_odd) { return 400 '%s'; }" % denied % "the path has characters that names of images do not have",
-        "      if ($trainyard_refused) { return 403 '%s'; }" % denied % "people write below their own name only: use /<your name>/ in the name of the image",
+        "      if ($trainyard_odd) { return 400 '%s'; }" % DENIED % "the path has characters that names of images do not have",
+        *(["      if ($trainyard_refused = private) { return 403 '%s'; }" % DENIED % PRIVATE] if is_private else []),
+        "      if ($trainyard_refused) { return 403 '%s'; }" % DENIED % "people write below their own name only: use /<your name>/ in the name of the image",
         '      set $trainyard_full "";',
         "      if ($request_method ~ ^(POST|PUT|PATCH)$) { set $trainyard_full write; }",
         '      if (-f %s) { set $trainyard_full "${trainyard_full} full"; }' % _quoted(wanted["storage"] + "/full"),
-        "      if ($trainyard_full = \"write full\") { return 403 '%s'; }" % denied % "the registry is full: delete images of yours, or tell the operator",
+        "      if ($trainyard_full = \"write full\") { return 403 '%s'; }" % DENIED % "the registry is full: delete images of yours, or tell the operator",
         '      auth_basic "images of the cluster"; auth_basic_user_file %s;' % HTPASSWD,
         "      proxy_pass http://unix:%s:;" % SOCKET,
         "      proxy_http_version 1.1; proxy_request_buffering off; proxy_buffering off; proxy_read_timeout 900s; proxy_send_timeout 900s;",

@@ -11,12 +11,15 @@ import json
 import re
 import shlex
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import firewall_unit
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import JOB_CONTAINER, reading_faults
 
 FOLDER = "/etc/trainyard/job"
 LIBRARY = "/usr/local/lib/trainyard"
 LAUNCHER, RANK = LIBRARY + "/job/trainyard-launch", LIBRARY + "/job/rank"
+CLEAN_STORE = LIBRARY + "/job/clean-store"
+SYSTEMD = "/etc/systemd/system"
 CDI_FILE = "/etc/cdi/trainyard-job.json"
 CDI_KIND = "nvidia.com/gpu"
 STORAGE_CONF, POLICY = "/etc/containers/storage.conf", "/etc/containers/policy.json"
@@ -51,6 +54,27 @@ HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
 def store_of(storage):
     """Return the folder of the images that all users of the host have."""
     return storage.rstrip("/") + "/images"
+
+
+def store_unit(storage):
+    """Return the name of the unit that mounts the image store."""
+    return unit_name(store_of(storage), "mount")
+
+
+def store_unit_file(storage):
+    """Return the path of the unit, as module job_container_info computes it."""
+    return "%s/%s" % (SYSTEMD, store_unit(storage))
+
+
+def store_unit_text(storage):
+    """Return the unit that mounts the image store on itself: no file in it gives rights on the host, and no device in it can be opened.
+
+    Containers are not affected: fuse-overlayfs shows them the files by a mount of its own. The processes of a running one keep the store open.
+    """
+    store = store_of(storage).replace("%", "%%")
+    return HEADING + "\n".join((
+        "[Unit]", "Description=Images of jobs, without rights on this host", "Before=slurmd.service", "[Mount]", "What=%s" % store, "Where=%s" % store,
+        "Type=none", "Options=bind,nosuid,nodev", "LazyUnmount=yes", "[Install]", "WantedBy=multi-user.target")) + "\n"
 
 
 def subordinate_range(uid):
@@ -253,6 +277,22 @@ def guard_files(found, wanted):
             + [{"path": PORTS_PROGRAM, "content": wanted["programs"][PORTS_PROGRAM], "mode": "0644"}])
 
 
+def is_mounted_by_site(found, wanted):
+    """Return whether the site has a mount of its own for the image store, whose unit has the name of ours."""
+    return found["store_options"] != [] and store_unit_file(wanted["storage"]) not in found["files"]
+
+
+def store_plan(found, wanted):
+    """Return what the image store needs: C(mount), the state of its unit or empty, and whether it has to be cleaned of what would give rights on the host."""
+    if not is_training_host(wanted):
+        return {"unit": "", "mount": "", "clean": False}
+    lacks_options = not {"nosuid", "nodev"} <= set(found["store_options"])
+    state = ""
+    if lacks_options:
+        state = "restarted" if found["store_options"] else "started"
+    return {"unit": store_unit(wanted["storage"]), "mount": state, "clean": not found["store_is_clean"]}
+
+
 def files(found, wanted, record):
     """Return the files, for managed_files, with their folders before them."""
     if not is_training_host(wanted):
@@ -264,6 +304,8 @@ def files(found, wanted, record):
                (FOLDER + "/environment", environment_file(wanted["environment"])), (FOLDER + "/containers.conf", job_containers_conf()),
                ("/etc/containers/registries.conf.d/trainyard.conf", registries_conf())]
     entries += firewall_entries(found, wanted)
+    if not is_mounted_by_site(found, wanted):
+        entries.append((store_unit_file(wanted["storage"]), store_unit_text(wanted["storage"])))
     entries += sorted(_shared_contents(wanted, record).items())
     entries += [("/etc/" + name, id_file(texts.get("/etc/" + name) or "", wanted["users"], placed.get(name) or [])) for name in SUBORDINATE_FILES]
     if not record["podman"]:
@@ -301,7 +343,8 @@ def removal(found):
     absent = []
     if record.get("podman") is False:
         absent = list(OF_PODMAN[:1] if record.get("cni") else OF_PODMAN) + ([] if record.get("cni_state") else list(OF_ITS_BOOT))
-    return {"files": restored, "storage": record.get("storage") or [], "absent": absent}
+    storage = record.get("storage") or []
+    return {"files": restored, "storage": storage, "units": {folder: store_unit(folder) for folder in storage}, "absent": absent}
 
 
 def image_name(name):
@@ -330,11 +373,12 @@ def image_fill(found, wanted):
         if not there or present and (present == re.sub("^sha256:", "", there) or loaded.get(name) == there):
             continue
         # Users read the store, so files in it that only root can read are of no use. On the host a set-user-ID program of an image would run as root, and a
-        # folder that all can write to would be in the containers of all. In containers everything belongs to the user. A layer of a running job must stay.
-        save, load, readable, prune = (" ".join(shlex.quote(word) for word in words) for words in (
-            ["docker", "save", name], podman + ["load", "--quiet"], ["chmod", "-R", "a+rX,go-w,ug-s", store], podman + ["image", "prune", "--force"]))
-        lacking.append({"name": name, "id": there, "command": "set -o pipefail; umask 022; mkdir -p /run/trainyard && %s | %s && { [ -n \"$(ls -A "
-                                                              "/run/trainyard/jobs 2> /dev/null)\" ] || %s; } && %s" % (save, load, prune, readable)})
+        # folder that all can write to would be in the containers of all. In containers everything belongs to the user. So a layer is closed until
+        # clean-store has cleaned it. A layer of a running job must stay.
+        save, load, clean, prune = (" ".join(shlex.quote(word) for word in words) for words in (
+            ["docker", "save", name], podman + ["load", "--quiet"], [CLEAN_STORE, store], podman + ["image", "prune", "--force"]))
+        lacking.append({"name": name, "id": there, "command": "set -o pipefail; umask 022; mkdir -p /run/trainyard && umask 077 && %s | %s && { [ -n \"$(ls "
+                                                              "-A /run/trainyard/jobs 2> /dev/null)\" ] || %s; } && %s" % (save, load, prune, clean)})
     return lacking
 
 
@@ -365,6 +409,9 @@ def problems(found, wanted):
     strange = [name for name in OWN_FOLDERS if name in found["storage_entries"]]
     if strange and wanted["storage"] not in (found["record"].get("storage") or []):
         texts.append("job_container_storage: '%s' has a folder '%s' that this role did not create; use an empty folder" % (wanted["storage"], strange[0]))
+    if is_mounted_by_site(found, wanted) and store_plan(found, wanted)["mount"]:
+        texts.append("job_container_storage: a mount at '%s' lacks the options nosuid and nodev, so that programs of images could run as root; add them, or "
+                     "unmount it" % store_of(wanted["storage"]))
     if found["gpu_nodes"] and found["nvidia_ctk"] and not has_cdi_of_others(found):
         texts.append("no CDI specification describes the GPUs; set container_toolkit_cdi to true and run playbook gpu_stack")
     if found["gpu_nodes"] and found["npu_nodes"]:
@@ -422,7 +469,8 @@ def job_container_plan(found, wanted):
         "packages": packages(wanted), "lacks_packages": [name for name in packages(wanted) if name not in found["packages"]],
         "files": entries, "absent": absent, "files_differ": bool(absent) or any(differs(entry, found) for entry in entries),
         "record": record, "record_differs": record != found["record"],
-        "problems": problems(found, wanted), "images": image_fill(found, wanted) if is_training_host(wanted) else [], "firewall": firewall,
+        "problems": problems(found, wanted), "images": image_fill(found, wanted) if is_training_host(wanted) else [],
+        "firewall": firewall, "store": store_plan(found, wanted),
     }
 
 
@@ -463,6 +511,16 @@ def image_drift(found, wanted):
     return rows
 
 
+def store_drift(store, wanted):
+    """Return what the image store lacks so that nobody gets rights on the host by it."""
+    rows = []
+    if store["mount"]:
+        rows.append(_row(store_of(wanted["storage"]), "mounted with nosuid and nodev", "not mounted so"))
+    if store["clean"]:
+        rows.append(_row(store_of(wanted["storage"]), "cleaned of set-user-ID bits and capabilities", "not cleaned"))
+    return rows
+
+
 def job_container_drift(found, wanted):
     """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference. Empty if a run of the role would change nothing."""
     plan = job_container_plan(found, wanted)
@@ -475,4 +533,5 @@ def job_container_drift(found, wanted):
     rows += [_row(path, "absent, because another specification describes the GPUs" if path == CDI_FILE else "absent", "present") for path in plan["absent"]]
     rows += image_drift(found, wanted) if is_training_host(wanted) else []
     rows += [_row("firewall of jobs", "loaded", "not loaded")] * (wanted["firewall"]["enabled"] and not (found["firewall"]["active"] and found["firewall"]["table"]))
+    rows += store_drift(plan["store"], wanted)
     return rows or [_row(PART, "the record of the role as planned", "changed")] * plan["record_differs"]

@@ -65,7 +65,7 @@ def own_groups(users, groups=None, key="gid"):
 
 
 def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
-                        require_mount=True, written=None, login_hosts=()):
+                        require_mount=True, written=None, login_hosts=(), anonymous_uid=None):
     """Return the plan; see the filter."""
     folder = share
     names = {member["address"]: member["name"] for member in members if member["address"]}
@@ -94,6 +94,9 @@ def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=()
             limit = one.get("quota_mib") if one.get("quota_mib") is not None else tree.get("quota_mib") or 0
             if limit:
                 quotas.append({"path": path, "kind": tree["of"][:-1], "id": one["uid" if tree["of"] == "users" else "gid"], "limit_mib": limit})
+    if backend == "nfs" and anonymous_uid is not None:
+        # Below the share they would get the access list of the share, which lets root of all hosts write and replaces people's umask.
+        folders = [dict(entry, without_uid=anonymous_uid) for entry in folders]
     targets = {(mount.get("target") or mount["path"]).rstrip("/"): names.get(mount["server"], mount["server"]) for mount in mounts}
     # A mount that names the storage host itself only sets the options.
     served = [path for path in paths if not any(_covers(target, path) and server != storage for target, server in targets.items())]

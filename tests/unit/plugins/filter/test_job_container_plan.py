@@ -23,6 +23,8 @@ LINES = ["alice:340590592:65536", "bob:340656128:65536"]
 ID = "9507cb1e499394de3e22c6874f3372f03c0e633c90908f48f29475da291dc90e"
 CDI_FILE = plan_of.CDI_FILE
 CONFIG, STORAGE_CONF, POLICY = "/etc/trainyard/job/config.json", "/etc/containers/storage.conf", "/etc/containers/policy.json"
+UNIT = "scratch-containers-images.mount"
+MOUNTED = ["rw", "nosuid", "nodev"]
 MEMBERS = [{"name": "a", "address": "10.0.0.1", "fabric_interface": "ib0"}, {"name": "b", "address": "10.0.0.2", "fabric_interface": "ib0"}]
 
 
@@ -31,6 +33,7 @@ def host(**changes):
                  "storage_type": "ext4", "storage_entries": [], "share_is_mount": False, "gpu_nodes": [], "control_nodes": [], "npu_nodes": [],
                  "firewall": {"admin": True, "error": "", "table": True, "active": True, "enabled": True}, "npu_control_nodes": [], "npu_groups": [], "npu_driver_paths": [], "cdi": {}, "cni": False,
                  "cni_state": False, "nvidia_ctk": False, "images": [],
+                 "store_options": [], "store_is_clean": True,
                  "docker_images": {}, "files": {}, "texts": {}, "record": {"podman": False}}, **changes)
 
 
@@ -58,7 +61,7 @@ def after(found, **changes):
     """The host after a run of the role."""
     told = plan(found, **changes)
     texts = {entry["path"]: entry["content"] for entry in told["files"] if "content" in entry}
-    return dict(found, packages=host()["packages"], texts=dict(found["texts"], **texts), record=json.loads(json.dumps(told["record"])),
+    return dict(found, packages=host()["packages"], store_options=MOUNTED, texts=dict(found["texts"], **texts), record=json.loads(json.dumps(told["record"])),
                 files={path: hashlib.sha256(text.encode("utf-8")).hexdigest() for path, text in texts.items()})
 
 
@@ -194,6 +197,31 @@ def test_a_table_that_somebody_has_flushed_is_a_difference():
     assert ("firewall of jobs", "loaded", "not loaded") in drift(done) and not [row for row in drift(after(host())) if row[0] == "firewall of jobs"]
 
 
+def test_the_store_is_mounted_without_rights_and_cleaned():
+    assert plan()["store"] == {"unit": UNIT, "mount": "started", "clean": False}
+    unit = content("/etc/systemd/system/" + UNIT)
+    assert "\nWhere=/scratch/containers/images\nType=none\nOptions=bind,nosuid,nodev\n" in unit
+    ours = after(host(record={}))
+    assert plan(dict(ours, store_options=MOUNTED))["store"]["mount"] == ""
+    assert plan(dict(ours, store_options=["rw", "nosuid"]))["store"]["mount"] == "restarted"
+    assert plan(host(store_is_clean=False))["store"]["clean"]
+    assert removal(ours)["units"] == {"/scratch/containers": UNIT}
+
+
+def test_a_store_that_is_not_closed_is_drift():
+    found = finished()
+    assert [row[1] for row in drift(dict(found, store_options=[], store_is_clean=False))] == [
+        "mounted with nosuid and nodev", "cleaned of set-user-ID bits and capabilities"]
+
+
+def test_a_mount_of_the_site_keeps_its_unit():
+    found = host(store_options=["rw", "nosuid"])
+    assert content("/etc/systemd/system/" + UNIT, found) is None
+    (problem,) = plan(found)["problems"]
+    assert "a mount at '/scratch/containers/images' lacks the options nosuid and nodev" in problem
+    assert plan(host(store_options=MOUNTED))["problems"] == []
+
+
 def test_pulls_are_limited_to_the_registries():
     policy = json.loads(content(POLICY))
     assert policy["default"] == [{"type": "reject"}]
@@ -232,7 +260,7 @@ def test_removal_keeps_what_others_have_written_since():
     found["texts"].update({POLICY: "{}\n", "/etc/subuid": found["texts"]["/etc/subuid"] + "dave:1:2\n"})
     back = {entry["path"]: entry.get("content") for entry in removal(found)["files"]}
     assert POLICY not in back and back["/etc/subuid"] == "dave:1:2\n"
-    assert removal(host(record={})) == {"files": [], "storage": [], "absent": []}
+    assert removal(host(record={})) == {"files": [], "storage": [], "units": {}, "absent": []}
     assert removal(found)["absent"] == ["/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni", "/var/lib/cni/networks", "/var/lib/cni"]
     assert removal(after(host(record={}, packages={}, cni=True)))["absent"] == [plan_of.OF_PODMAN[0], "/var/lib/cni/networks", "/var/lib/cni"]
     assert removal(after(host(record={}, packages={}, cni_state=True)))["absent"] == list(plan_of.OF_PODMAN)
@@ -299,6 +327,9 @@ def test_a_name_without_a_tag_is_found():
 def test_the_name_of_an_image_does_not_reach_the_shell():
     told = plan(host(docker_images={"a;reboot": ID}), images=["a;reboot"])["images"]
     assert "save 'a;reboot'" in told[0]["command"]
+    # Closed while podman fills it, and opened by clean-store at the end.
+    assert "umask 077 && docker save" in told[0]["command"]
+    assert told[0]["command"].endswith(" && /usr/local/lib/trainyard/job/clean-store /scratch/containers/images")
 
 
 IMAGE = {"images": ["trainyard/training:1"], "training_image": "trainyard/training:1"}
@@ -389,6 +420,8 @@ def test_the_role_asks_for_what_the_plan_compares_and_removes_what_it_writes():
     programs = set(re.findall(r"__job_container_library ~ '([^']+)'", variables["__job_container_programs"]))
     assert plan_of.PORTS_PROGRAM in {plan_of.LIBRARY + path for path in programs} and "__job_container_firewall_unit" in variables["__job_container_own"]
     written = {entry["path"] for entry in plan(host(record={}, packages={}, gpu_nodes=[0]))["files"] if "content" in entry} - {plan_of.PORTS_PROGRAM}
+    # The module computes the unit's path from the store, and the removal has its name.
+    written.remove("/etc/systemd/system/" + UNIT)
     assert written - own - set(variables["__job_container_texts"]) == {variables["__job_container_run"]} == {"/usr/local/bin/trainyard-run"}
     assert variables["__job_container_cdi"] == plan_of.CDI_FILE and variables["__job_container_packages"] == [*plan_of.PACKAGES, "nftables"]
     assert {plan_of.LIBRARY + path for path in programs} >= set(SCRIPTS.values()) | {plan_of.LAUNCHER}

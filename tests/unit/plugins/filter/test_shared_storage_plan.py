@@ -59,6 +59,13 @@ def test_a_tree_in_the_share_is_shared_with_it():
     assert [export["path"] for export in plan["exports"]] == ["/data1/share"]
 
 
+def test_folders_of_people_have_no_entry_of_a_squashed_root():
+    told_of = {backend: shared_storage_plan("/data1/share", "a", TREES, USERS, GROUPS, backend=backend, anonymous_uid=65000)["folders"]
+               for backend in ("nfs", "existing")}
+    assert {entry["without_uid"] for entry in told_of["nfs"]} == {65000}
+    assert not any("without_uid" in entry for entry in told_of["existing"])
+
+
 # --- the folder of one host -----------------------------------------------------------------------------------------------
 
 NAS = {"server": "nas", "path": "/vol", "target": "/data1"}
