@@ -33,7 +33,7 @@ FIREWALL_SERVICE, FIREWALL, TABLE = "trainyard-instances", "/etc/trainyard/firew
 SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
 OF_HUB = ("_helper.py", "_identity.py", "_instance.py", "_jobs_page.py", "_watch.py", "instance", "instance_tls.cjs", "jobs_page.py",
           "jupyterhub_config.py", "links", "trainyard_hub.py")
-OF_NOTEBOOK = ("_idle.py", "_notebook.py", "jupyter_server_config.py", "server", "trainyard_notebook.py")
+OF_NOTEBOOK = ("_idle.py", "_notebook.py", "jupyter_server_config.py", "look", "server", "trainyard_notebook.py")
 PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK, PACKAGES_OF_FIREWALL = ("openssl", "python3-venv", "sudo"), ("python3-venv",), ("nftables",)
 #: Of the build of VS Code: its modules that are compiled, and the program that it searches with.
 PACKAGES_OF_BUILD = ("g++", "libkrb5-dev", "libsecret-1-dev", "libx11-dev", "libxkbfile-dev", "make", "pkg-config", "ripgrep")

@@ -111,7 +111,7 @@ class InstanceSpawner(Spawner):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.job, self.file, self.port_of_server, self.message = "", "", 0, "The job is being submitted"
-        self.identity, self.is_lost, self._watch = "", False, None
+        self.identity, self.is_lost, self._watch, self._instance_server = "", False, None, None
 
     # What the hub keeps over a restart.
 
@@ -130,13 +130,14 @@ class InstanceSpawner(Spawner):
         self.identity, self.is_lost = "", False
 
     def _get_server(self):
-        found = Spawner.server.fget(self)
-        if found is None or isinstance(found, InstanceServer):
-            return found
-        # Always a new one: JupyterHub sets the address of its own, and the database has it.
-        server = InstanceServer(orm_server=self.orm_spawner.server)
-        server.identities = self.identities
-        return server
+        if Spawner.server.fget(self) is None:
+            return None
+        # JupyterHub sets the address of a server of its own at the start, and the database gets it.
+        row, known = self.orm_spawner.server, self._instance_server
+        if not known or (known.orm_server, known.ip, known.port) != (row, row.ip, row.port):
+            known = self._instance_server = InstanceServer(orm_server=row)
+            known.identities = self.identities
+        return known
 
     server = property(_get_server, Spawner.server.fset)
 

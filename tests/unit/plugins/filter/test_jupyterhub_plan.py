@@ -48,7 +48,7 @@ def test_each_host_has_its_part_and_nothing_else(host, parts):
     if parts == ["hub"]:
         expected = set(_jupyterhub_plan.OWN_OF_HUB) - {"/etc/trainyard/hub/authenticator.json", "/etc/trainyard/hub/proxy.env", "/etc/trainyard/hub/jobs.env"}
     if parts == ["notebook"]:
-        expected = {path for path in _jupyterhub_plan.OWN_OF_NOTEBOOK if "." in path or path.endswith("/server")} - {"/etc/trainyard/notebook/ca.pem"}
+        expected = {path for path in _jupyterhub_plan.OWN_OF_NOTEBOOK if "." in path or path.endswith(("/server", "/look"))} - {"/etc/trainyard/notebook/ca.pem"}
     assert set(files(found)) == expected
     assert bool(found["services"]) == bool(found["secrets"]) == bool(found["certificate"]) == (parts == ["hub"])
     assert found["needs_ca"] == (parts == ["notebook"])
