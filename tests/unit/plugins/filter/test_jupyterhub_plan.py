@@ -330,7 +330,8 @@ def test_an_archive_of_the_site_needs_no_compiler():
     (["/usr/local/lib/trainyard/hub/links"], False, False, ["trainyard-hub-links"]),
     (["/usr/local/lib/trainyard/hub/_instance.py"], False, False, ["trainyard-hub", "trainyard-hub-links"]),
     (["/etc/systemd/system/trainyard-hub-proxy.service"], False, False, ["trainyard-hub-proxy"]),
-    ([], False, True, ["trainyard-hub-proxy"]),
+    ([], False, True, ["trainyard-hub-proxy"]), (["/usr/local/lib/trainyard/hub/instance_tls.cjs"], False, False, ["trainyard-hub-proxy"]),
+    (["/usr/local/lib/trainyard/hub/_watch.py"], False, False, ["trainyard-hub"]),
     # An operator has removed it for a new token.
     (["/etc/trainyard/hub/proxy.env"], False, False, ["trainyard-hub-proxy", "trainyard-hub"]),
     (["/etc/trainyard/hub/jobs.env"], False, False, ["trainyard-hub", "trainyard-hub-jobs"]),
