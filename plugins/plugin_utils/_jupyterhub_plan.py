@@ -22,6 +22,8 @@ PARTS = {"hub": HUB, "notebook": NOTEBOOK}
 ENVIRONMENT = "environment"
 FOLDER, NOTEBOOK_FOLDER, TLS = "/etc/trainyard/hub", "/etc/trainyard/notebook", "/etc/trainyard/tls"
 STATE = "/var/lib/trainyard/hub"
+#: The authority of instances, which the proxy's unit creates.
+IDENTITIES = STATE + "/identities"
 VSCODE, VSCODE_BUILDS = NOTEBOOK + "/vscode", HUB + "/vscode"
 SUDOERS = "/etc/sudoers.d/trainyard-hub"
 TOKEN, JOBS_TOKEN = FOLDER + "/proxy.env", FOLDER + "/jobs.env"
@@ -30,8 +32,9 @@ HUB_SERVICE, PROXY_SERVICE, LINKS_SERVICE, JOBS_SERVICE = "trainyard-hub", "trai
 FIREWALL_SERVICE, FIREWALL, TABLE = "trainyard-instances", "/etc/trainyard/firewall/instances.nft", "inet trainyard_instances"
 #: The proxy first: the hub waits for it, and it is the one that is not restarted without need.
 SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
-OF_HUB = ("_helper.py", "_instance.py", "_jobs_page.py", "instance", "jobs_page.py", "jupyterhub_config.py", "links", "trainyard_hub.py")
-OF_NOTEBOOK = ("_idle.py", "_notebook.py", "jupyter_server_config.py", "server", "trainyard_notebook.py")
+OF_HUB = ("_helper.py", "_identity.py", "_instance.py", "_jobs_page.py", "_watch.py", "instance", "instance_tls.cjs", "jobs_page.py",
+          "jupyterhub_config.py", "links", "trainyard_hub.py")
+OF_NOTEBOOK = ("_idle.py", "_notebook.py", "jupyter_server_config.py", "look", "server", "trainyard_notebook.py")
 PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK, PACKAGES_OF_FIREWALL = ("openssl", "python3-venv", "sudo"), ("python3-venv",), ("nftables",)
 #: Of the build of VS Code: its modules that are compiled, and the program that it searches with.
 PACKAGES_OF_BUILD = ("g++", "libkrb5-dev", "libsecret-1-dev", "libx11-dev", "libxkbfile-dev", "make", "pkg-config", "ripgrep")
@@ -134,9 +137,10 @@ def unit_of_proxy(wanted):
     certificate, key, _ca = certificate_paths(wanted)
     environment = "%s/%s" % (HUB, ENVIRONMENT)
     target = "http://127.0.0.1:%d" % wanted["hub_port"]
-    command = [environment + "/bin/node", environment + "/proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy",
+    command = [environment + "/bin/node", "--require=%s/instance_tls.cjs" % HUB, environment + "/proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy",
                "--port=%d" % wanted["port"], "--ssl-key=${CREDENTIALS_DIRECTORY}/key", "--ssl-cert=${CREDENTIALS_DIRECTORY}/certificate",
-               "--api-ip=127.0.0.1", "--api-port=%d" % wanted["proxy_api_port"],
+               "--client-ssl-key=%s/proxy.key" % IDENTITIES, "--client-ssl-cert=%s/proxy.pem" % IDENTITIES,
+               "--client-ssl-ca=%s/authority.pem" % IDENTITIES, "--api-ip=127.0.0.1", "--api-port=%d" % wanted["proxy_api_port"],
                "--default-target=" + target, "--error-target=%s/hub/error" % target, "--log-level=warn"]
     command += ["--ip=" + wanted["listen_address"]] if wanted["listen_address"] else []
     command += ["--host-routing"] if wanted["subdomains"] else []
@@ -146,8 +150,9 @@ def unit_of_proxy(wanted):
         "[Unit]", "Description=Proxy of JupyterHub", "After=network-online.target",
         "Wants=network-online.target", "", "[Service]", "User=" + USER, "Group=" + USER, "EnvironmentFile=" + TOKEN,
         "LoadCredential=key:" + key, "LoadCredential=certificate:" + certificate,
+        "ExecStartPre=%s/bin/python -B %s/_identity.py %s" % (environment, HUB, IDENTITIES),
         "ExecStart=" + " ".join(command), "AmbientCapabilities=CAP_NET_BIND_SERVICE", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE", "NoNewPrivileges=true",
-        "ProtectSystem=strict", "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true",
+        "ProtectSystem=strict", "ReadWritePaths=" + IDENTITIES, "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true",
         # So it ends when it is stopped.
         "SuccessExitStatus=2", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
@@ -247,10 +252,10 @@ def hub_files(wanted, address):
     mine = {"owner": "root", "group": USER}
     own = {"owner": USER, "group": USER}
     found = [_folder("/etc/trainyard"), _folder(FOLDER), _folder("/usr/local/lib/trainyard"), _folder(HUB), _folder("/var/lib/trainyard"),
-             _folder(STATE, "0700", **own), _folder(STATE + "/links", "0700", **own)]
+             _folder(STATE, "0700", **own), _folder(STATE + "/links", "0700", **own), _folder(IDENTITIES, "0700", **own)]
     # First what can be refused: a run that ends there has changed nothing that services have to load.
     found.append(_file(SUDOERS, sudoers(persons(wanted)), "0440", validate="/usr/sbin/visudo --check --file=%s"))
-    found += [_file("%s/%s" % (HUB, name), wanted["programs"][name], "0644" if name.endswith(".py") else "0755") for name in OF_HUB]
+    found += [_file("%s/%s" % (HUB, name), wanted["programs"][name], "0644" if name.endswith((".py", ".cjs")) else "0755") for name in OF_HUB]
     found += [_file(FOLDER + "/hub.json", _json(settings(wanted, address)), "0640", **mine),
               _file("%s/%s.service" % (UNITS, PROXY_SERVICE), unit_of_proxy(wanted)), _file("%s/%s.service" % (UNITS, HUB_SERVICE), unit_of_hub()),
               _file("%s/%s.service" % (UNITS, LINKS_SERVICE), unit_of_links()),
@@ -489,9 +494,10 @@ def restarts(changed_paths, environment_changed, certificate_changed):
     # Created again if an operator has removed it.
     tokens = {PROXY_SERVICE: {TOKEN}, HUB_SERVICE: {TOKEN, JOBS_TOKEN}, LINKS_SERVICE: set(), JOBS_SERVICE: {JOBS_TOKEN}}
     programs = {path for path in changed_paths if path.startswith(HUB + "/")}
+    tls_of_proxy = HUB + "/instance_tls.cjs"
     return [name for name in SERVICES if units[name] or tokens[name] & set(changed_paths) or {
-        PROXY_SERVICE: environment_changed or certificate_changed,
-        HUB_SERVICE: environment_changed or bool(programs - {HUB + "/" + name for name in ("instance", "links", "jobs_page.py", "_jobs_page.py")})
+        PROXY_SERVICE: environment_changed or certificate_changed or tls_of_proxy in programs,
+        HUB_SERVICE: environment_changed or bool(programs - {tls_of_proxy} - {HUB + "/" + name for name in ("instance", "links", "jobs_page.py", "_jobs_page.py")})
         or bool({FOLDER + "/hub.json", FOLDER + "/authenticator.json"} & set(changed_paths)),
         LINKS_SERVICE: bool(programs & {HUB + "/links", HUB + "/_instance.py"}),
         JOBS_SERVICE: environment_changed or bool(programs & {HUB + "/" + each for each in ("jobs_page.py", "_jobs_page.py", "_helper.py")})}[name]]

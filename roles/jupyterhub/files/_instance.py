@@ -97,6 +97,11 @@ def is_texts(values):
     return isinstance(values, dict) and all(isinstance(text, str) for pair in values.items() for text in pair)
 
 
+def is_identity(found):
+    """Return whether this is what _identity.py makes for a start."""
+    return is_texts(found) and sorted(found) == ["authority", "certificate", "key", "name"]
+
+
 def request_of(text):
     """Return a request of the hub, checked. It comes as JSON on the standard input of the helper."""
     try:
@@ -118,6 +123,8 @@ def request_of(text):
         environment = request.get("environment")
         if not isinstance(request.get("name"), str) or not isinstance(request.get("values"), dict) or not isinstance(environment, dict):
             raise RequestError("the request has no name, no values or no environment")
+        if not is_identity(request.get("identity")):
+            raise RequestError("the request has no identity")
         if server_environment(environment) != environment:
             raise RequestError("the environment of the request has variables that are not the hub's")
     return request

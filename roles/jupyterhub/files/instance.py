@@ -73,6 +73,7 @@ def start(trainyard, site, request):
     words, name = trainyard.ssh_words(site, "NUMBER")
     path = write_secret(os.path.join(site.folder, ".instances"), {
         "name": job["name"], "image": job["worker_image"], "shared_memory": job["worker_shared_memory"], "environment": request["environment"],
+        "identity": request["identity"],
         "ssh": shlex.join(words + [name]), "folders": [site.home, site.config["share"]]})
     place = {"output": os.path.join(site.folder, ".out", "%j.log"), "workdir": site.home, "mark": _instance.MARK}
     options = [trainyard._batch.quoted(option) for option in trainyard._batch.options(job, place)]

@@ -26,6 +26,8 @@ c.JupyterHub.cleanup_proxy = False
 # A proxy that was killed has forgotten the ways to instances. The hub tells it again at this interval, in seconds.
 c.JupyterHub.last_activity_interval = 30
 
+c.JupyterHub.proxy_class = trainyard_hub.InstanceProxy
+
 # Everybody reaches the hub through the proxy, by TLS, also the servers on training hosts.
 c.JupyterHub.bind_url = site["url"] + "/"
 c.JupyterHub.public_url = site["url"] + "/"
@@ -43,6 +45,7 @@ c.JupyterHub.extra_handlers = [(r"/api/trainyard/instance", trainyard_hub.Instan
 c.JupyterHub.spawner_class = trainyard_hub.InstanceSpawner
 c.InstanceSpawner.addresses = site["addresses"]
 c.InstanceSpawner.default_class = site["default_class"]
+c.InstanceSpawner.identities = site["state"] + "/identities"
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.named_server_limit_per_user = site["instances_per_person"]
 c.JupyterHub.default_url = "/hub/home"

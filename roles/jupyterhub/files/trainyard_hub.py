@@ -11,11 +11,15 @@ import os
 import time
 
 import _helper
+import _identity
 import _instance
+import _watch
 from jupyterhub.apihandlers import APIHandler
 from jupyterhub.auth import Authenticator
+from jupyterhub.objects import Server
+from jupyterhub.proxy import ConfigurableHTTPProxy
 from jupyterhub.spawner import Spawner
-from jupyterhub.utils import maybe_future
+from jupyterhub.utils import exponential_backoff, maybe_future
 from tornado import web
 from traitlets import Dict, Unicode
 
@@ -71,28 +75,84 @@ class LinkAuthenticator(Authenticator):
         return found["person"]
 
 
+class InstanceServer(Server):
+    """The server of an instance, which the hub believes only if it proves its name."""
+
+    #: Folder of the identities.
+    identities = ""
+
+    def wait_up(self, timeout=10, http=False, ssl_context=None, extra_path=""):
+        found = _identity.of_route_host(self.ip)
+        if not http or not found:
+            # It was started before instances had identities.
+            return super().wait_up(timeout, http, ssl_context, extra_path)
+        name, address = found
+        url = _watch.url_of(address, self.port, self.base_url + extra_path)
+        context = _watch.context_of(self.identities)
+        problem = "%s did not answer as %s in %d s" % (url, name, timeout)
+        return exponential_backoff(lambda: _watch.answer(url, name, context), problem, timeout=timeout)
+
+
+class InstanceProxy(ConfigurableHTTPProxy):
+    """An instance that does not prove its name has no route. Its watch adds it when it does."""
+
+    async def add_user(self, user, server_name=""):
+        if not getattr(user.spawners[server_name], "is_lost", False):
+            await super().add_user(user, server_name)
+
+
 class InstanceSpawner(Spawner):
     """An instance is a job of Slurm, which a helper submits as the person."""
 
+    identities = Unicode(config=True, help="Folder of the authority of instances.")
     addresses = Dict(config=True, help="Addresses of the training hosts.")
     default_class = Unicode(config=True, help="Class of hosts that the start page chooses.")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.job, self.file, self.port_of_server, self.message = "", "", 0, "The job is being submitted"
+        self.identity, self.is_lost, self._watch, self._instance_server = "", False, None, None
 
     # What the hub keeps over a restart.
 
     def get_state(self):
-        return dict(super().get_state(), **({"job": self.job, "file": self.file} if self.job else {}))
+        found = {"job": self.job, "file": self.file, "identity": self.identity}
+        return dict(super().get_state(), **(found if self.job else {}))
 
     def load_state(self, state):
         super().load_state(state)
         self.job, self.file = state.get("job", ""), state.get("file", "")
+        self.identity = state.get("identity", "")
 
     def clear_state(self):
         super().clear_state()
         self.job, self.file, self.port_of_server = "", "", 0
+        self.identity, self.is_lost = "", False
+
+    def _get_server(self):
+        if Spawner.server.fget(self) is None:
+            return None
+        # JupyterHub sets the address of a server of its own at the start, and the database gets it.
+        row, known = self.orm_spawner.server, self._instance_server
+        if not known or (known.orm_server, known.ip, known.port) != (row, row.ip, row.port):
+            known = self._instance_server = InstanceServer(orm_server=row)
+            known.identities = self.identities
+        return known
+
+    server = property(_get_server, Spawner.server.fset)
+
+    # From the start of the server to the stop of the instance.
+
+    def start_polling(self):
+        super().start_polling()
+        if self.identity:
+            self._watch = asyncio.ensure_future(_watch.watch(self, _watch.context_of(self.identities)))
+
+    def stop_polling(self):
+        super().stop_polling()
+        if self._watch:
+            self._watch.cancel()
+            self._watch = None
 
     async def ask(self, request):
         return await _helper.ask(self.user.name, request)
@@ -111,8 +171,10 @@ class InstanceSpawner(Spawner):
 
     async def start(self):
         name = _instance.name_of(self.name, self.orm_spawner.display_name)
+        identity = _identity.new_identity(self.identities)
+        self.identity, self.is_lost = identity["name"], False
         answer = await self.ask({"action": "start", "name": name, "values": _instance.chosen(self.user_options),
-                                 "environment": _instance.server_environment(self.get_env())})
+                                 "environment": _instance.server_environment(self.get_env()), "identity": identity})
         if "error" in answer:
             error = web.HTTPError(503 if answer["no_answer"] else 400, answer["error"])
             error.jupyterhub_message = answer["error"]
@@ -130,7 +192,7 @@ class InstanceSpawner(Spawner):
                 host = status["hosts"][0]
                 if host not in self.addresses:
                     raise web.HTTPError(500, "host %s is not known to the hub; tell the operator to run playbook workbench" % host)
-                return "http://%s:%d" % (self.addresses[host], self.port_of_server)
+                return "https://%s:%d" % (_identity.route_host(self.identity, self.addresses[host]), self.port_of_server)
             if state:
                 self.message = "Job %s is queued: %s" % (self.job, status["why"]) if status["waits"] else "Job %s is starting its container" % self.job
             await asyncio.sleep(2 if status.get("waits") else 0.5)

@@ -24,7 +24,7 @@ import _job_watch
 import _notebook
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.utils import url_path_join
-from tornado import ioloop, web
+from tornado import ioloop, netutil, web
 
 SERVER = "/usr/local/lib/trainyard/notebook/server"
 #: Seconds until TensorBoard has to answer: an image on a slow disk may need a minute to import its modules.
@@ -284,6 +284,13 @@ class RootTerminal(Page):
         return self.show(note="Terminal %s is root's. JupyterLab lists it among the running terminals, at its left side." % name)
 
 
+def hold_identity(app):
+    """Load certificate and key, and remove the files. Tornado would read them at each connection, and no other program needs them."""
+    app.http_server.ssl_options = netutil.ssl_options_to_context(app.ssl_options, server_side=True)
+    for name in ("certfile", "keyfile", "ca_certs"):
+        os.unlink(app.ssl_options[name])
+
+
 def _jupyter_server_extension_points():
     return [{"module": "trainyard_notebook"}]
 
@@ -292,6 +299,8 @@ def _load_jupyter_server_extension(app):
     runtime = os.environ["JUPYTER_RUNTIME_DIR"]
     with open(runtime + "/instance.json", encoding="utf-8") as stream:
         instance = json.load(stream)
+    # Before the first connection: the server has none until its loop runs.
+    ioloop.IOLoop.current().add_callback(hold_identity, app)
     parts = {"instance": instance, "tensorboard": TensorBoard(runtime), "saving": Save(runtime)}
     base, idle = app.web_app.settings["base_url"], Idle(app, instance, parts["saving"])
     app.web_app.add_handlers(".*$", [(url_path_join(base, "trainyard/"), Page, parts), (url_path_join(base, "trainyard/tensorboard"), Folder, parts),

@@ -48,7 +48,7 @@ def test_each_host_has_its_part_and_nothing_else(host, parts):
     if parts == ["hub"]:
         expected = set(_jupyterhub_plan.OWN_OF_HUB) - {"/etc/trainyard/hub/authenticator.json", "/etc/trainyard/hub/proxy.env", "/etc/trainyard/hub/jobs.env"}
     if parts == ["notebook"]:
-        expected = {path for path in _jupyterhub_plan.OWN_OF_NOTEBOOK if "." in path or path.endswith("/server")} - {"/etc/trainyard/notebook/ca.pem"}
+        expected = {path for path in _jupyterhub_plan.OWN_OF_NOTEBOOK if "." in path or path.endswith(("/server", "/look"))} - {"/etc/trainyard/notebook/ca.pem"}
     assert set(files(found)) == expected
     assert bool(found["services"]) == bool(found["secrets"]) == bool(found["certificate"]) == (parts == ["hub"])
     assert found["needs_ca"] == (parts == ["notebook"])
@@ -330,7 +330,8 @@ def test_an_archive_of_the_site_needs_no_compiler():
     (["/usr/local/lib/trainyard/hub/links"], False, False, ["trainyard-hub-links"]),
     (["/usr/local/lib/trainyard/hub/_instance.py"], False, False, ["trainyard-hub", "trainyard-hub-links"]),
     (["/etc/systemd/system/trainyard-hub-proxy.service"], False, False, ["trainyard-hub-proxy"]),
-    ([], False, True, ["trainyard-hub-proxy"]),
+    ([], False, True, ["trainyard-hub-proxy"]), (["/usr/local/lib/trainyard/hub/instance_tls.cjs"], False, False, ["trainyard-hub-proxy"]),
+    (["/usr/local/lib/trainyard/hub/_watch.py"], False, False, ["trainyard-hub"]),
     # An operator has removed it for a new token.
     (["/etc/trainyard/hub/proxy.env"], False, False, ["trainyard-hub-proxy", "trainyard-hub"]),
     (["/etc/trainyard/hub/jobs.env"], False, False, ["trainyard-hub", "trainyard-hub-jobs"]),

@@ -66,7 +66,8 @@ def test_a_server_gets_nothing_else_of_the_hub():
     assert found == {"JUPYTERHUB_API_TOKEN": "t", "JPY_API_TOKEN": "t"}
 
 
-START = {"action": "start", "name": "a", "values": {}, "environment": {"JUPYTERHUB_API_TOKEN": "t"}}
+START = {"action": "start", "name": "a", "values": {}, "environment": {"JUPYTERHUB_API_TOKEN": "t"},
+         "identity": {"name": "n", "certificate": "c", "key": "k", "authority": "a"}}
 
 
 @pytest.mark.parametrize("request_text", [
@@ -75,7 +76,9 @@ START = {"action": "start", "name": "a", "values": {}, "environment": {"JUPYTERH
     json.dumps({"action": "status", "job": "-1"}), json.dumps({"action": "clone", "job": "1 --set"}), json.dumps({"action": "submit", "values": {"name": 1}}),
     json.dumps({"action": "submit", "values": {"services": "ssh"}}), json.dumps({"action": "submit", "values": {"services": {"ssh": True}}}),
     json.dumps({"action": "stop", "job": "0"}), json.dumps(dict(START, name=1)),
-    json.dumps(dict(START, values=[])), json.dumps(dict(START, environment={"LD_PRELOAD": "/tmp/x"})), json.dumps(dict(START, environment=None))])
+    json.dumps(dict(START, values=[])), json.dumps(dict(START, environment={"LD_PRELOAD": "/tmp/x"})), json.dumps(dict(START, environment=None)),
+    json.dumps(dict(START, identity=None)), json.dumps(dict(START, identity={"name": "n"})), json.dumps(dict(START, identity=dict(START["identity"], key=1))),
+    json.dumps(dict(START, identity=dict(START["identity"], more="m")))])
 def test_bad_requests_are_refused(request_text):
     with pytest.raises(_instance.RequestError):
         _instance.request_of(request_text)
