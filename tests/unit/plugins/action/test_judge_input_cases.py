@@ -119,6 +119,11 @@ ONCE = {
     "preflight_compat_facts": FOLDER.partition("/tests/")[0] + "/plugins/plugin_utils/compat/cuda.yml", "package_sources_wheels_dir": FOLDER,
 }
 
+# A hub with two people.
+HUB_OF_TWO = {"cluster_scheduler": "slurm", "jupyterhub_enabled": True, "shared_storage_users": [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2002}]}
+TWO_ACCOUNTS = [{"name": "vision", "members": ["anna"]}, {"name": "language", "members": ["ben"]}]
+ONE_ACCOUNT_OF_TWO = [{"name": "vision", "members": ["anna", "ben"]}]
+
 # What harms a host if it passes.
 HARMFUL = (
     [case for name, value in WITHOUT_QUOTES for space in (" ", "\n", "\t", "\r", "\u00a0", "\u2028") for case in bad(name, with_space(value, space))] +
@@ -398,6 +403,10 @@ REFUSED = (
     [({"groups": {name: ["server-a"]}}, "inventory") for name in ("gpus", "heads", "clusters", "storages", "GPU", "Head", "storge", "haed", "stroage")] +
     [({"cluster_scheduler": "slurm", "groups": {"scheduler": ["server-a", "server-b"]}}, "cluster_scheduler_host"),
      ({"cluster_scheduler": "slurm", "groups": {"login": ["gate"]}}, "cluster_login_hosts")] +
+    [(dict(HUB_OF_TWO, slurm_accounts=accounts, **more), "jupyterhub_subdomains") for accounts, more in (
+        (TWO_ACCOUNTS, {}), (ONE_ACCOUNT_OF_TWO, {}), (TWO_ACCOUNTS, {"jupyterhub_subdomains": "no"}),
+        (TWO_ACCOUNTS, {"jupyterhub_url": "https://hub.example.org", "jupyterhub_accept_shared_origin": False}))] +
+    bad("jupyterhub_token_days", 0, -1, 3651, "never", "", [30]) + bad("jupyterhub_accept_shared_origin", "perhaps", [True]) +
     [({"groups": {"head": ["login"]}}, "inventory"), ({"groups": {"head": ["server-a", "server-b"]}}, "inventory"), ({"groups": {"server-a": ["server-b"]}},
     "inventory")]
 )
@@ -408,6 +417,11 @@ GOOD = [
      "slurm_accounts": [{"name": "vision", "description": "Computer vision", "gpus": 4, "max_gpus_per_person": 2, "max_minutes": 60, "hosts_classes": ["h100"],
                          "members": ["anna"]}], "shared_storage_users": [{"name": "anna", "uid": 2001}], "slurm_controller_dumps": "7"},
     {"first": {"slurm_node_features": ["ib"], "slurm_gpu_type": "h100", "slurm_node_hardware": {"cpus": 8, "real_memory": 8000}, "slurm_accept_smaller": True}},
+    dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_subdomains=True, jupyterhub_url="https://hub.example.org"),
+    dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_accept_shared_origin=True, jupyterhub_token_days="7"),
+    # One person in two accounts, an account without people, and no hub.
+    dict(HUB_OF_TWO, slurm_accounts=[{"name": "vision", "members": ["anna"]}, {"name": "language", "members": ["anna"]}, {"name": "empty"}]),
+    dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_enabled=False),
     # The groups of a scheduler that this collection does not run are the site's own.
     {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm"},
     {"cluster_scheduler": "slurm", "cluster_scheduler_host": "server-b", "cluster_login_hosts": ["server-a", "{{ cluster_head }}"]},
