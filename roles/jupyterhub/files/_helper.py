@@ -64,7 +64,7 @@ tasks = set()
 
 
 def busy(person):
-    return {"error": "%s has %d requests in work already; wait for their answers, then try again" % (person, turns.at_a_time + turns.waiting),
+    return {"error": "%s has %d requests in progress; wait for their answers, then try again" % (person, turns.at_a_time + turns.waiting),
             "no_answer": True, "busy": True}
 
 
@@ -83,9 +83,14 @@ async def ask(person, request):
     task.add_done_callback(tasks.discard)
     found = await answer
     if request["action"] in LOGGED:
-        log.info("%s: %s of %s: %s", request["action"], request.get("job") or request.get("name") or "a job", person,
-                 found.get("error") or found.get("job") or "done")
+        log.info("%s: %s of %s: %s", request["action"], line(request.get("job") or request.get("name") or "a job"), person,
+                 line(found.get("error") or found.get("job") or "done"))
     return found
+
+
+def line(value):
+    """Return a text of a person as a part of a line of the log."""
+    return "".join(character if character.isprintable() else "?" for character in str(value)[:300])
 
 
 async def in_turn(person, data, answer):

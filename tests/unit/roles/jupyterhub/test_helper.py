@@ -55,9 +55,9 @@ def _turns(monkeypatch):
     return _helper.turns
 
 
-def asked(*people):
+def asked(*people, **request):
     async def all_of_them():
-        found = await asyncio.gather(*[_helper.ask(person, {"action": "jobs"}) for person in people])
+        found = await asyncio.gather(*[_helper.ask(person, request or {"action": "jobs"}) for person in people])
         await asyncio.gather(*_helper.tasks)
         return found
 
@@ -74,7 +74,7 @@ def test_one_person_has_few_turns_and_the_others_theirs(child, turns):
     child.code = "import time; time.sleep(0.2); print('{}')"
     found = asked(*["ben"] * 20 + ["anna"])
     assert [answer == {} for answer in found] == [True] * 5 + [False] * 15 + [True] and child.most == 3
-    assert found[5]["busy"] and "ben has 5 requests in work already" in found[5]["error"] and _helper.code_of(found[5]) == 429
+    assert found[5]["busy"] and "ben has 5 requests in progress" in found[5]["error"] and _helper.code_of(found[5]) == 429
     assert not turns.count and not turns.people
 
 
@@ -94,6 +94,14 @@ def test_an_answer_is_not_trusted(child, turns, code, expected):
     child.code = code
     (answer,) = asked("anna")
     assert expected in answer["error"] and answer["no_answer"] is False and _helper.code_of(answer) == 400
+
+
+def test_starts_and_stops_are_logged_in_one_line(child, turns, caplog):
+    child.code = "print('{\"job\": \"7\"}')"
+    _helper.log.addHandler(caplog.handler)
+    asked("anna", action="start", name="a\nstop: 8 of ben: done")
+    asked("anna", action="status", job="7")
+    assert caplog.messages == ["start: a?stop: 8 of ben: done of anna: 7"]
 
 
 def test_a_helper_that_does_not_start(turns, monkeypatch):
