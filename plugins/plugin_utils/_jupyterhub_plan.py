@@ -52,6 +52,14 @@ INSTANCE_MARK = "trainyard instance"
 LAB_EXTENSION = NOTEBOOK + "/share/jupyter/labextensions/trainyard-instance"
 LAB_PACKAGE = {"name": "trainyard-instance", "version": "1.0.0", "jupyterlab": {"extension": True, "_build": {
     "load": "static/idle_warning.js", "extension": "./extension"}}}
+#: Seconds for which a login is valid in a browser.
+LOGIN_SECONDS = 86400
+#: Seconds for which browsers ask a name by TLS only. They forget it if they do not trust the certificate, and keep nothing about addresses.
+HSTS_SECONDS = 180 * 86400
+#: Seconds after which sudo kills a helper of the hub. It ends itself after SECONDS of instance.py, and the hub waits PATIENCE of _helper.py.
+HELPER_SECONDS = 140
+#: What a service may use at most, for 200 instances. Helpers of people run in the units of the hub and of the pages of jobs, 32 at a time in each.
+LIMITS = {PROXY_SERVICE: ("1G", 64), HUB_SERVICE: ("3G", 512), LINKS_SERVICE: ("128M", 16), JOBS_SERVICE: ("2G", 512)}
 KERNEL = {"argv": [NOTEBOOK + "/server", "kernel", "{connection_file}"], "display_name": "Python (container)", "language": "python"}
 
 
@@ -127,10 +135,22 @@ def sudoers(names):
     """Return what the hub may do: one program without arguments, as people of the cluster. root and accounts of the system are not among them."""
     lines = ["# Managed by trainyard.gpu, role jupyterhub.",
              # The hub asks for the state of each instance, which would fill the log of the host. It logs what it starts and stops.
-             "Defaults:%s !syslog, !pam_session, !requiretty, env_reset" % USER]
+             # A person may stop a process that runs in their name. sudo kills it then.
+             "Defaults:%s !syslog, !pam_session, !requiretty, env_reset, command_timeout=%d" % (USER, HELPER_SECONDS)]
     if names:
         lines += ["Runas_Alias TRAINYARD_PEOPLE = " + ", ".join(names), '%s ALL=(TRAINYARD_PEOPLE) NOPASSWD: %s/instance ""' % (USER, HUB)]
     return "\n".join(lines) + "\n"
+
+
+def limits_of(service, with_helpers=False):
+    """Return the lines of a unit that limit what its processes use. A helper that needs too much memory is killed alone."""
+    memory, tasks = LIMITS[service]
+    return ["MemoryMax=" + memory, "TasksMax=%d" % tasks] + ["OOMPolicy=continue"] * with_helpers
+
+
+def hsts(wanted):
+    """Return the header that makes browsers use TLS only. Names of people are below the name of the hub."""
+    return "max-age=%d%s" % (HSTS_SECONDS, "; includeSubDomains" if wanted["subdomains"] else "")
 
 
 def unit_of_proxy(wanted):
@@ -152,7 +172,7 @@ def unit_of_proxy(wanted):
         "LoadCredential=key:" + key, "LoadCredential=certificate:" + certificate,
         "ExecStartPre=%s/bin/python -B %s/_identity.py %s" % (environment, HUB, IDENTITIES),
         "ExecStart=" + " ".join(command), "AmbientCapabilities=CAP_NET_BIND_SERVICE", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE", "NoNewPrivileges=true",
-        "ProtectSystem=strict", "ReadWritePaths=" + IDENTITIES, "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true",
+        "ProtectSystem=strict", "ReadWritePaths=" + IDENTITIES, "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true"] + limits_of(PROXY_SERVICE) + [
         # So it ends when it is stopped.
         "SuccessExitStatus=2", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
@@ -166,7 +186,7 @@ def unit_of_hub():
         "WorkingDirectory=" + STATE, "UMask=0077",
         "ExecStart=%s/%s/bin/jupyterhub --config=%s/jupyterhub_config.py" % (HUB, ENVIRONMENT, HUB),
         # Its port is below 1024. Programs that sudo starts do not have the capability.
-        "AmbientCapabilities=CAP_NET_BIND_SERVICE",
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE"] + limits_of(HUB_SERVICE, with_helpers=True) + [
         # Helpers of people run in its group of processes, and their jobs do not.
         "KillMode=mixed", "TimeoutStopSec=20", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
@@ -175,7 +195,7 @@ def unit_of_links():
     return "\n".join([
         "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Login links of JupyterHub", "", "[Service]", "User=" + USER, "Group=" + USER,
         "RuntimeDirectory=trainyard-hub", "RuntimeDirectoryMode=0755", "ExecStart=/usr/bin/python3 -E -s -B %s/links" % HUB, "NoNewPrivileges=true",
-        "ProtectSystem=strict", "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true", "PrivateNetwork=true", "ReadWritePaths=%s/links" % STATE,
+        "ProtectSystem=strict", "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true", "PrivateNetwork=true", "ReadWritePaths=%s/links" % STATE] + limits_of(LINKS_SERVICE) + [
         "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
@@ -185,13 +205,13 @@ def unit_of_jobs(wanted, address):
                  "TRAINYARD_PORT": str(wanted["jobs_port"]), "PYTHONDONTWRITEBYTECODE": "1"}
     if wanted["subdomains"]:
         url = url_of(wanted, address)
-        variables.update(JUPYTERHUB_HOST=url, JUPYTERHUB_OAUTH_CALLBACK_URL=url.replace("://", "://jobs--service.") + "/services/jobs/oauth_callback")
+        variables.update(JUPYTERHUB_HOST=url, JUPYTERHUB_COOKIE_HOST_PREFIX_ENABLED="1", JUPYTERHUB_OAUTH_CALLBACK_URL=url.replace("://", "://jobs--service.") + "/services/jobs/oauth_callback")
     # It asks the helper by sudo, as the hub does.
     return "\n".join([
         "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Jobs in the browser", "After=%s.service" % HUB_SERVICE, "", "[Service]",
         "User=" + USER, "Group=" + USER, "EnvironmentFile=" + JOBS_TOKEN] + ["Environment=%s=%s" % pair for pair in sorted(variables.items())] + [
-        "WorkingDirectory=" + STATE, "UMask=0077", "ExecStart=%s/%s/bin/python %s/jobs_page.py" % (HUB, ENVIRONMENT, HUB),
-        "AmbientCapabilities=CAP_NET_BIND_SERVICE", "KillMode=mixed", "Restart=always",
+        'Environment="TRAINYARD_HSTS=%s"' % hsts(wanted), "WorkingDirectory=" + STATE, "UMask=0077", "ExecStart=%s/%s/bin/python %s/jobs_page.py" % (HUB, ENVIRONMENT, HUB),
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE"] + limits_of(JOBS_SERVICE, with_helpers=True) + ["KillMode=mixed", "Restart=always",
         "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
@@ -231,7 +251,7 @@ def settings(wanted, address):
     """Return what the programs on the host of the hub know."""
     return {"url": url_of(wanted, address), "hub_port": wanted["hub_port"], "jobs_port": wanted["jobs_port"], "proxy_api_port": wanted["proxy_api_port"],
             "state": STATE, "authenticator": wanted["authenticator"], "links": STATE + "/links", "link_seconds": wanted["link_seconds"],
-            "queue_seconds": wanted["queue_seconds"],
+            "queue_seconds": wanted["queue_seconds"], "token_days": wanted["token_days"], "login_seconds": LOGIN_SECONDS, "hsts": hsts(wanted),
             "instances_per_person": wanted["instances_per_person"], "subdomains": wanted["subdomains"], "default_class": wanted["default_class"],
             "people": persons(wanted), "addresses": {name: each for name, each in addresses(wanted["members"]).items() if name in wanted["training_hosts"]}}
 
@@ -290,7 +310,8 @@ def notebook_files(wanted):
         ca = NOTEBOOK_FOLDER + "/ca.pem"
     found.append(_file(NOTEBOOK_FOLDER + "/server.json", _json({
         "addresses": addresses(wanted["members"]), "ports": ports(wanted), "environment": "%s/%s" % (NOTEBOOK, ENVIRONMENT), "ca": ca, "idle": {
-            "seconds": 60 * wanted["idle_minutes"], "warning": 60 * wanted["idle_warning_minutes"], "gpu_seconds": 60 * wanted["idle_gpu_minutes"]}})))
+            "seconds": 60 * wanted["idle_minutes"], "warning": 60 * wanted["idle_warning_minutes"], "gpu_seconds": 60 * wanted["idle_gpu_minutes"],
+            "login": LOGIN_SECONDS}})))
     return found
 
 

@@ -250,15 +250,31 @@ def new_token():
     return secrets.token_urlsafe(LINK_BYTES)
 
 
+def of_link(person, token):
+    """Return what a link has after #."""
+    return "%s:%s" % (person, token)
+
+
+def parts_of_link(text):
+    """Return name and token of what a link has after #."""
+    person, _colon, token = text.strip().rpartition(":")
+    return person, token
+
+
 def file_of(token):
     """Return the name of the file of a link. Who reads the folder learns no token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def link_problem(found, now):
-    """Return why the file of a link, as a dict, admits nobody; an empty text if it does. A link is removed before it is judged, so it is valid once."""
+def link_problem(found, person, now):
+    """Return why the file of a link, as a dict, admits nobody; an empty text if it does. A link is removed before it is judged, so it is valid once.
+
+    :param person: the name in the link, which the page has shown.
+    """
     if not isinstance(found, dict) or not isinstance(found.get("person"), str) or not isinstance(found.get("until"), (int, float)):
         return "the link is not valid"
+    if found["person"] != person:
+        return "the link is for somebody else than it says"
     return "" if now <= found["until"] else "the link was valid for %d seconds" % found.get("seconds", 0)
 
 

@@ -36,10 +36,15 @@ c.Spawner.hub_connect_url = site["url"]
 
 if site["subdomains"]:
     c.JupyterHub.subdomain_host = site["url"]
+    # A page below the name of the hub cannot replace its cookies.
+    c.JupyterHub.cookie_host_prefix_enabled = True
 
 c.JupyterHub.db_url = "sqlite:///%s/jupyterhub.sqlite" % site["state"]
 c.JupyterHub.cookie_secret_file = "%s/cookie_secret" % site["state"]
-c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 10, "headers": {"Referrer-Policy": "no-referrer"}}
+c.JupyterHub.cookie_max_age_days = site["login_seconds"] / 86400
+c.JupyterHub.oauth_token_expires_in = site["login_seconds"]
+c.JupyterHub.token_expires_in_max_seconds = 86400 * site["token_days"]
+c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 10, "headers": {"Referrer-Policy": "no-referrer", "Strict-Transport-Security": site["hsts"]}}
 c.JupyterHub.extra_handlers = [(r"/api/trainyard/instance", trainyard_hub.InstanceHandler)]
 
 c.JupyterHub.spawner_class = trainyard_hub.InstanceSpawner

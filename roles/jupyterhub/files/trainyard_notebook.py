@@ -221,6 +221,16 @@ class Idle:
             end_instance()
 
 
+def cookie_made(cookies):
+    """Return when the cookie of JupyterHub's login on this page was made, or None. It has the form of tornado, with the time in its third field."""
+    client = os.environ.get("JUPYTERHUB_CLIENT_ID", "")
+    for name in (client, "__Host-" + client):
+        found = re.match(r"2\|1:\d\|\d{1,2}:(\d{1,11})\|", cookies[name].value) if name in cookies else None
+        if found:
+            return int(found.group(1))
+    return None
+
+
 class IdleWarning(APIHandler):
     """What the page of JupyterLab asks. It does not count as use. Who is not logged in gets 403 instead of the way to the login."""
 
@@ -232,7 +242,7 @@ class IdleWarning(APIHandler):
     @web.authenticated
     def get(self):
         self.set_header("Cache-Control", "no-store")
-        self.finish({"message": self.idle.message})
+        self.finish({"message": self.idle.message or _idle.login_words(cookie_made(self.request.cookies), time.time(), self.idle.limits)})
 
 
 class Page(JupyterHandler):

@@ -119,6 +119,16 @@ ONCE = {
     "preflight_compat_facts": FOLDER.partition("/tests/")[0] + "/plugins/plugin_utils/compat/cuda.yml", "package_sources_wheels_dir": FOLDER,
 }
 
+# A hub with two people.
+HUB_OF_TWO = {
+    "cluster_scheduler": "slurm",
+    "slurm_accept_login_on_gpu_hosts": True,
+    "jupyterhub_enabled": True,
+    "shared_storage_users": [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2002}],
+}
+TWO_ACCOUNTS = [{"name": "vision", "members": ["anna"]}, {"name": "language", "members": ["ben"]}]
+ONE_ACCOUNT_OF_TWO = [{"name": "vision", "members": ["anna", "ben"]}]
+
 # What harms a host if it passes.
 HARMFUL = (
     [case for name, value in WITHOUT_QUOTES for space in (" ", "\n", "\t", "\r", "\u00a0", "\u2028") for case in bad(name, with_space(value, space))] +
@@ -403,6 +413,10 @@ REFUSED = (
         {}, {"slurm_accept_login_on_gpu_hosts": False}, {"groups": {"login": ["server-b"]}},
         {"groups": {"login": ["server-a", "server-b"], "gpu": ["server-b"]}}, {"groups": {"head": ["server-b"], "gpu": ["server-b"]}})] +
     bad("slurm_accept_login_on_gpu_hosts", "perhaps", ["server-a"]) + bad("slurm_accept_no_limits", "perhaps", 2, ["server-a"]) +
+    [(dict(HUB_OF_TWO, slurm_accounts=accounts, **more), "jupyterhub_subdomains") for accounts, more in (
+        (TWO_ACCOUNTS, {}), (ONE_ACCOUNT_OF_TWO, {}), (TWO_ACCOUNTS, {"jupyterhub_subdomains": "no"}),
+        (TWO_ACCOUNTS, {"jupyterhub_url": "https://hub.example.org", "jupyterhub_accept_shared_origin": False}))] +
+    bad("jupyterhub_token_days", 0, -1, 3651, "never", "", [30]) + bad("jupyterhub_accept_shared_origin", "perhaps", [True]) +
     [({"groups": {"head": ["login"]}}, "inventory"), ({"groups": {"head": ["server-a", "server-b"]}}, "inventory"), ({"groups": {"server-a": ["server-b"]}},
     "inventory")]
 )
@@ -413,6 +427,11 @@ GOOD = [
      "slurm_accounts": [{"name": "vision", "description": "Computer vision", "gpus": 4, "max_gpus_per_person": 2, "max_minutes": 60, "hosts_classes": ["h100"],
                          "members": ["anna"]}], "shared_storage_users": [{"name": "anna", "uid": 2001}], "slurm_controller_dumps": "7"},
     {"first": {"slurm_node_features": ["ib"], "slurm_gpu_type": "h100", "slurm_node_hardware": {"cpus": 8, "real_memory": 8000}, "slurm_accept_smaller": True}},
+    dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_subdomains=True, jupyterhub_url="https://hub.example.org"),
+    dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_accept_shared_origin=True, jupyterhub_token_days="7"),
+    # One person in two accounts, an account without people, and no hub.
+    dict(HUB_OF_TWO, slurm_accounts=[{"name": "vision", "members": ["anna"]}, {"name": "language", "members": ["anna"]}, {"name": "empty"}]),
+    dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_enabled=False),
     # The groups of a scheduler that this collection does not run are the site's own.
     {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm", "groups": {"gpu": ["server-b"]}},
     {"cluster_scheduler": "slurm", "slurm_accept_login_on_gpu_hosts": True, "slurm_accept_no_limits": "yes"},

@@ -22,7 +22,7 @@ LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "top"}, "node
                                                       "node_modules/a/node_modules/b": {"version": "2.0.0", "integrity": "sha512-y"}}})
 WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "containers": True, "url": "", "subdomains": False, "port": 443, "listen_address": "",
           "hub_port": 481, "jobs_port": 482, "proxy_api_port": 483, "instance_ports": "30000-30999", "firewall": True, "tls_certificate": "", "tls_key": "", "tls_ca": "", "site_files": [], "authenticator": "link",
-          "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600,
+          "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600, "token_days": 30,
           "default_class": "", "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
           "idle_minutes": 120, "idle_warning_minutes": 15, "idle_gpu_minutes": 0,
           "vscode_enabled": False, "vscode_archive": "", "vscode_archive_checksum": "", "vscode_pinned": '{"version": "4.1"}', "vscode_build": "text",
@@ -289,13 +289,37 @@ def test_people_with_names_of_their_own():
     assert "Environment=JUPYTERHUB_HOST=https://hub.example.org:8443\n" in unit
     assert "Environment=JUPYTERHUB_OAUTH_CALLBACK_URL=https://jobs--service.hub.example.org:8443/services/jobs/oauth_callback\n" in unit
     assert json.loads(placed["/etc/trainyard/hub/hub.json"]["content"])["subdomains"] is True
+    assert "Environment=JUPYTERHUB_COOKIE_HOST_PREFIX_ENABLED=1\n" in unit
+    assert 'Environment="TRAINYARD_HSTS=max-age=15552000; includeSubDomains"\n' in unit
     plain = files(plan("front", url="https://hub.example.org"))
+    assert 'Environment="TRAINYARD_HSTS=max-age=15552000"\n' in plain["/etc/systemd/system/trainyard-hub-jobs.service"]["content"]
+    assert "COOKIE_HOST_PREFIX" not in str(plain)
     assert "host-routing" not in str(plain) and "JUPYTERHUB_HOST" not in str(plain)
+
+
+def test_logins_and_tokens_end():
+    found = json.loads(files(plan("front", token_days=7))["/etc/trainyard/hub/hub.json"]["content"])
+    assert (found["token_days"], found["login_seconds"], found["hsts"]) == (7, 86400, "max-age=15552000")
+
+
+def test_each_service_has_limits_and_a_helper_is_killed_alone():
+    placed = files(plan("front"))
+    for name, helpers in (("trainyard-hub", True), ("trainyard-hub-jobs", True), ("trainyard-hub-links", False), ("trainyard-hub-proxy", False)):
+        unit = placed["/etc/systemd/system/%s.service" % name]["content"]
+        service = unit.partition("[Service]\n")[2].partition("\n[Install]")[0]
+        assert re.search(r"^MemoryMax=\d+[GM]$", service, re.MULTILINE) and re.search(r"^TasksMax=\d+$", service, re.MULTILINE), name
+        assert ("OOMPolicy=continue" in service) == helpers, name
+    # The helper ends itself first, then sudo kills it, then the hub gives up.
+    folder = ROLE / "files"
+    own = int(re.search(r"^SECONDS, CPU_SECONDS, MEMORY = (\d+)", (folder / "instance.py").read_text(), re.MULTILINE).group(1))
+    patience = int(re.search(r"^PATIENCE = (\d+)", (folder / "_helper.py").read_text(), re.MULTILINE).group(1))
+    killed = int(re.search(r"command_timeout=(\d+)$", placed["/etc/sudoers.d/trainyard-hub"]["content"], re.MULTILINE).group(1))
+    assert own < killed < patience
 
 
 def test_instances_know_when_they_are_idle():
     found = json.loads(files(plan("a", idle_gpu_minutes=30))["/etc/trainyard/notebook/server.json"]["content"])
-    assert found["idle"] == {"seconds": 7200, "warning": 900, "gpu_seconds": 1800}
+    assert found["idle"] == {"seconds": 7200, "warning": 900, "gpu_seconds": 1800, "login": 86400}
     assert plan("a", idle_minutes=0)["problems"] == []
 
 
