@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import remembered_clashes
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._nfs_client_plan import nfs_mounts
 
 _CAUSES = {"missing": "it does not exist", "no_directory": "it is not a directory", "no_space": "its storage or quota is full",
@@ -62,6 +63,22 @@ def own_groups(users, groups=None, key="gid"):
     """The groups of users without groups. Each gets one with the user's name and number. With groups, only those whose C(key) one of them has."""
     own = [{"name": user["name"], "gid": user["uid"]} for user in users if not user.get("groups")]
     return own if groups is None else [group for group in own if group[key] in [other[key] for other in groups]]
+
+
+def id_problems(users, groups, recorded, accepted=()):
+    """Return texts about requested ids that belonged to somebody else; see the filter."""
+    requested = {
+        "users": {user["name"]: user["uid"] for user in users},
+        "groups": {group["name"]: group["gid"] for group in list(groups) + own_groups(users)},
+    }
+    found = {}
+    for host, owned in recorded.items():
+        for clash in remembered_clashes(requested, owned or {}, [int(number) for number in accepted]):
+            found.setdefault((clash["kind"], clash["name"], clash["id"], clash["former"]), []).append(host)
+    return [
+        "shared_storage_%ss: %s '%s' has ID %d, which belonged to former %s '%s' (recorded on %s) and still owns their files. Use an ID that nobody had. "
+        "Or remove or hand over the files, and add %d to shared_storage_reused_ids" % (kind, kind, name, number, kind, former, ", ".join(hosts), number)
+        for (kind, name, number, former), hosts in sorted(found.items())]
 
 
 def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
