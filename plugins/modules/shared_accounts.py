@@ -415,6 +415,8 @@ class Accounts:
             self.run("user %s unlocked" % name, ["usermod"] + options + [name], before="%s is locked" % name, after="%s can log in" % name)
         if not self.module.check_mode:
             del self.record["locked"][name]
+            if not self.record["locked"]:
+                del self.record["locked"]
             self.write()
 
     def report_processes(self, users, owned, processes):

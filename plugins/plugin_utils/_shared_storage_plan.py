@@ -76,7 +76,7 @@ def id_problems(users, groups, recorded, accepted=()):
         for clash in remembered_clashes(requested, owned or {}, [int(number) for number in accepted]):
             found.setdefault((clash["kind"], clash["name"], clash["id"], clash["former"]), []).append(host)
     return [
-        "shared_storage_%ss: %s '%s' has ID %d, which belonged to former %s '%s' (recorded on %s) and still owns their files. Use an ID that nobody had. "
+        "shared_storage_%ss: %s '%s' has ID %d of former %s '%s' (recorded on %s), whose files have this owner. Use an ID that nobody had. "
         "Or remove or hand over the files, and add %d to shared_storage_reused_ids" % (kind, kind, name, number, kind, former, ", ".join(hosts), number)
         for (kind, name, number, former), hosts in sorted(found.items())]
 

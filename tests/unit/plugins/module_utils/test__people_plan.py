@@ -22,9 +22,9 @@ TODAY = 20000
 NONE = {"primary": [], "add": [], "remove": [], "by_hand": []}
 
 
-def plan(people, found_members, primary, former=(), **record):
+def plan(people, found_members, found_primary, former=(), **record):
     users = [{"name": name, "groups": groups} for name, groups in people.items()]
-    return memberships(users, list(former), {"members": found_members, "primary": primary}, record)
+    return memberships(users, list(former), {"members": found_members, "primary": found_primary}, record)
 
 
 def test_a_person_changes_groups():
