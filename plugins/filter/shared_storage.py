@@ -37,4 +37,5 @@ class FilterModule:
 
     def filters(self):
         return {"shared_storage_plan": shared_storage_plan, "shared_storage_verdict": shared_storage_verdict,
-                "shared_storage_own_groups": shared_storage_own_groups, "shared_storage_id_problems": shared_storage_id_problems}
+                "shared_storage_own_groups": shared_storage_own_groups,
+                "shared_storage_id_problems": shared_storage_id_problems}

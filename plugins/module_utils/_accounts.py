@@ -9,7 +9,10 @@ from __future__ import annotations
 import grp
 import pwd
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import owned_ids, remembered_clashes
+from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import (
+    owned_ids,
+    remembered_clashes,
+)
 
 __all__ = ["account_clashes", "find_group", "find_user", "number_of"]
 
@@ -52,25 +55,37 @@ def _clashes_on_host(asked, find, fields):
 
 
 def _clash(kind, name, number, found):
-    return {"kind": kind, "name": name, "asked": "%s %s with id %s" % (kind, name, number), "found": found}
+    return {
+        "kind": kind,
+        "name": name,
+        "asked": "%s %s with id %s" % (kind, name, number),
+        "found": found,
+    }
 
 
 def account_clashes(users, groups, record=None, accepted=()):
-    """Return entries of C(users) and C(groups), {name: number}, whose name has another number on this host, or whose number has another name.
+    """Return entries of C(users) and C(groups), {name: number}, that differ from this host.
 
-    C(record) is that of module shared_accounts: numbers of former people also clash if their accounts are gone. C(accepted) are those that others may get.
+    That is: the name has another number on the host, or the number has another name.
+    C(record) is that of module shared_accounts: numbers of former people also clash if their
+    accounts are gone. C(accepted) are those that others may get.
     """
     record = record or {}
     clashes = []
-    for kind, asked, find, fields in (("user", users, find_user, ("pw_name", "pw_uid")), ("group", groups, find_group, ("gr_name", "gr_gid"))):
+    for kind, asked, find, fields in (
+        ("user", users, find_user, ("pw_name", "pw_uid")),
+        ("group", groups, find_group, ("gr_name", "gr_gid")),
+    ):
         created = set(record.get(kind + "s", [])) - set(asked)
         for name, number, other, its in _clashes_on_host(asked, find, fields):
             # The module removes a former account whose number may be used again.
             if not (other in created and its == int(number) and its in accepted):
                 clashes.append(_clash(kind, name, number, "%s %s with id %s" % (kind, other, its)))
     known = {(clash["kind"], clash["name"]) for clash in clashes}
-    for clash in remembered_clashes({"users": users, "groups": groups}, owned_ids(record, number_of), accepted):
+    requested = {"users": users, "groups": groups}
+    for clash in remembered_clashes(requested, owned_ids(record, number_of), accepted):
         kind, name = clash["kind"], clash["name"]
         if (kind, name) not in known:
-            clashes.append(_clash(kind, name, clash["id"], "files of former %s %s with id %s" % (kind, clash["former"], clash["id"])))
+            found = "files of former %(kind)s %(former)s with id %(id)s" % clash
+            clashes.append(_clash(kind, name, clash["id"], found))
     return clashes

@@ -12,7 +12,11 @@ import signal
 import time
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import parse_process, parse_shadow, processes_to_end
+from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import (
+    parse_process,
+    parse_shadow,
+    processes_to_end,
+)
 
 __all__ = ["Processes", "ranges_of", "shadow_entries", "timers_of"]
 
@@ -20,32 +24,37 @@ _AT_FOLDERS = ("/var/spool/cron/atjobs", "/var/spool/cron/atspool")
 _SECONDS_TO_END = 10
 
 
-def shadow_entries():
+def shadow_entries() -> dict:
     """Return {name: {"password": ..., "expires": ...}} of the host's own accounts."""
     return parse_shadow(read_text("/etc/shadow"))
 
 
-def ranges_of(name):
+def ranges_of(name: str) -> list:
     """Return the ranges (first, end) of a person's subordinate ids."""
     ranges = set()
     for path in ("/etc/subuid", "/etc/subgid"):
         for line in read_text(path).splitlines():
-            fields = line.split(":")
-            if len(fields) == 3 and fields[0] == name and fields[1].isdigit() and fields[2].isdigit():
-                ranges.add((int(fields[1]), int(fields[1]) + int(fields[2])))
+            owner, _colon, numbers = line.partition(":")
+            first, _colon, count = numbers.partition(":")
+            if owner == name and first.isdigit() and count.isdigit():
+                ranges.add((int(first), int(first) + int(count)))
     return sorted(ranges)
 
 
-def timers_of(name, uid):
+def timers_of(name: str, uid: int) -> dict:
     """Return {path: what it is} of what would start programs of a person without a login."""
-    found = {"/var/spool/cron/crontabs/" + name: "crontab", "/var/lib/systemd/linger/" + name: "lingering"}
+    found = {
+        "/var/spool/cron/crontabs/" + name: "crontab",
+        "/var/lib/systemd/linger/" + name: "lingering",
+    }
     for folder in _AT_FOLDERS:
         names = os.listdir(folder) if os.path.isdir(folder) else []
         found.update({os.path.join(folder, each): "at job" for each in names})
-    return {path: what for path, what in sorted(found.items()) if _is_of(path, what, uid)}
+    return dict(item for item in sorted(found.items()) if _is_of(item, uid))
 
 
-def _is_of(path, what, uid):
+def _is_of(item: tuple, uid: int) -> bool:
+    path, what = item
     try:
         entry = os.lstat(path)
     except FileNotFoundError:
@@ -57,7 +66,7 @@ def _is_of(path, what, uid):
 class Processes:
     """The processes of the host, read once."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.found = {}
         for name in os.listdir("/proc"):
             if name.isdigit():
@@ -66,7 +75,7 @@ class Processes:
                     self.found[int(name)] = process
 
     @staticmethod
-    def _read(pid):
+    def _read(pid: int):
         texts = []
         for name in ("status", "cgroup"):
             try:
@@ -76,8 +85,8 @@ class Processes:
                 return None
         return parse_process(*texts)
 
-    def callers(self):
-        """Return the uids of this process and of those that started it, such as the sshd of Ansible's login."""
+    def callers(self) -> set:
+        """Return the uids of this process and of those that started it."""
         uids, pid = set(), os.getpid()
         while pid in self.found:
             uids |= self.found[pid]["uids"]
@@ -85,23 +94,30 @@ class Processes:
         return uids
 
     @staticmethod
-    def is_foreign(pid):
-        """Whether a process is in a container of root's engine. People have no pid namespace without a user namespace."""
+    def is_foreign(pid: int) -> bool:
+        """Whether a process is in a container of root's engine.
+
+        People have no pid namespace without a user namespace.
+        """
         spaces = []
         for name in ("pid", "user"):
             try:
-                spaces.append(os.readlink("/proc/%d/ns/%s" % (pid, name)) == os.readlink("/proc/1/ns/" + name))
+                own = os.readlink("/proc/%d/ns/%s" % (pid, name))
+                spaces.append(own == os.readlink("/proc/1/ns/" + name))
             except OSError:
                 return False
         is_of_the_host, has_its_users = spaces
         return has_its_users and not is_of_the_host
 
-    def split(self, uid, ranges):
+    def split(self, uid: int, ranges: list) -> tuple:
         """Return (pids of a former person to end, pids of the person's jobs)."""
         return processes_to_end(self.found, uid, ranges, self.is_foreign)
 
-    def end(self, uid, ranges):
-        """End what is no job of a person, also what starts meanwhile. Returns the pids that are left."""
+    def end(self, uid: int, ranges: list) -> list:
+        """End what is no job of a person, also what starts meanwhile.
+
+        Returns the pids that are left.
+        """
         deadline = time.monotonic() + _SECONDS_TO_END
         while True:
             left = Processes().split(uid, ranges)[0]

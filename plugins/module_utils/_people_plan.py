@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Memberships, former people and their ids: what a host has and what is requested in, what to do out. Pure functions."""
+"""Memberships, former people and their ids: found and requested in, plan out. Pure functions."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ __all__ = [
 NOLOGIN = "/usr/sbin/nologin"
 #: Primary group of former people.
 MEMBER_OF_NONE = "nogroup"
-#: An account that expired on this day, counted from 1970-01-01, is closed. sshd and PAM both check it.
+#: Day since 1970-01-01. sshd and PAM refuse an account that expired.
 _EXPIRED = "1"
 _CLOSED_SHELLS = ("/usr/sbin/nologin", "/sbin/nologin", "/bin/false", "/usr/bin/false")
-# A control group of Slurm: slurmd.service, slurmstepd.scope, or slurm with control groups of version 1.
+# slurmd.service and slurmstepd.scope, or slurm with control groups of version 1.
 _OF_SLURM = re.compile(r"/slurm[^/]*(/|$)")
 # Of logins and timers. People can create folders with any name below their own slice.
-_OF_SESSIONS = re.compile(r"/(user\.slice|sshd?\.service|sshd?@[^/]*|cron\.service|atd\.service)(/|$)")
+_OF_SESSIONS = re.compile(r"/(user\.slice|sshd?(\.service|@[^/]*)|(cron|atd)\.service)(/|$)")
 
 
-def owned_ids(record, number_of):
+def owned_ids(record: dict, number_of) -> dict:
     """Return {"users": {id: name}, "groups": {id: name}} of everyone who was requested until now.
 
-    C(record) is the record of module shared_accounts. Those of older versions have the names of created accounts only. C(number_of) returns the id of a name.
+    C(record) is the record of module shared_accounts. Those of older versions have the names of
+    created accounts only. C(number_of) returns the id of a name.
     """
     owned = {}
     for kind in ("users", "groups"):
@@ -51,21 +52,23 @@ def owned_ids(record, number_of):
     return owned
 
 
-def remembered_clashes(requested, owned, accepted=()):
-    """Return the requested ids that belonged to somebody else: kind, name, id and former owner of each.
+def remembered_clashes(requested: dict, owned: dict, accepted=()) -> list:
+    """Return kind, name, id and former owner of each requested id that belonged to somebody else.
 
-    C(requested) has {"users": {name: id}, "groups": {name: id}}. C(owned) is a result of owned_ids, C(accepted) the ids that may be given to others.
+    C(requested) has {name: id} of C(users) and C(groups). C(owned) is a result of owned_ids.
+    C(accepted) are the ids that may be given to others.
     """
     clashes = []
     for kind in ("users", "groups"):
         for name, number in sorted(requested.get(kind, {}).items()):
             former = owned.get(kind, {}).get(str(number), name)
-            if former != name and int(number) not in accepted:
-                clashes.append({"kind": kind[:-1], "name": name, "id": int(number), "former": former})
+            if former == name or int(number) in accepted:
+                continue
+            clashes.append({"kind": kind[:-1], "name": name, "id": int(number), "former": former})
     return clashes
 
 
-def former_people(requested, record, owned):
+def former_people(requested, record: dict, owned: dict) -> list:
     """Return the names of those who are recorded and no longer requested."""
     names = set(record.get("users", [])) | set(owned["users"].values())
     names.update(user for _group, user in record.get("members", []))
@@ -73,59 +76,66 @@ def former_people(requested, record, owned):
 
 
 class _Memberships:
-    def __init__(self, users, former, found, record):
+    def __init__(self, users: list, former: list, found: dict, record: dict) -> None:
+        self.members, self.found_primary = found["members"], found["primary"]
+        self.created = set(record.get("users", []))
+        self.placed = {tuple(pair) for pair in record.get("members", [])}
+        self.set_primary = record.get("primary", {})
         self.groups = {user["name"]: user["groups"] for user in users}
         for name in former:
             # A group of one's own opens nothing of others.
-            self.groups[name] = [name] if found["primary"].get(name) == name else []
-        self.found, self.created = found, set(record.get("users", []))
-        self.placed = {tuple(pair) for pair in record.get("members", [])}
-        self.set_primary = record.get("primary", {})
+            has_own = self.found_primary.get(name) == name
+            self.groups[name] = [name] if has_own else []
+        self.requested = set()
+        for name, groups in self.groups.items():
+            self.requested.update((group, name) for group in groups)
         self.plan = {"primary": [], "add": [], "remove": [], "by_hand": []}
 
-    def primary(self, name):
+    def primary(self, name: str) -> str:
         """Return the primary group that a person has after the run."""
-        current = self.found["primary"].get(name)
+        current = self.found_primary.get(name)
         wanted = (self.groups[name] or [MEMBER_OF_NONE])[0]
         if current is None:
             return wanted
         # Records of older versions do not have it. These accounts were created with --gid.
-        is_ours = name in self.created and current == self.set_primary.get(name, current)
-        if not is_ours or current == wanted:
+        was_set = current == self.set_primary.get(name, current)
+        if current == wanted or name not in self.created or not was_set:
             return current
         self.plan["primary"].append((name, current, wanted))
         return wanted
 
-    def run(self):
-        requested = set()
-        after = {}
-        for name, groups in self.groups.items():
-            requested.update((group, name) for group in groups)
+    def add(self, name: str, primary: str) -> None:
+        for group in self.groups[name]:
+            if group != primary and name not in self.members.get(group, ()):
+                self.plan["add"].append((group, name))
+
+    def run(self) -> dict:
+        after = dict(self.found_primary)
+        for name in self.groups:
             after[name] = self.primary(name)
-            missing = [group for group in groups if group != after[name]]
-            missing = [group for group in missing if name not in self.found["members"].get(group, ())]
-            self.plan["add"] += [(group, name) for group in missing]
-        for group, names in sorted(self.found["members"].items()):
-            for name in sorted(names):
-                pair = (group, name)
-                if pair not in requested:
+            self.add(name, after[name])
+        for group, names in sorted(self.members.items()):
+            for pair in sorted((group, name) for name in names):
+                if pair not in self.requested:
                     self.plan["remove" if pair in self.placed else "by_hand"].append(pair)
-        for name, group in sorted(self.found["primary"].items()):
-            if group in self.found["members"] and (group, name) not in requested and after.get(name, group) == group:
+        for name, group in sorted(after.items()):
+            if group in self.members and (group, name) not in self.requested:
                 self.plan["by_hand"].append((group, name))
         return self.plan
 
 
-def memberships(users, former, found, record):
-    """Return C(primary) (name, group before, group after), C(add), C(remove) and C(by_hand), which are pairs of group and name.
+def memberships(users: list, former: list, found: dict, record: dict) -> dict:
+    """Return C(primary) (name, group before, group after), C(add), C(remove) and C(by_hand).
 
-    C(users) have C(name) and C(groups), the first of which is the primary one. C(found) has the C(members) of all groups that are or were requested, without
-    those whose primary group it is, and the C(primary) group of each account. Only what the record has is removed.
+    The latter are pairs of group and name. C(users) have C(name) and C(groups), the first of which
+    is the primary one. C(found) has the C(members) of all groups that are or were requested,
+    without those whose primary group it is, and the C(primary) group of each account. Only what the
+    record has is removed.
     """
     return _Memberships(users, former, found, record).run()
 
 
-def parse_shadow(text):
+def parse_shadow(text: str) -> dict:
     """Return {name: {"password": its hash, "expires": day}} of the text of /etc/shadow."""
     entries = {}
     for line in text.splitlines():
@@ -135,18 +145,21 @@ def parse_shadow(text):
     return entries
 
 
-def _is_expired(expires, today):
+def _is_expired(expires: str, today: int) -> bool:
     # shadow(5) says that 0 may mean both that it never expires and that it is expired.
     return expires.isdigit() and 0 < int(expires) <= today
 
 
-def is_shut(account, today):
-    """Whether an account admits nobody: it is expired. C(account) has C(shell), and C(password) and C(expires) if the host has them in /etc/shadow."""
+def is_shut(account: dict, today: int) -> bool:
+    """Whether an account admits nobody.
+
+    C(account) has C(shell), and C(password) and C(expires) if /etc/shadow has the account.
+    """
     return _is_expired(account.get("expires", ""), today) or account["shell"] in _CLOSED_SHELLS
 
 
-def lock(account, today):
-    """Return (options of usermod that close the account, what it had before); ([], {}) if it is closed."""
+def lock(account: dict, today: int) -> tuple:
+    """Return (options of usermod that close the account, what it had); ([], {}) if it is closed."""
     options, before = [], {}
     if not account["password"].startswith(("!", "*")):
         options.append("--lock")
@@ -160,10 +173,12 @@ def lock(account, today):
     return options, before
 
 
-def unlock(account, before):
-    """Return the options of usermod that undo a lock. What somebody else has changed since then stays."""
+def unlock(account: dict, before: dict) -> list:
+    """Return the options of usermod that undo a lock. What others have changed since then stays."""
     options = []
-    if before.get("password") and account["password"].startswith("!") and account["password"].strip("!"):
+    # usermod refuses to unlock an account without a password.
+    has_password = account["password"].strip("!") != ""
+    if before.get("password") and account["password"].startswith("!") and has_password:
         options.append("--unlock")
     if "expires" in before and account["expires"] == _EXPIRED:
         options += ["--expiredate", before["expires"]]
@@ -172,24 +187,32 @@ def unlock(account, before):
     return options
 
 
-def parse_process(status, cgroup):
-    """Return name, parent, uid, groups and control groups of a process, from its files status and cgroup below /proc; None if it is ending."""
-    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    if not {"Name", "PPid", "Uid", "Gid"}.issubset(fields) or fields.get("State", "").split()[:1] == ["Z"]:
+def parse_process(status: str, cgroup: str):
+    """Return name, parent, uids, groups and control groups of a process; None if it is ending.
+
+    C(status) and C(cgroup) are the texts of its files below /proc.
+    """
+    fields = {}
+    for line in status.splitlines():
+        name, _colon, value = line.partition(":")
+        fields[name] = value.split()
+    is_whole = {"Name", "PPid", "Uid", "Gid"}.issubset(fields)
+    if not is_whole or fields.get("State", [])[:1] == ["Z"]:
         return None
-    groups = {int(number) for number in fields["Gid"].split() + fields.get("Groups", "").split()}
     return {
-        "name": fields["Name"].strip(),
-        "parent": int(fields["PPid"]),
-        "uids": {int(number) for number in fields["Uid"].split()},
-        "groups": groups,
-        "cgroups": [line.split(":", 2)[2] for line in cgroup.splitlines() if line.count(":") >= 2],
+        "name": " ".join(fields["Name"]),
+        "parent": int(fields["PPid"][0]),
+        "uids": {int(number) for number in fields["Uid"]},
+        "groups": {int(number) for number in fields["Gid"] + fields.get("Groups", [])},
+        "cgroups": [line.split(":", 2)[-1] for line in cgroup.splitlines()],
     }
 
 
-def _is_of_a_job(pid, processes):
+def _is_of_a_job(pid: int, processes: dict) -> bool:
     paths = processes[pid]["cgroups"]
-    if any(_OF_SESSIONS.search(path) for path in paths) or not any(_OF_SLURM.search(path) for path in paths):
+    if any(_OF_SESSIONS.search(path) for path in paths):
+        return False
+    if not any(_OF_SLURM.search(path) for path in paths):
         return False
     # A login that pam_slurm_adopt has moved into the control group of a job is not the job.
     seen = set()
@@ -201,31 +224,42 @@ def _is_of_a_job(pid, processes):
     return True
 
 
-def processes_to_end(processes, uid, ranges, is_foreign):
-    """Return (pids of a former person to end, pids of the person's jobs), from {pid: result of parse_process}.
+def _is_theirs(process: dict, uid: int, ranges: list) -> bool:
+    for number in process["uids"]:
+        if number == uid or any(first <= number < end for first, end in ranges):
+            return True
+    return False
 
-    C(ranges) are the person's subordinate ids (first, end). C(is_foreign) tells of a pid whether it is in a container of root's engine, whose ids are not the
-    ids of people.
+
+def processes_to_end(processes: dict, uid: int, ranges: list, is_foreign) -> tuple:
+    """Return (pids of a former person to end, pids of the person's jobs).
+
+    C(processes) is {pid: result of parse_process}, C(ranges) are the person's subordinate ids
+    (first, end). C(is_foreign) tells of a pid whether it is in a container of root's engine, whose
+    ids are not the ids of people.
     """
     ended, of_jobs = [], []
     for pid, process in sorted(processes.items()):
-        is_theirs = uid in process["uids"] or any(first <= number < end for first, end in ranges for number in process["uids"])
-        if not is_theirs or is_foreign(pid):
+        if not _is_theirs(process, uid, ranges) or is_foreign(pid):
             continue
-        (of_jobs if _is_of_a_job(pid, processes) else ended).append(pid)
+        if _is_of_a_job(pid, processes):
+            of_jobs.append(pid)
+        else:
+            ended.append(pid)
     return ended, of_jobs
 
 
-def stale_groups(processes, people, gids):
+def stale_groups(processes: dict, people: dict, gids: dict) -> list:
     """Return [(name, group, pids)] of processes that still have a group that their owner has left.
 
-    C(people) is {uid: (name, names of the person's groups)}, C(gids) is {gid: group} of the groups that are or were requested.
+    C(people) is {uid: (name, names of the person's groups)}, C(gids) is {gid: group} of the groups
+    that are or were requested.
     """
     found = {}
     for pid, process in sorted(processes.items()):
         for uid in process["uids"].intersection(people):
             name, groups = people[uid]
-            left = {gids[number] for number in process["groups"].intersection(gids)}.difference(groups)
-            for group in left:
+            has = {gids[number] for number in process["groups"].intersection(gids)}
+            for group in has.difference(groups):
                 found.setdefault((name, group), []).append(pid)
     return [(name, group, pids) for (name, group), pids in sorted(found.items())]

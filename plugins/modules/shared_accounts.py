@@ -174,8 +174,18 @@ import pwd
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes, find_group, find_user, number_of
-from ansible_collections.trainyard.gpu.plugins.module_utils._former_people import Processes, ranges_of, shadow_entries, timers_of
+from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import (
+    account_clashes,
+    find_group,
+    find_user,
+    number_of,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._former_people import (
+    Processes,
+    ranges_of,
+    shadow_entries,
+    timers_of,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._people_keys import PeopleKeys
 from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import (
     MEMBER_OF_NONE,
@@ -189,14 +199,20 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import 
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
-# Arguments: home, group, user. The mount is seen by this command only.
-PRIMARY = 'if test -d "$1"; then mount -t tmpfs -o mode=0755 none "$1" || exit 1; fi; exec usermod --gid "$2" "$3"'
+# Arguments: home, group, user. usermod would give the files in the home to the new group, which
+# takes long and fails on a share with root_squash. It does not if another folder is in the place of
+# the home. Only this command sees that.
+PRIMARY = """
+if test -d "$1"; then mount -t tmpfs -o mode=0755 none "$1" || exit 1; fi
+exec usermod --gid "$2" "$3"
+"""
 
 
 class Accounts:
     def __init__(self, module):
         self.module, self.made, self.differences, self.stays = module, [], [], []
-        self.diff = {"before_header": "accounts", "after_header": "accounts", "before": "", "after": ""}
+        self.diff = {"before": "", "after": ""}
+        self.diff.update(before_header="accounts", after_header="accounts")
         self.file = Record(module, module.params["record"])
         self.record = self.file.read()
         self.shadow, self.today = shadow_entries(), int(time.time() // 86400)
@@ -207,7 +223,7 @@ class Accounts:
             self.record[kind].append(value)
             self.write()
 
-    def forget(self, kind, value):
+    def forget(self, kind: str, value) -> None:
         """Called after the opposite."""
         if not self.module.check_mode and value in self.record.get(kind, []):
             self.record[kind].remove(value)
@@ -216,41 +232,42 @@ class Accounts:
     def write(self):
         self.file.write(self.record)
 
-    def act(self, words, before="", after=""):
+    def act(self, words: str, before: str = "", after: str = "") -> bool:
         """Report a change. Returns whether to make it."""
         self.made.append(words)
         self.diff["before"] += before + "\n" if before else ""
         self.diff["after"] += after + "\n" if after else ""
         return not self.module.check_mode
 
-    def differ(self, what, asked, found):
+    def differ(self, what: str, asked: str, found: str) -> None:
         self.differences.append({"what": what, "asked": asked, "found": found})
 
-    def keep(self, what, asked, found):
+    def keep(self, what: str, asked: str, found: str) -> None:
         """Report a difference that no run of this module removes."""
         self.differ(what, asked, found)
         self.stays.append("%s: %s" % (what, found))
 
-    def run(self, words, command, before="", after=""):
+    def run(self, words: str, command: list, before: str = "", after: str = "") -> None:
         if not self.act(words, before, after):
             return
-        rc, out, err = self.module.run_command([self.module.get_bin_path(command[0], required=True, opt_dirs=["/usr/sbin", "/sbin"])] + list(command[1:]))
+        folders = ["/usr/sbin", "/sbin"]
+        tool = self.module.get_bin_path(command[0], required=True, opt_dirs=folders)
+        rc, out, err = self.module.run_command([tool] + command[1:])
         if rc != 0:
-            self.module.fail_json(msg="%s: %s failed: %s. Correct what it names on this host, and run this again: what was created stays"
-                                  % (words, command[0], (err or out).strip()), made=self.made)
+            text = "%s: %s failed: %s. Correct what it names on this host, and run this again: "
+            text = text % (words, command[0], (err or out).strip()) + "what was created stays"
+            self.module.fail_json(msg=text, made=self.made)
 
     def present(self, users, groups, keys):
         # A user without groups gets one with the same number. The number that useradd chooses would differ between hosts.
-        groups = groups + [{"name": user["name"], "gid": user["uid"]} for user in users if not user["groups"]]
+        groups = groups + [
+            {"name": user["name"], "gid": user["uid"]} for user in users if not user["groups"]
+        ]
         users = [dict(user, groups=user["groups"] or [user["name"]]) for user in users]
         keys.plan(self.module.params["keys"], {user["name"]: user["groups"] for user in users})
-        names, gids = {user["name"]: user["uid"] for user in users}, {group["name"]: group["gid"] for group in groups}
-        accepted = self.module.params["reused_ids"]
-        clashes = account_clashes(names, gids, self.record, accepted)
-        if clashes:
-            self.module.fail_json(msg="; ".join("%s is requested, this host has %s" % (clash["asked"], clash["found"]) for clash in clashes)
-                                  + ". Nothing was created. Use ids that are free on all hosts, or the ones that the hosts have. Remove or hand over the "
-                                  "files of a former owner before you add the id to shared_storage_reused_ids", clashes=clashes)
+        names = {user["name"]: user["uid"] for user in users}
+        gids = {group["name"]: group["gid"] for group in groups}
+        self.refuse_clashes(names, gids)
         owned = owned_ids(self.record, number_of)
         former = former_people(names, self.record, owned)
         processes = Processes()
@@ -261,7 +278,11 @@ class Accounts:
         for group in groups:
             if not find_group(group["name"]):
                 self.note("groups", group["name"])
-                self.run("group %s" % group["name"], ["groupadd", "--gid", str(group["gid"]), group["name"]], after="group %s" % group["name"])
+                self.run(
+                    "group %s" % group["name"],
+                    ["groupadd", "--gid", str(group["gid"]), group["name"]],
+                    after="group %s" % group["name"],
+                )
         for user in users:
             if not find_user(user["name"]):
                 self.create(user)
@@ -270,14 +291,29 @@ class Accounts:
         self.join(users, [name for name in former if find_user(name)], owned)
         self.report_processes(users, owned, processes)
 
-    def create(self, user):
+    def refuse_clashes(self, names: dict, gids: dict) -> None:
+        clashes = account_clashes(names, gids, self.record, self.module.params["reused_ids"])
+        if not clashes:
+            return
+        text = "%(asked)s is requested, this host has %(found)s"
+        text = "; ".join(text % clash for clash in clashes)
+        text += (
+            ". Nothing was created. Use ids that are free on all hosts, or the ones that the hosts "
+            "have. Remove or hand over the files of a former owner before you add the id to "
+            "shared_storage_reused_ids"
+        )
+        self.module.fail_json(msg=text, clashes=clashes)
+
+    def create(self, user: dict) -> None:
         name = user["name"]
         self.note("users", name)
-        self.run("user %s" % name, ["useradd", "--no-create-home", "--home-dir", os.path.join(self.module.params["homes"], name), "--uid", str(user["uid"]),
-                                    "--gid", user["groups"][0], "--no-user-group", "--shell", user["shell"], name], after="user %s" % name)
+        home = os.path.join(self.module.params["homes"], name)
+        command = ["useradd", "--no-create-home", "--home-dir", home, "--uid", str(user["uid"])]
+        command += ["--gid", user["groups"][0], "--no-user-group", "--shell", user["shell"], name]
+        self.run("user %s" % name, command, after="user %s" % name)
         self.set_primary(name, user["groups"][0])
 
-    def own(self, names, gids, owned):
+    def own(self, names: dict, gids: dict, owned: dict) -> None:
         """Record the owner of each id, before it exists."""
         for kind, requested in (("users", names), ("groups", gids)):
             owned[kind].update({str(number): name for name, number in requested.items()})
@@ -285,7 +321,7 @@ class Accounts:
             self.record["ids"] = owned
             self.write()
 
-    def free(self, names, gids, former, owned):
+    def free(self, names: dict, gids: dict, former: list, owned: dict) -> None:
         """Remove accounts of former owners whose ids may be given to others."""
         numbers = {str(number) for number in self.module.params["reused_ids"]}
         for kind, requested, command in (("users", names, "userdel"), ("groups", gids, "groupdel")):
@@ -296,21 +332,27 @@ class Accounts:
                     continue
                 if number_of(kind, name) == int(number):
                     what = "%s %s" % (kind[:-1], name)
-                    self.run("%s removed, whose id %s gets another owner" % (what, number), [command, name], before=what)
+                    self.run(
+                        "%s removed, whose id %s gets another owner" % (what, number),
+                        [command, name],
+                        before=what,
+                    )
                 self.forget(kind, name)
                 if name in former and kind == "users":
                     former.remove(name)
                     self.forget_person(name)
 
-    def forget_person(self, name):
+    def forget_person(self, name: str) -> None:
         if self.module.check_mode:
             return
         for kind in ("locked", "primary"):
             self.record.get(kind, {}).pop(name, None)
-        self.record["members"] = [pair for pair in self.record.get("members", []) if pair[1] != name]
+        self.record["members"] = [
+            pair for pair in self.record.get("members", []) if pair[1] != name
+        ]
         self.write()
 
-    def join(self, users, former, owned):
+    def join(self, users: list, former: list, owned: dict) -> None:
         """Make the memberships true, as far as the record has them."""
         managed = set(owned["groups"].values()) | set(self.record.get("groups", []))
         groups = {name: find_group(name) for name in managed}
@@ -325,57 +367,71 @@ class Accounts:
             group = find_group(entry.pw_gid) if entry else None
             if entry:
                 primary[name] = group.gr_name if group else str(entry.pw_gid)
-        found = {"members": {name: set(group.gr_mem) for name, group in groups.items()}, "primary": primary}
+        found = {
+            "members": {name: set(group.gr_mem) for name, group in groups.items()},
+            "primary": primary,
+        }
         plan = memberships(users, former, found, self.record)
         for name, before, after in plan["primary"]:
-            # usermod would give all files in the home to the new group, on each host. It does not if the home is not the person's.
-            self.run("%s in primary group %s" % (name, after), ["unshare", "--mount", "sh", "-c", PRIMARY, "sh", find_user(name).pw_dir, after, name],
-                     before="%s in primary group %s" % (name, before), after="%s in primary group %s" % (name, after))
+            command = ["unshare", "--mount", "sh", "-c", PRIMARY, "sh"]
+            command += [find_user(name).pw_dir, after, name]
+            words = name + " in primary group "
+            self.run(words + after, command, before=words + before, after=words + after)
             self.set_primary(name, after)
             self.differ("group " + before, "without " + name, "has %s" % name)
         for group, name in plan["add"]:
             self.note("members", [group, name])
-            self.run("%s in group %s" % (name, group), ["gpasswd", "--add", name, group], after="%s in group %s" % (name, group))
+            words = "%s in group %s" % (name, group)
+            self.run(words, ["gpasswd", "--add", name, group], after=words)
         for group, name in plan["remove"]:
-            self.run("%s no longer in group %s" % (name, group), ["gpasswd", "--delete", name, group], before="%s in group %s" % (name, group))
+            words = "%s in group %s" % (name, group)
+            self.run("no longer " + words, ["gpasswd", "--delete", name, group], before=words)
             self.forget("members", [group, name])
             self.differ("group " + group, "without " + name, "has %s" % name)
         for group, name in plan["by_hand"]:
-            self.keep("group " + group, "without " + name, "has %s, whom this role did not add" % name)
+            self.keep_member(group, name)
 
-    def set_primary(self, name, group):
+    def keep_member(self, group: str, name: str) -> None:
+        self.keep("group " + group, "without " + name, "has %s, whom this role did not add" % name)
+
+    def set_primary(self, name: str, group: str) -> None:
         if not self.module.check_mode:
             self.record.setdefault("primary", {})[name] = group
             self.write()
 
-    def account(self, name):
+    def account(self, name: str) -> dict:
         """Return what decides about logins of a user."""
         return dict(self.shadow.get(name, {}), shell=find_user(name).pw_shell)
 
-    def revoke(self, name, owned, processes):
+    def revoke(self, name: str, owned: dict, processes: Processes) -> None:
         """Close the account of a former person, and end what runs."""
         entry = find_user(name)
-        if not entry or (name in owned["users"].values() and owned["users"].get(str(entry.pw_uid)) != name):
+        is_known = name in owned["users"].values()
+        if not entry or (is_known and owned["users"].get(str(entry.pw_uid)) != name):
             return
         what = "user " + name
+        is_open = not is_shut(self.account(name), self.today)
         if name not in self.record.get("users", []):
-            if not is_shut(self.account(name), self.today):
-                self.keep(what, "no login", "can log in, because this role did not create the account")
+            if is_open:
+                reason = "this role did not create the account"
+                self.keep(what, "no login", "can log in, because " + reason)
             return
         if entry.pw_uid in processes.callers():
             self.keep(what, "no login", "can log in, because Ansible does so as this user")
             return
         if name in self.shadow:
             self.lock(name)
-        elif not is_shut(self.account(name), self.today):
-            self.keep(what, "no login", "can log in, because /etc/shadow has no entry for the account")
+        elif is_open:
+            self.keep(what, "no login", "can log in, because /etc/shadow has no such account")
         self.stop(entry, processes)
-        managed = set(owned["groups"].values()) | set(self.record.get("groups", [])) | {MEMBER_OF_NONE}
-        groups = map(find_group, os.getgrouplist(name, entry.pw_gid))
-        for group in sorted({group.gr_name for group in groups if group} - managed):
-            self.keep("group " + group, "without " + name, "has %s, whom this role did not add" % name)
+        # join() reports those of groups that are or were requested.
+        managed = set(owned["groups"].values()) | set(self.record.get("groups", []))
+        groups = filter(None, map(find_group, os.getgrouplist(name, entry.pw_gid)))
+        others = {group.gr_name for group in groups} - managed - {MEMBER_OF_NONE}
+        for group in sorted(others):
+            self.keep_member(group, name)
 
-    def lock(self, name):
+    def lock(self, name: str) -> None:
         options, before = lock(self.account(name), self.today)
         if not options:
             return
@@ -383,10 +439,15 @@ class Accounts:
             locked = self.record.setdefault("locked", {})
             locked[name] = dict(locked.get(name, {}), **before)
             self.write()
-        self.run("user %s locked" % name, ["usermod"] + options + [name], before="%s can log in" % name, after="%s is locked" % name)
+        self.run(
+            "user %s locked" % name,
+            ["usermod"] + options + [name],
+            before="%s can log in" % name,
+            after="%s is locked" % name,
+        )
         self.differ("user " + name, "no login", "can log in")
 
-    def stop(self, entry, processes):
+    def stop(self, entry, processes: Processes) -> None:
         name, uid = entry.pw_name, entry.pw_uid
         for path, what in timers_of(name, uid).items():
             words = "%s of %s removed" % (what, name)
@@ -398,38 +459,60 @@ class Accounts:
         ranges = ranges_of(name)
         ended, of_jobs = processes.split(uid, ranges)
         if ended:
-            names = ", ".join("%s (%d)" % (processes.found[pid]["name"], pid) for pid in ended[:5]) + (", ..." if len(ended) > 5 else "")
+            names = ["%s (%d)" % (processes.found[pid]["name"], pid) for pid in ended]
+            names = ", ".join(names[:5] + ["..."] * (len(names) > 5))
             self.differ("user " + name, "no processes", names)
-            if self.act("processes of %s ended: %s" % (name, names), before="%s runs %s" % (name, names)):
-                left = processes.end(uid, ranges)
-                if left:
-                    self.module.fail_json(msg="processes of former user %s do not end: %s. End what they wait for, or reboot this host"
-                                          % (name, ", ".join(map(str, left))), made=self.made)
+            words = "processes of %s ended: %s" % (name, names)
+            if self.act(words, before="%s runs %s" % (name, names)):
+                self.end_processes(name, uid, ranges, processes)
         if of_jobs:
-            self.keep("user " + name, "no jobs", "has a job on this host, which runs on unless slurm_accounts_cancel_jobs is true")
+            self.keep(
+                "user " + name,
+                "no jobs",
+                "has a job on this host, which runs on unless slurm_accounts_cancel_jobs is true",
+            )
 
-    def restore(self, name):
+    def end_processes(self, name: str, uid: int, ranges: list, processes: Processes) -> None:
+        left = processes.end(uid, ranges)
+        if left:
+            text = "processes of former user %s do not end: %s. End what they wait for, or reboot "
+            text = text % (name, ", ".join(map(str, left))) + "this host"
+            self.module.fail_json(msg=text, made=self.made)
+
+    def restore(self, name: str) -> None:
         """Undo the lock of a person who is back."""
-        options = unlock(self.account(name), self.record["locked"][name]) if name in self.shadow else []
+        options = []
+        if name in self.shadow:
+            options = unlock(self.account(name), self.record["locked"][name])
         if options:
-            self.run("user %s unlocked" % name, ["usermod"] + options + [name], before="%s is locked" % name, after="%s can log in" % name)
+            self.run(
+                "user %s unlocked" % name,
+                ["usermod"] + options + [name],
+                before="%s is locked" % name,
+                after="%s can log in" % name,
+            )
         if not self.module.check_mode:
             del self.record["locked"][name]
             if not self.record["locked"]:
                 del self.record["locked"]
             self.write()
 
-    def report_processes(self, users, owned, processes):
-        """Report what still runs with a group that its owner has left: a process keeps its groups."""
+    def report_processes(self, users: list, owned: dict, processes: Processes) -> None:
+        """Report what runs with a group that its owner has left: a process keeps its groups."""
         people = {user["uid"]: (user["name"], set(user["groups"])) for user in users}
         groups = {name: find_group(name) for name in owned["groups"].values()}
         gids = {group.gr_gid: name for name, group in groups.items() if group}
-        for uid, (name, names) in people.items():
+        for name, names in people.values():
             entry = find_user(name)
-            names.update(gids[gid] for gid in (os.getgrouplist(name, entry.pw_gid) if entry else []) if gid in gids)
+            numbers = os.getgrouplist(name, entry.pw_gid) if entry else []
+            names.update(gids[number] for number in set(numbers).intersection(gids))
         for name, group, pids in stale_groups(processes.found, people, gids):
             numbers = ", ".join(map(str, pids[:5]))
-            self.keep("group " + group, "without processes of " + name, "processes of %s have it until they end: %s" % (name, numbers))
+            self.keep(
+                "group " + group,
+                "without processes of " + name,
+                "processes of %s have it until they end: %s" % (name, numbers),
+            )
 
     def former(self):
         for name, user in list(self.record.get("members", [])):
@@ -485,8 +568,18 @@ def main():
         accounts.present(module.params["users"], module.params["groups"], keys)
         reload = keys.write()
     files = keys.files
-    module.exit_json(changed=bool(accounts.made or files.changed_paths), made=accounts.made, changed_paths=files.changed_paths, reload=reload,
-                     differences=accounts.differences, stays=accounts.stays, diff=([accounts.diff] if accounts.made else []) + files.diff)
+    diff = files.diff
+    if accounts.made:
+        diff = [accounts.diff] + diff
+    module.exit_json(
+        changed=bool(accounts.made or files.changed_paths),
+        made=accounts.made,
+        changed_paths=files.changed_paths,
+        reload=reload,
+        differences=accounts.differences,
+        stays=accounts.stays,
+        diff=diff,
+    )
 
 
 if __name__ == "__main__":

@@ -65,20 +65,24 @@ def own_groups(users, groups=None, key="gid"):
     return own if groups is None else [group for group in own if group[key] in [other[key] for other in groups]]
 
 
-def id_problems(users, groups, recorded, accepted=()):
+def id_problems(users: list, groups: list, recorded: dict, accepted=()) -> list:
     """Return texts about requested ids that belonged to somebody else; see the filter."""
     requested = {
         "users": {user["name"]: user["uid"] for user in users},
         "groups": {group["name"]: group["gid"] for group in list(groups) + own_groups(users)},
     }
+    accepted = [int(number) for number in accepted]
     found = {}
     for host, owned in recorded.items():
-        for clash in remembered_clashes(requested, owned or {}, [int(number) for number in accepted]):
-            found.setdefault((clash["kind"], clash["name"], clash["id"], clash["former"]), []).append(host)
-    return [
-        "shared_storage_%ss: %s '%s' has ID %d of former %s '%s' (recorded on %s), whose files have this owner. Use an ID that nobody had. "
-        "Or remove or hand over the files, and add %d to shared_storage_reused_ids" % (kind, kind, name, number, kind, former, ", ".join(hosts), number)
-        for (kind, name, number, former), hosts in sorted(found.items())]
+        for clash in remembered_clashes(requested, owned or {}, accepted):
+            hosts = found.setdefault((clash["name"], clash["kind"]), dict(clash, hosts=[]))["hosts"]
+            hosts.append(host)
+    text = (
+        "shared_storage_%(kind)ss: %(kind)s '%(name)s' has ID %(id)d of former %(kind)s "
+        "'%(former)s' (recorded on %(hosts)s), whose files have this owner. Use an ID that nobody "
+        "had. Or remove or hand over the files, and add %(id)d to shared_storage_reused_ids"
+    )
+    return [text % dict(clash, hosts=", ".join(clash["hosts"])) for clash in found.values()]
 
 
 def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
