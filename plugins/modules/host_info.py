@@ -82,6 +82,16 @@ options:
     description: Names and numeric ids of groups, for RV(account_clashes).
     type: dict
     default: {}
+  accounts_record:
+    description: Record of M(trainyard.gpu.shared_accounts), for RV(recorded_ids) and RV(account_clashes). A damaged one counts as missing.
+    type: path
+    version_added: "0.3.0"
+  reused_ids:
+    description: Ids of former users and groups that others may get, for RV(account_clashes).
+    type: list
+    elements: int
+    default: []
+    version_added: "0.3.0"
   timeout:
     description: Maximum time in seconds for all name lookups and connections together.
     type: float
@@ -378,6 +388,12 @@ account_clashes:
     found:
       description: The host's account as text.
       type: str
+recorded_ids:
+  description: Names of the C(users) and C(groups) in O(accounts_record) by id, also of former ones. Empty without a record, or without root.
+  returned: always
+  type: dict
+  sample: {users: {"2001": anna}, groups: {"3001": vision}}
+  version_added: "0.3.0"
 folders:
   description: Files of each existing folder among O(folders), by name, with size in bytes and modification time in seconds since 1970.
   returned: always
@@ -401,7 +417,7 @@ import threading
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes
+from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes, number_of
 from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
@@ -420,6 +436,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._infiniband import d
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import BEGIN
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters, npu_devices, nvidia_devices
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import cgroups
+from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import owned_ids
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import DamagedRecord, parse
 
 SYS_CLASS = "/sys/class"
 RDMA_FILES = ["node_type", "ports/*/state", "ports/*/rate", "ports/*/link_layer", "ports/*/gids/*"] + [
@@ -619,6 +637,15 @@ def candidates(module: AnsibleModule) -> dict[str, str]:
     return {name: state["installed"] or state["candidate"] for name, state in policy.items()}
 
 
+def accounts_in(path):
+    """Return the record of module shared_accounts, which only root reads."""
+    try:
+        with open(path or os.devnull, "rb") as file:
+            return parse(file.read(), path)
+    except (OSError, DamagedRecord):
+        return {}
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -643,6 +670,8 @@ def main():
             "candidates": {"type": "list", "elements": "str", "default": []},
             "users": {"type": "dict", "default": {}},
             "groups": {"type": "dict", "default": {}},
+            "accounts_record": {"type": "path"},
+            "reused_ids": {"type": "list", "elements": "int", "default": []},
             "timeout": {"type": "float", "default": 3.0},
         },
         supports_check_mode=True,
@@ -652,6 +681,7 @@ def main():
         if relative:
             module.fail_json(msg="%s: %s is not absolute; give paths that begin with /" % (name, ", ".join(relative)))
     docker = module.get_bin_path("docker")
+    accounts = accounts_in(module.params["accounts_record"])
     docker_config = daemon_config_state(module) if module.params["docker_config"] else ("", [])
     hostname = socket.gethostname()
     container = container_kind()
@@ -691,7 +721,8 @@ def main():
             docker_config_error=docker_config[0],
             docker_config_warnings=docker_config[1],
             labelled_images=labelled_images(module, docker),
-            account_clashes=account_clashes(module.params["users"], module.params["groups"]),
+            account_clashes=account_clashes(module.params["users"], module.params["groups"], accounts, module.params["reused_ids"]),
+            recorded_ids=owned_ids(accounts, number_of),
         )
     except ParseError as error:
         module.fail_json(msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection" % error)

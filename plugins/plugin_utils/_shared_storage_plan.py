@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import remembered_clashes
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._nfs_client_plan import nfs_mounts
 
 _CAUSES = {"missing": "it does not exist", "no_directory": "it is not a directory", "no_space": "its storage or quota is full",
@@ -62,6 +63,26 @@ def own_groups(users, groups=None, key="gid"):
     """The groups of users without groups. Each gets one with the user's name and number. With groups, only those whose C(key) one of them has."""
     own = [{"name": user["name"], "gid": user["uid"]} for user in users if not user.get("groups")]
     return own if groups is None else [group for group in own if group[key] in [other[key] for other in groups]]
+
+
+def id_problems(users: list, groups: list, recorded: dict, accepted=()) -> list:
+    """Return texts about requested ids that belonged to somebody else; see the filter."""
+    requested = {
+        "users": {user["name"]: user["uid"] for user in users},
+        "groups": {group["name"]: group["gid"] for group in list(groups) + own_groups(users)},
+    }
+    accepted = [int(number) for number in accepted]
+    found = {}
+    for host, owned in recorded.items():
+        for clash in remembered_clashes(requested, owned or {}, accepted):
+            hosts = found.setdefault((clash["name"], clash["kind"]), dict(clash, hosts=[]))["hosts"]
+            hosts.append(host)
+    text = (
+        "shared_storage_%(kind)ss: %(kind)s '%(name)s' has ID %(id)d of former %(kind)s "
+        "'%(former)s' (recorded on %(hosts)s), whose files have this owner. Use an ID that nobody "
+        "had. Or remove or hand over the files, and add %(id)d to shared_storage_reused_ids"
+    )
+    return [text % dict(clash, hosts=", ".join(clash["hosts"])) for clash in found.values()]
 
 
 def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
