@@ -215,15 +215,18 @@ REFUSED = (
     bad("cluster_login_hosts", ["nas"], [], [["server-a"]], {"a": "b"}, cluster_scheduler="slurm") +
     bad("slurm_cluster_name", "", "Lab", "1x", "a b", "a" * 41, "a\nb", ["lab"]) +
     bad("slurm_partitions", [{"name": "all"}], [{"name": "a b"}], [{"name": "a\nNodeName=x"}], [{"name": "a", "hosts": ["server-z"]}], [{"hosts": ["all"]}],
-        [{"name": "a", "max_minutes": -1}], [{"name": "a", "priorities": ["urgent"]}], [{"name": "a"}, {"name": "b"}], [{"name": "a", "default": True},
+        [{"name": "a", "max_minutes": -1}], [{"name": "a", "default_minutes": -1}], [{"name": "a", "priorities": ["urgent"]}], [{"name": "a"}, {"name": "b"}], [{"name": "a", "default": True},
         {"name": "b", "default": True}], [{"name": "a", "default": True}, {"name": "a"}], "train", [{"name": "a", "host": ["all"]}]) +
     bad("slurm_priorities", [{"name": "A"}], [{"name": "root"}], [{"name": "1a"}], [{"name": "a"}, {"name": "a"}], [{"name": "a", "priority": -1}],
         [{"name": "a", "preempts": ["b"]}], [{"name": "a", "preempts": ["b"]}, {"name": "b", "preempts": ["a"]}], [{"priority": 1}], "low") +
     bad("slurm_accounts", [{"name": "Vision"}], [{"name": "root"}], [{"name": "a,b"}], [{"name": "-i"}], [{"name": "a"}, {"name": "a"}],
         [{"name": "a", "gpus": -1}], [{"name": "a", "gpus": 2, "max_gpus_per_person": 3}], [{"name": "a", "max_minutes": 0}], [{"name": "a", "members": ["nobody"]}],
+        [{"name": "a", "cpus": 0}], [{"name": "a", "memory_gb": -1}], [{"name": "a", "max_jobs_per_person": 0}], [{"name": "a", "max_submitted_per_person": "x"}],
         [{"name": "a", "members": ["anna", "anna"]}], [{"name": "a", "description": "x|y"}], [{"name": "a", "description": "it's"}],
         [{"name": "a", "description": "\u00fc"}], [{"gpus": 1}], [{"name": "a", "gpu": 1}], "vision",
         shared_storage_users=[{"name": "anna", "uid": 2001}]) +
+    bad("slurm_account_share", 0, 101, "half") + bad("slurm_max_jobs_per_person", -1, "x") + bad("slurm_max_submitted_per_person", -1, [1]) +
+    bad("slurm_max_minutes", -1, "1d") + bad("slurm_default_minutes", -1, "1d") +
     bad("slurm_node_features", ["a,b"], ["a b"], [""], {"a": 1}) + bad("slurm_gpu_type", "H100", "h 100", "h100:4", ["h100"]) +
     bad("slurm_node_hardware", {"cpus": 0}, {"cpu": 4}, {"real_memory": -1}, "8") + bad("slurm_accept_smaller", "perhaps", 2, ["a"]) +
     bad("slurm_options", {"AuthType": "auth/none"}, {"KillWait": "30\nSlurmUser=root"}, {"KillWait": "30 # x"}, {"Kill Wait": 3}, {"PlugStackConfig": "/x"}, "x") +
@@ -406,7 +409,9 @@ GOOD = [
     {"slurm_partitions": [{"name": "train", "default": True}, {"name": "dev", "hosts": ["server-b"], "max_minutes": 60, "priorities": ["high"]}],
      "slurm_priorities": [{"name": "low"}, {"name": "high", "priority": "{{ 5 * 20 }}", "preempts": ["low"]}], "slurm_options": {"TmpFS": "/scratch", "KillWait": 60},
      "slurm_accounts": [{"name": "vision", "description": "Computer vision", "gpus": 4, "max_gpus_per_person": 2, "max_minutes": 60, "hosts_classes": ["h100"],
-                         "members": ["anna"]}], "shared_storage_users": [{"name": "anna", "uid": 2001}], "slurm_controller_dumps": "7"},
+                         "cpus": 64, "memory_gb": "256", "max_jobs_per_person": 8, "max_submitted_per_person": 80,
+                         "members": ["anna"]}], "shared_storage_users": [{"name": "anna", "uid": 2001}], "slurm_controller_dumps": "7",
+     "slurm_account_share": "25", "slurm_max_jobs_per_person": 0, "slurm_max_submitted_per_person": 100, "slurm_max_minutes": 0, "slurm_default_minutes": 1440},
     {"first": {"slurm_node_features": ["ib"], "slurm_gpu_type": "h100", "slurm_node_hardware": {"cpus": 8, "real_memory": 8000}, "slurm_accept_smaller": True}},
     # The groups of a scheduler that this collection does not run are the site's own.
     {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm"},
