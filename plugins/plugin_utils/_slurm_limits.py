@@ -29,25 +29,21 @@ def node_size(values):
     return found
 
 
-def _percent(gpus, total, least):
-    """Return the percentage of CPUs and memory of an account with these GPUs. 100 means no limit.
+def _share(account, nodes, least):
+    """Return the default C(cpus) and C(memory_gb) of an account, empty for no limit. C(least) is a percentage.
 
     An account that may use all GPUs can keep all hosts busy anyway. Without GPUs in the cluster there is nothing to protect.
     """
-    if gpus is None or gpus >= total:
-        return 100
-    return min(100, max(least, 100 * gpus // total))
-
-
-def _share(account, nodes, least):
-    """Return the default C(cpus) and C(memory_gb) of an account, empty for no limit."""
     total = sum(node["gpu_count"] for node in nodes)
     gpus = account.get("gpus")
-    percent = _percent(None if gpus is None else int(gpus), total, least)
-    if percent >= 100:
+    if gpus is None or int(gpus) >= total or least >= 100:
         return {}
-    cpus = sum(node["cpus"] for node in nodes) * percent // 100
-    mebibytes = sum(node["real_memory"] for node in nodes) * percent // 100
+
+    def part(amount):
+        return max(amount * least // 100, amount * int(gpus) // total)
+
+    cpus = part(sum(node["cpus"] for node in nodes))
+    mebibytes = part(sum(node["real_memory"] for node in nodes))
     # Rounded up: the memory that Slurm gives to these CPUs by default must fit.
     return {"cpus": max(1, cpus), "memory_gb": max(1, -(-mebibytes // 1024))}
 

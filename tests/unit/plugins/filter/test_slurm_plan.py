@@ -676,7 +676,7 @@ def test_a_former_scheduler_that_still_runs():
 
 @pytest.mark.parametrize(("gpus", "limits", "shares"), [
     # A job without GPUs cannot keep the hosts of all others busy.
-    (0, {}, (128, 1007)), (4, {}, (128, 1007)), (12, {}, (192, 1511)), (0, {"share": "10"}, (25, 202)),
+    (0, {}, (128, 999)), (4, {}, (128, 999)), (12, {}, (192, 1499)), (0, {"share": "10"}, (25, 200)),
     # Who may use all GPUs has no other limit.
     (16, {}, None), (None, {}, None), (0, {"share": 100}, None),
 ])
@@ -717,7 +717,7 @@ def test_times():
 def test_accounts_for_the_module():
     accounts = [{"name": "vision", "gpus": 4, "hosts_classes": ["h100"], "members": ["anna"]}]
     found = good(cluster("a", missing_people=["anna"]), accounts=accounts, cluster_name="lab")
-    defaults = {"cpus": 64, "memory_gb": 504, "max_jobs_per_person": 500, "max_submitted_per_person": 2000}
+    defaults = {"cpus": 64, "memory_gb": 500, "max_jobs_per_person": 500, "max_submitted_per_person": 2000}
     assert found["accounts"] == [{"name": "vision", "gpus": 4, "members": ["anna"], "defaults": defaults}] and found["cluster_name"] == "lab" and found["missing_people"] == ["anna"]
 
 
