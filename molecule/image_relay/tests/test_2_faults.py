@@ -93,7 +93,7 @@ def test_a_source_that_is_down_leaves_what_was_relayed(site):
 
 def test_a_full_registry_and_a_full_disk(site):
     before = site.digest("site/tools:1")
-    # A limit below what it has. The timer does the same each 5 minutes.
+    # A limit below what it has. The timer does the same each minute.
     site.on(site.relay, "cd /etc/trainyard/registry; cp relay.json /srv/relay.json; sed -i 's/\"max_bytes\": [0-9]*/\"max_bytes\": 1000/' relay.json; "
                         "systemctl start trainyard-image-room.service")
     try:

@@ -12,6 +12,8 @@ import difflib
 import re
 
 GIB = 1024
+#: Limits of accounts by their names in Slurm.
+TRES = {"gpus": "gres/gpu", "cpus": "cpu", "memory_mib": "mem"}
 
 
 def names(entries, most=8):
@@ -29,12 +31,15 @@ def near(word, known):
 
 
 def accounts_of(associations, person):
-    """Return the accounts of a person, with the limits of each: C(account), C(gpus), C(person_gpus), C(max_minutes), C(qos). None means without limit."""
+    """Return the accounts of a person, with the limits of each: C(account), C(gpus), C(cpus), C(memory_mib), C(person_gpus), C(max_jobs), C(max_submitted),
+    C(max_minutes), C(qos). None means without limit. Of the controller also what the person has C(submitted)."""
     found = {}
     for entry in associations:
         # One that a person was removed from stays while their jobs run, and accepts no more of them.
         if entry["user"] == person and entry["max_submitted"] != 0:
-            found[entry["account"]] = {"account": entry["account"], "gpus": None, "person_gpus": entry["group_tres"].get("gres/gpu"),
+            found[entry["account"]] = {"account": entry["account"], "gpus": None, "cpus": None, "memory_mib": None,
+                                       "max_jobs": entry["max_jobs"], "max_submitted": entry["max_submitted"],
+                                       "submitted": entry["submitted"]["used"] if "submitted" in entry else None, "person_gpus": entry["group_tres"].get("gres/gpu"),
                                        "job_gpus": entry["job_tres"].get("gres/gpu"), "max_minutes": entry["max_minutes"], "qos": list(entry["qos"])}
     parents = {entry["account"]: entry for entry in associations if not entry["user"]}
     for name, mine in found.items():
@@ -42,12 +47,34 @@ def accounts_of(associations, person):
         seen, account = set(), name
         while account in parents and account not in seen:
             seen.add(account)
-            limit = parents[account]["group_tres"].get("gres/gpu")
-            mine["gpus"] = min((value for value in (mine["gpus"], limit) if value is not None), default=None)
+            for key, tres in TRES.items():
+                limit = parents[account]["group_tres"].get(tres)
+                mine[key] = min((value for value in (mine[key], limit) if value is not None), default=None)
             minutes = parents[account]["max_minutes"]
             mine["max_minutes"] = min((value for value in (mine["max_minutes"], minutes) if value is not None), default=None)
             account = parents[account]["parent"]
     return [found[name] for name in sorted(found)]
+
+
+def used_of(entry):
+    """Return what an account, or the person in it, uses of its limits. C(entry) is of P(_slurm.parse_usage)."""
+    if entry["user"]:
+        return {"person_gpus_used": entry["gpus"]["used"], "jobs_used": entry["jobs"]["used"], "submitted_used": entry["submitted"]["used"]}
+    return {"gpus_used": entry["gpus"]["used"], "cpus_used": entry["cpus"]["used"], "memory_used_mib": entry["memory_mib"]["used"]}
+
+
+def times_of(partitions):
+    """Return the times of jobs in the partition of jobs that name none: C(partition_minutes) at most, and C(default_minutes). None means no limit."""
+    partition = default_partition(partitions)
+    if partition is None:
+        return {"partition_minutes": None, "default_minutes": None}
+    longest = partition["max_minutes"]
+    return {"partition_minutes": longest, "default_minutes": longest if partition["default_minutes"] is None else partition["default_minutes"]}
+
+
+def default_partition(partitions):
+    """Return the partition of jobs that name none."""
+    return next((entry for entry in partitions if entry["default"]), partitions[0] if len(partitions) == 1 else None)
 
 
 def account_problems(job, accounts, person):
@@ -66,11 +93,31 @@ def account_problems(job, accounts, person):
             problems.append("worker_gpu: the job needs %d GPUs (%d workers with %d each), but %s %d at most; use fewer" % (
                 asked, job["worker_count"], job["worker_gpu"], whose, mine[key]))
             break
+    problems += size_problems(job, mine) + full_problems(mine)
     if job["max_minutes"] and mine["max_minutes"] and job["max_minutes"] > mine["max_minutes"]:
         problems.append("max_minutes: %d is longer than account %s allows; use at most %d" % (job["max_minutes"], mine["account"], mine["max_minutes"]))
     if job["priority"] and mine["qos"] and job["priority"] not in mine["qos"]:
         problems.append("priority: account %s cannot use '%s'; use one of %s" % (mine["account"], job["priority"], names(mine["qos"])))
     return problems
+
+
+def size_problems(job, mine):
+    """Return why an account can never run the job because of its CPUs or memory."""
+    workers, problems = job["worker_count"], []
+    memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
+    for key, name, each, unit, size in (("worker_cpu", "cpus", job["worker_cpu"], "CPUs", 1), ("worker_memory", "memory_mib", memory, "GB", GIB)):
+        if mine[name] is not None and workers * each > mine[name]:
+            problems.append("%s: the job needs %.4g %s (%d workers with %.4g each), but account %s has %.4g at most; use less" % (
+                key, workers * each / size, unit, workers, each / size, mine["account"], mine[name] / size))
+    return problems
+
+
+def full_problems(mine):
+    """Return why an account takes no more jobs of the person now."""
+    if mine["submitted"] is None or mine["max_submitted"] is None or mine["submitted"] < mine["max_submitted"]:
+        return []
+    return ["workspace_id: you have %d waiting and running jobs in account %s, which allows each person %d; wait until one ends, or stop one" % (
+        mine["submitted"], mine["account"], mine["max_submitted"])]
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------------------
@@ -94,7 +141,7 @@ def classes(nodes):
 
 def host_problems(job, nodes, partitions):
     """Return why the job could never start, whatever else runs: no host is large enough, or too few are."""
-    partition = next((entry for entry in partitions if entry["default"]), partitions[0] if len(partitions) == 1 else None)
+    partition = default_partition(partitions)
     known = [node for node in nodes if partition is None or node["name"] in partition["nodes"]]
     problems = []
     if partition and job["max_minutes"] and partition["max_minutes"] and job["max_minutes"] > partition["max_minutes"]:
@@ -140,7 +187,7 @@ def platform_problems(job, approved, nodes, partitions):
     """Return why no host of the job's class can run an image. C(approved) are the images of the site's registry, whose platforms are known."""
     offered = next((entry.get("platforms") or [] for entry in approved if with_tag(job["worker_image"]) in (
         entry["name"], "%s@%s" % (re.sub(r":[^:/]+$", "", entry["name"]), entry.get("digest")))), [])
-    partition = next((entry for entry in partitions if entry["default"]), partitions[0] if len(partitions) == 1 else None)
+    partition = default_partition(partitions)
     known = [node for node in nodes if (partition is None or node["name"] in partition["nodes"]) and (
         not job["host_class"] or job["host_class"] in node["features"])]
     # A host that has never registered has none.
@@ -189,19 +236,46 @@ _WORDS = {
 }
 
 
-def usage_words(usage, account):
-    """Return how much of its GPUs an account uses, or an empty text if that is not known. C(usage) is from P(_slurm.parse_usage)."""
+#: Reasons of Slurm, the limit in P(_slurm.parse_usage), and how it is named.
+_GROUP_LIMITS = ((r"AssocGrpCpu(?!.*Min)", "cpus", "CPUs", 1), (r"AssocGrpMem(?!.*Min)", "memory_mib", "GB of memory", GIB),
+                 (r"AssocGrpJobs", "jobs", "running jobs", 1), (r"Assoc(?:Grp|iationGroup)?.*(?:GRES|TRES)(?!.*Min)", "gpus", "GPUs", 1))
+
+
+def usage_words(usage, account, key="gpus", unit="GPUs", size=1):
+    """Return how much of a limit an account or the person uses, or an empty text if that is not known. C(usage) is from P(_slurm.parse_usage).
+
+    Both may have a limit. The one with less left is the one that counts.
+    """
+    known = [entry for entry in usage if entry["account"] == account and entry[key]["limit"] is not None]
+    if not known:
+        return ""
+    entry = min(known, key=lambda each: each[key]["limit"] - each[key]["used"])
+    form = "you use %.4g of your %.4g %s in group %s" if entry["user"] else "group %s uses %.4g of its %.4g %s"
+    numbers = (entry[key]["used"] / size, entry[key]["limit"] / size, unit)
+    return form % (numbers + (account,) if entry["user"] else (account,) + numbers)
+
+
+def job_count_words(reason, usage, account):
+    """Return which limit of jobs of one person a job waits for, or an empty text."""
+    limit, used, what = ("max_submitted", "submitted", "waiting and running") if "Submit" in reason else ("max_jobs", "jobs", "running")
     for entry in usage:
-        if entry["account"] == account and not entry["user"] and entry["gpus"]["limit"] is not None:
-            return "group %s uses %d of its %d GPUs" % (account, entry["gpus"]["used"], entry["gpus"]["limit"])
+        if entry["account"] == account and entry["user"] and entry[limit] is not None:
+            return "you have %d %s jobs in group %s, which allows each person %d" % (entry[used]["used"], what, account, entry[limit])
     return ""
 
 
 def why(job, usage, nodes):
     """Return the reason why a job waits, in words. C(job) is of P(_slurm.parse_jobs)."""
     reason = job["reason"] or ""
-    if re.search(r"Assoc(?:Grp|iationGroup)?.*(?:GRES|TRES)|AssocGrp", reason) or reason in ("AssocMaxGRESPerJob", "AssociationResourceLimit"):
-        return usage_words(usage, job["account"]) or "group %s uses all that it may use (%s)" % (job["account"], reason)
+    if re.match(r"AssocMax(?:Submit)?Jobs?Limit|AssociationJobLimit", reason):
+        return job_count_words(reason, usage, job["account"]) or _WORDS["AssociationJobLimit"]
+    for pattern, key, unit, size in _GROUP_LIMITS:
+        if re.search(pattern, reason) or key == "gpus" and reason in ("AssocMaxGRESPerJob", "AssociationResourceLimit"):
+            words = usage_words(usage, job["account"], key, unit, size)
+            if words:
+                return words
+    if re.match(r"AssocGrp|AssociationGroup", reason) or reason in ("AssocMaxGRESPerJob", "AssociationResourceLimit"):
+        return "group %s uses all that it may use (%s)" % (job["account"], reason)
     if re.match(r"(?:QOS|Max).*(?:PerUser|PerAccount)", reason):
         return "you use all that one person may use (%s)" % reason
     if re.match(r"(?:Assoc|QOS).*(?:Time|Wall)", reason):

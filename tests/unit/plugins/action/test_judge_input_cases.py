@@ -254,7 +254,7 @@ REFUSED = (
     bad("image_relay_folder", "Site", "a/b", "", "..", "a b", "a{2}", ["site"]) +
     bad("image_relay_tidy_time", "3:30", "24:00", "03:30:00", "03:30; x", ["03:30"]) +
     bad("image_relay_storage", "registry", "/scratch", "/scratch/a b", "/data1/share/registry", "/data1/share", "/a/../b", "/scratch/a;b", "") +
-    bad("image_relay_max_gib", 0, *NUMBERS) + bad("image_relay_max_layer_gib", 0, 1025, *NUMBERS) + bad("image_relay_free_gib", *NUMBERS) +
+    bad("image_relay_max_gib", 0, *NUMBERS) + bad("image_relay_person_gib", *NUMBERS) + bad("image_relay_max_layer_gib", 0, 1025, *NUMBERS) + bad("image_relay_free_gib", *NUMBERS) +
     bad("image_relay_keep_days", 36501, *NUMBERS) + bad("image_relay_remove_data", "perhaps", 2, []) +
     bad("jobs_default_image", "a b", "-a", ["a"], "a:1\n") + bad("jobs_mail", "perhaps", 2, []) +
     bad("job_container_enabled", "perhaps", 2, []) + bad("job_container_images", ["a b"], ["-a"], ["a:1\n"], [1.5]) + bad("job_container_shm_size", "0g", "8", "8t", "1.5g", "8g\n", ["8g"]) +
