@@ -83,6 +83,10 @@ storage_type:
   returned: success
   type: str
   sample: ext4
+storage_project_quota:
+  description: Whether the file system of O(storage) is mounted with project quotas.
+  returned: success
+  type: bool
 storage_entries:
   description: Names in the folder O(storage).
   returned: success
@@ -183,6 +187,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._job_container impor
     cdi_kind,
     device_number,
     file_system_of,
+    has_project_quota,
     is_mount,
     masked_paths,
     parse_docker_images,
@@ -268,6 +273,7 @@ def main():
         fuse=os.path.exists("/dev/fuse"),
         masked=masked_paths(mountinfo),
         storage_type=file_system_of(existing(params["storage"]), mountinfo),
+        storage_project_quota=has_project_quota(existing(params["storage"]), mountinfo),
         storage_entries=sorted(os.listdir(params["storage"])) if os.path.isdir(params["storage"]) else [],
         share_is_mount=is_mount(params["share"], mountinfo),
         gpu_nodes=host.gpu_nodes(),

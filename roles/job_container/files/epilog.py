@@ -10,6 +10,7 @@ job's user are touched. Those of the same user's other jobs and logins are left 
 import contextlib
 import errno
 import glob
+import importlib
 import json
 import os
 import pwd
@@ -333,8 +334,12 @@ def main():
         return 1
     if uid == "0":
         return 0
+    config = json.loads(read(CONFIG) or b"{}")
+    storage = config.get("storage", "/var/lib/containers/trainyard")
     try:
-        finish(job, int(uid), json.loads(read(CONFIG) or b"{}").get("storage", "/var/lib/containers/trainyard"))
+        finish(job, int(uid), storage)
+        if config.get("job_bytes"):
+            importlib.import_module("_disk_limit").finish(storage, job)
     except (Failed, OSError) as problem:
         note(job, uid, str(problem) if isinstance(problem, Failed) else "job %s: the epilog failed: %s" % (job, problem))
         return 1

@@ -4,6 +4,7 @@
 """Prolog of slurmd, as root: makes the folders of a job on this host. It calls no commands of Slurm. A failure drains the node and requeues the job."""
 
 import contextlib
+import importlib
 import json
 import os
 import pwd
@@ -73,13 +74,21 @@ def begin(job, uid, gid, storage, runtime=RUNTIME, login=LOGIN):
             pass
 
 
+def limit_disk(job, config):
+    """Limit what the job may write into its folder on the local disk, if the site has set a limit."""
+    if config.get("job_bytes"):
+        # Only here: prologs without a limit do not wait for it.
+        importlib.import_module("_disk_limit").begin("%s/jobs/%s" % (config["storage"], job), job, config["job_bytes"])
+
+
 def main():
     try:
         job, uid = job_of(os.environ)
         with open(CONFIG, encoding="utf-8") as stream:
-            storage = json.load(stream)["storage"]
+            config = json.load(stream)
         if uid:
-            begin(job, uid, pwd.getpwuid(uid).pw_gid, storage)
+            begin(job, uid, pwd.getpwuid(uid).pw_gid, config["storage"])
+            limit_disk(job, config)
     except KeyError as error:
         raise Failed("user %s is unknown on this host; run playbook people" % error) from error
     except (OSError, ValueError) as error:

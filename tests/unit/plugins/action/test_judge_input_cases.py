@@ -259,7 +259,7 @@ REFUSED = (
     bad("jobs_default_image", "a b", "-a", ["a"], "a:1\n") + bad("jobs_mail", "perhaps", 2, []) +
     bad("job_container_enabled", "perhaps", 2, []) + bad("job_container_images", ["a b"], ["-a"], ["a:1\n"], [1.5]) + bad("job_container_shm_size", "0g", "8", "8t", "1.5g", "8g\n", ["8g"]) +
     bad("job_container_storage", "containers", "/scratch", "/scratch/a b", "/data1/share/containers", "/data1/share", "/a/../b", "") +
-    bad("job_container_environment", {"A B": "x"}, {"A": "a\nb"}, ["A=b"]) + bad("job_container_free_gib", *NUMBERS) +
+    bad("job_container_environment", {"A B": "x"}, {"A": "a\nb"}, ["A=b"]) + bad("job_container_free_gib", *NUMBERS) + bad("job_container_job_gib", *NUMBERS) +
     bad("cluster_head", "server-z", "", ["server-a"], 1.5) + bad("cluster_storage", "nas") + bad("cluster_slots", -1, 65, "eight", 1.5, True, [8]) +
     bad("cluster_ssh_port", 0, 65536, "ssh", 1.5, True, 22, 2049, 111, "12345 ", [1], None) +
     bad("verify_cluster_name", {"a": "b"}, "", " ", " x", ["x"], 1.5, True, "a" * 101) + bad("verify_report_dir", "", "x", "/", ["/x"]) +
@@ -418,7 +418,7 @@ GOOD = [
     {"cluster_scheduler": "slurm", "cluster_scheduler_host": "server-b", "cluster_login_hosts": ["server-a", "{{ cluster_head }}"]},
     {"job_container_registries": ["r.example:5000/team/a_b.c", "localhost"], "job_container_images": ["tools", "site/tools:1"],
      "job_container_shm_size": "512M", "job_container_storage": "/scratch/containers", "job_container_environment": {"NCCL_DEBUG": "WARN"},
-     "job_container_free_gib": "0"},
+     "job_container_free_gib": "0", "job_container_job_gib": "50"},
     {"image_relay_images": [{"name": "pytorch:2.5", "source": "r.example/team/pytorch:2.5", "complete": True}, {"name": "a/b_c.d", "archive": "/srv/a.tar"},
                             {"name": "c", "source": "localhost/c@" + SHA}, {"name": "d", "source": "10.0.0.1:5000/d"}],
      "image_relay_source_logins": [{"registry": "nvcr.io", "username": "$oauthtoken", "password": "a b:c\"'$(id)"}],
