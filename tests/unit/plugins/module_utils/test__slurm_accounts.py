@@ -356,7 +356,7 @@ def test_any_request_becomes_true_and_teardown_restores_everything(by_hand, requ
             assert row["minutes"] == entry["max_minutes"] or entry["max_minutes"] is None
             assert row["limits"].get("cpu") == entry["cpus"] or entry["cpus"] is None
             assert row["submit"] == entry["max_submitted_per_person"] or entry["max_submitted_per_person"] is None
-            # Nobody has set these by hand.
+            # These are never set by hand here.
             if entry["memory_gb"] is None and "memory_gb" in entry["defaults"]:
                 assert row["limits"]["mem"] == 1024 * entry["defaults"]["memory_gb"]
             assert {each["name"] for each in priorities} <= {name.lstrip("+") for name in row["qos"]}
