@@ -113,13 +113,17 @@ def parse_minutes(text):
     return (days * 24 + hours) * 60 + minutes + (1 if seconds else 0)
 
 
+_AMOUNTS = {GPU: "[0-9]{1,10}", CPU: "[0-9]{1,10}", MEMORY: r"[0-9]{1,15}(\.[0-9]{1,9})?[KMGTP]?"}
+
+
 def parse_limits(text):
     """Return {TRES: number} of text such as cpu=100,gres/gpu=8,mem=4G."""
     limits = {}
     for part in text.split(",") if text else []:
         name, sign, number = part.partition("=")
-        managed = {GPU: "[0-9]{1,10}", CPU: "[0-9]{1,10}", MEMORY: r"[0-9]{1,15}(\.[0-9]{1,9})?[KMGTP]?"}.get(name, ".*")
-        if not (name and sign and number) or name in limits or not re.fullmatch(managed, number, re.ASCII):
+        form = _AMOUNTS.get(name, ".*")
+        is_amount = re.fullmatch(form, number, re.ASCII)
+        if not (name and sign and number) or name in limits or not is_amount:
             raise ParseError("not a limit such as gres/gpu=8: %.80r" % text)
         if name == MEMORY:
             limits[name] = _mebibytes(number)
@@ -128,10 +132,11 @@ def parse_limits(text):
     return limits
 
 
-def _mebibytes(text):
+def _mebibytes(text: str) -> int:
     """Return the MiB of text such as 4000M, 16G or 4096, which is in MiB."""
     number, unit = (text, "M") if text[-1].isdigit() else (text[:-1], text[-1])
-    return int(round(float(number) * {"K": 1.0 / 1024, "M": 1, "G": 1024, "T": 1024 ** 2, "P": 1024 ** 3}[unit]))
+    factors = {"K": 1.0 / 1024, "M": 1, "G": 1024, "T": 1024 ** 2, "P": 1024 ** 3}
+    return int(round(float(number) * factors[unit]))
 
 
 def parse_associations(text):

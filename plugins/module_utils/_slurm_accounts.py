@@ -132,9 +132,13 @@ def _requested(accounts, priorities):
     return requested
 
 
-def _limits_of(options):
+def _limits_of(options: dict) -> dict:
     """Return {field: value} of the options of an account, or of its C(defaults)."""
-    return {field: options[option] * factor for option, (field, factor) in _WITH_DEFAULT.items() if options.get(option) is not None}
+    limits = {}
+    for option, (field, factor) in _WITH_DEFAULT.items():
+        if options.get(option) is not None:
+            limits[field] = options[option] * factor
+    return limits
 
 
 def _state(found):
@@ -168,7 +172,7 @@ class _Planner:
         self.added, self.taken, self.waiting, self.kept = {}, {}, [], []
         self.removes = False
 
-    def add_defaults(self, key, fields):
+    def add_defaults(self, key: tuple, fields: dict) -> None:
         """Request the default limits of an account. A limit that somebody has set by hand stays."""
         recorded = self.record.get(key, {}).get("fields", {})
         for name, value in fields.items():
@@ -443,7 +447,8 @@ class _Planner:
             if key[0] == "account":
                 fields = self.requested[key]
                 words = ["Account - '%s'" % key[1], "Description='%s'" % fields.get("description", key[1]), "Organization='trainyard'"]
-                words += _settings({name: fields[name] for name in ("gpus", "cpus", "memory_mib", "running", "submit") if name in fields})
+                of_file = set(fields) & {*_TRES, "running", "submit"}
+                words += _settings({name: fields[name] for name in of_file})
                 words += ["MaxWallDurationPerJob=%d" % fields["minutes"]] if "minutes" in fields else []
                 words += ["QOS='%s'" % ",".join(sorted(self.priorities)), "DefaultQOS='%s'" % fields["default_qos"]] if self.priorities else []
                 lines.append(":".join(words))
@@ -459,7 +464,9 @@ class _Planner:
 
 def _settings(fields):
     """Return the settings of sacctmgr for fields. -1 clears a limit."""
-    limits = ["%s=%d" % (tres, -1 if fields[name] is None else fields[name]) for name, tres in sorted(_TRES.items()) if name in fields]
+    limits = []
+    for name in sorted(set(_TRES) & set(fields)):
+        limits.append("%s=%d" % (_TRES[name], -1 if fields[name] is None else fields[name]))
     words = ["GrpTRES=" + ",".join(limits)] if limits else []
     for name, value in sorted(fields.items()):
         if name == "minutes":

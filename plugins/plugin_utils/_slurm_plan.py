@@ -635,10 +635,16 @@ def _controller(reading, address, lab):
             "database_pid_file": _pid_file(reading, "slurmdbd")}
 
 
-def _minutes(entry, limits):
-    """Return (longest time, time of a job that names none) of a partition. 0 means no limit, and the longest time."""
-    longest = limits["max_minutes"] if entry.get("max_minutes") is None else int(entry["max_minutes"])
-    usual = limits["default_minutes"] if entry.get("default_minutes") is None else int(entry["default_minutes"])
+def _minutes(entry: dict, limits: dict) -> tuple:
+    """Return the longest time of a partition, and the time of a job that names none.
+
+    0 means no limit, and the longest time.
+    """
+    longest, usual = limits["max_minutes"], limits["default_minutes"]
+    if entry.get("max_minutes") is not None:
+        longest = int(entry["max_minutes"])
+    if entry.get("default_minutes") is not None:
+        usual = int(entry["default_minutes"])
     return longest, min(longest, usual) if longest else usual
 
 

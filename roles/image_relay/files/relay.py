@@ -303,37 +303,47 @@ def size_of(folder):
     return total
 
 
-def layers(base, name):
-    """Return the digests of the content that the repositories below a name use, and the bytes of pushes that run."""
+def layers(base: str, name: str) -> tuple:
+    """Return the digests that the repositories below a name use, and bytes of running pushes."""
     digests, unfinished = set(), 0
     for folder in repositories(os.path.join(base, name)):
-        for link in glob.iglob(os.path.join(glob.escape(folder), "_layers", "sha256", "*")):
-            digests.add(os.path.basename(link))
+        linked = os.path.join(folder, "_layers", "sha256")
+        if os.path.isdir(linked):
+            digests.update(os.listdir(linked))
         unfinished += size_of(os.path.join(folder, "_uploads"))
     return digests, unfinished
 
 
-def used_by(settings, top, person):
-    """Return the bytes of a person in the registry. What approved images have, too, does not count. Nor does what was removed already."""
+def used_by(settings: dict, top: str, person: str) -> int:
+    """Return the bytes of a person in the registry.
+
+    What approved images have, too, does not count. Nor does what was removed already.
+    """
     base = os.path.join(top, "repositories")
     digests, total = layers(base, person)
     for digest in digests - layers(base, settings["folder"])[0]:
         try:
-            total += os.stat(os.path.join(top, "blobs", "sha256", digest[:2], digest, "data")).st_size
+            blob = os.path.join(top, "blobs", "sha256", digest[:2], digest, "data")
+            total += os.stat(blob).st_size
         except FileNotFoundError:
             pass
     return total
 
 
-def space(settings):
-    """Record the space of each person, and refuse writes of those who use too much: nginx looks for the files."""
+def space(settings: dict) -> None:
+    """Record the space of each person, and refuse writes of those who use too much.
+
+    nginx looks for the files.
+    """
     folder, limit = os.path.join(settings["storage"], "space"), settings["person_bytes"]
+    top = os.path.join(settings["storage"], "registry", "docker", "registry", "v2")
     os.makedirs(folder, exist_ok=True)
     kept = set()
     for person in settings["people"]:
-        used = used_by(settings, os.path.join(settings["storage"], "registry", "docker", "registry", "v2"), person)
+        used = used_by(settings, top, person)
+        told = {"used_mib": used >> 20, "limit_mib": limit >> 20 or None}
         kept.add(person + ".json")
-        write_json(os.path.join(folder, person + ".json"), {"used_mib": used >> 20, "limit_mib": limit >> 20 or None})
+        write_json(os.path.join(folder, person + ".json"), told)
         if limit and used > limit:
             kept.add(person + ".full")
             with open(os.path.join(folder, person + ".full"), "w", encoding="utf-8"):

@@ -168,13 +168,17 @@ class Registry:
             raise RegistryError("the registry %s answers with something else" % self.name) from None
 
 
-def space(person):
-    """Return how much of the registry the images of a person use, and may use, in MiB. No limit is None."""
+def space(person: str) -> dict:
+    """Return how much of the registry a person uses and may use, in MiB. No limit is None."""
     registry = Registry(*read_login(person))
     body, _headers = registry.ask("GET", "/trainyard/space")
     try:
         found = json.loads(body)
-        return {"registry_used_mib": int(found["used_mib"]), "registry_mib": None if found["limit_mib"] is None else int(found["limit_mib"])}
+        limit = found["limit_mib"]
+        return {
+            "registry_used_mib": int(found["used_mib"]),
+            "registry_mib": None if limit is None else int(limit),
+        }
     except (ValueError, KeyError, TypeError):
         raise RegistryError("the registry %s answers with something else" % registry.name) from None
 

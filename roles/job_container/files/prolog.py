@@ -74,11 +74,12 @@ def begin(job, uid, gid, storage, runtime=RUNTIME, login=LOGIN):
             pass
 
 
-def limit_disk(job, config):
-    """Limit what the job may write into its folder on the local disk, if the site has set a limit."""
+def limit_disk(job: str, config: dict) -> None:
+    """Limit what the job may write into its folder on the local disk, if the site has a limit."""
     if config.get("job_bytes"):
         # Only here: prologs without a limit do not wait for it.
-        importlib.import_module("_disk_limit").begin("%s/jobs/%s" % (config["storage"], job), job, config["job_bytes"])
+        disk = importlib.import_module("_disk_limit")
+        disk.begin("%s/jobs/%s" % (config["storage"], job), job, config["job_bytes"])
 
 
 def main():

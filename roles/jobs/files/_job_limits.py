@@ -56,25 +56,38 @@ def accounts_of(associations, person):
     return [found[name] for name in sorted(found)]
 
 
-def used_of(entry):
-    """Return what an account, or the person in it, uses of its limits. C(entry) is of P(_slurm.parse_usage)."""
-    if entry["user"]:
-        return {"person_gpus_used": entry["gpus"]["used"], "jobs_used": entry["jobs"]["used"], "submitted_used": entry["submitted"]["used"]}
-    return {"gpus_used": entry["gpus"]["used"], "cpus_used": entry["cpus"]["used"], "memory_used_mib": entry["memory_mib"]["used"]}
+_OF_PERSON = {"person_gpus_used": "gpus", "jobs_used": "jobs", "submitted_used": "submitted"}
+_OF_ACCOUNT = {"gpus_used": "gpus", "cpus_used": "cpus", "memory_used_mib": "memory_mib"}
 
 
-def times_of(partitions):
-    """Return the times of jobs in the partition of jobs that name none: C(partition_minutes) at most, and C(default_minutes). None means no limit."""
+def used_of(entry: dict) -> dict:
+    """Return what an account, or the person in it, uses of its limits.
+
+    C(entry) is of P(_slurm.parse_usage).
+    """
+    keys = _OF_PERSON if entry["user"] else _OF_ACCOUNT
+    return {key: entry[name]["used"] for key, name in keys.items()}
+
+
+def times_of(partitions: list) -> dict:
+    """Return the times of jobs in the partition of jobs that name none.
+
+    C(partition_minutes) at most, and C(default_minutes). None means no limit.
+    """
     partition = default_partition(partitions)
     if partition is None:
         return {"partition_minutes": None, "default_minutes": None}
-    longest = partition["max_minutes"]
-    return {"partition_minutes": longest, "default_minutes": longest if partition["default_minutes"] is None else partition["default_minutes"]}
+    longest, usual = partition["max_minutes"], partition["default_minutes"]
+    if usual is None:
+        usual = longest
+    return {"partition_minutes": longest, "default_minutes": usual}
 
 
-def default_partition(partitions):
+def default_partition(partitions: list) -> dict | None:
     """Return the partition of jobs that name none."""
-    return next((entry for entry in partitions if entry["default"]), partitions[0] if len(partitions) == 1 else None)
+    if len(partitions) == 1:
+        return partitions[0]
+    return next((entry for entry in partitions if entry["default"]), None)
 
 
 def account_problems(job, accounts, person):
@@ -101,23 +114,32 @@ def account_problems(job, accounts, person):
     return problems
 
 
-def size_problems(job, mine):
+def size_problems(job: dict, mine: dict) -> list:
     """Return why an account can never run the job because of its CPUs or memory."""
     workers, problems = job["worker_count"], []
     memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
-    for key, name, each, unit, size in (("worker_cpu", "cpus", job["worker_cpu"], "CPUs", 1), ("worker_memory", "memory_mib", memory, "GB", GIB)):
-        if mine[name] is not None and workers * each > mine[name]:
-            problems.append("%s: the job needs %.4g %s (%d workers with %.4g each), but account %s has %.4g at most; use less" % (
-                key, workers * each / size, unit, workers, each / size, mine["account"], mine[name] / size))
+    limits = (
+        ("worker_cpu", "CPUs", job["worker_cpu"], mine["cpus"], 1),
+        ("worker_memory", "GB", memory, mine["memory_mib"], GIB),
+    )
+    for key, unit, each, limit, size in limits:
+        if limit is None or workers * each <= limit:
+            continue
+        needs = "the job needs %.4g %s (%d workers with %.4g each)" % (
+            workers * each / size, unit, workers, each / size)
+        problems.append("%s: %s, but account %s has %.4g at most; use less" % (
+            key, needs, mine["account"], limit / size))
     return problems
 
 
-def full_problems(mine):
+def full_problems(mine: dict) -> list:
     """Return why an account takes no more jobs of the person now."""
-    if mine["submitted"] is None or mine["max_submitted"] is None or mine["submitted"] < mine["max_submitted"]:
+    used, limit = mine["submitted"], mine["max_submitted"]
+    if used is None or limit is None or used < limit:
         return []
-    return ["workspace_id: you have %d waiting and running jobs in account %s, which allows each person %d; wait until one ends, or stop one" % (
-        mine["submitted"], mine["account"], mine["max_submitted"])]
+    found = "you have %d waiting and running jobs in account %s" % (used, mine["account"])
+    return ["workspace_id: %s, which allows each person %d; wait until one ends, or stop one" % (
+        found, limit)]
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------------------
@@ -237,45 +259,62 @@ _WORDS = {
 
 
 #: Reasons of Slurm, the limit in P(_slurm.parse_usage), and how it is named.
-_GROUP_LIMITS = ((r"AssocGrpCpu(?!.*Min)", "cpus", "CPUs", 1), (r"AssocGrpMem(?!.*Min)", "memory_mib", "GB of memory", GIB),
-                 (r"AssocGrpJobs", "jobs", "running jobs", 1), (r"Assoc(?:Grp|iationGroup)?.*(?:GRES|TRES)(?!.*Min)", "gpus", "GPUs", 1))
+_GROUP_LIMITS = (
+    (r"AssocGrpCpu(?!.*Min)", "cpus", "CPUs", 1),
+    (r"AssocGrpMem(?!.*Min)", "memory_mib", "GB of memory", GIB),
+    (r"AssocGrpJobs", "jobs", "running jobs", 1),
+    (r"Assoc(?:Grp|iationGroup)?.*(?:GRES|TRES)(?!.*Min)|AssociationResourceLimit", "gpus", "GPUs", 1),
+)
 
 
-def usage_words(usage, account, key="gpus", unit="GPUs", size=1):
-    """Return how much of a limit an account or the person uses, or an empty text if that is not known. C(usage) is from P(_slurm.parse_usage).
+def usage_words(usage: list, account: str, key: str, unit: str, size: int) -> str:
+    """Return how much of a limit an account or the person uses, empty if that is not known.
 
-    Both may have a limit. The one with less left is the one that counts.
+    Both may have a limit. The one with less left is the one that counts. C(usage) is from
+    P(_slurm.parse_usage).
     """
-    known = [entry for entry in usage if entry["account"] == account and entry[key]["limit"] is not None]
+    known = [entry for entry in usage if entry["account"] == account]
+    known = [entry for entry in known if entry[key]["limit"] is not None]
     if not known:
         return ""
     entry = min(known, key=lambda each: each[key]["limit"] - each[key]["used"])
-    form = "you use %.4g of your %.4g %s in group %s" if entry["user"] else "group %s uses %.4g of its %.4g %s"
-    numbers = (entry[key]["used"] / size, entry[key]["limit"] / size, unit)
-    return form % (numbers + (account,) if entry["user"] else (account,) + numbers)
+    used, limit = entry[key]["used"] / size, entry[key]["limit"] / size
+    if entry["user"]:
+        return "you use %.4g of your %.4g %s in group %s" % (used, limit, unit, account)
+    return "group %s uses %.4g of its %.4g %s" % (account, used, limit, unit)
 
 
-def job_count_words(reason, usage, account):
+def job_count_words(reason: str, usage: list, account: str) -> str:
     """Return which limit of jobs of one person a job waits for, or an empty text."""
-    limit, used, what = ("max_submitted", "submitted", "waiting and running") if "Submit" in reason else ("max_jobs", "jobs", "running")
+    limit, used, what = "max_jobs", "jobs", "running"
+    if "Submit" in reason:
+        limit, used, what = "max_submitted", "submitted", "waiting and running"
     for entry in usage:
         if entry["account"] == account and entry["user"] and entry[limit] is not None:
-            return "you have %d %s jobs in group %s, which allows each person %d" % (entry[used]["used"], what, account, entry[limit])
+            return "you have %d %s jobs in group %s, which allows each person %d" % (
+                entry[used]["used"], what, account, entry[limit])
+    return ""
+
+
+def limit_words(reason: str, usage: list, account: str) -> str:
+    """Return which limit of an account or of the person a job waits for, or an empty text."""
+    if re.match(r"AssocMax(?:Submit)?Jobs?Limit|AssociationJobLimit", reason):
+        return job_count_words(reason, usage, account) or _WORDS["AssociationJobLimit"]
+    for pattern, key, unit, size in _GROUP_LIMITS:
+        words = usage_words(usage, account, key, unit, size) if re.search(pattern, reason) else ""
+        if words:
+            return words
+    if re.match(r"AssocGrp|AssociationGroup|AssociationResource|AssocMaxGRESPerJob", reason):
+        return "group %s uses all that it may use (%s)" % (account, reason)
     return ""
 
 
 def why(job, usage, nodes):
     """Return the reason why a job waits, in words. C(job) is of P(_slurm.parse_jobs)."""
     reason = job["reason"] or ""
-    if re.match(r"AssocMax(?:Submit)?Jobs?Limit|AssociationJobLimit", reason):
-        return job_count_words(reason, usage, job["account"]) or _WORDS["AssociationJobLimit"]
-    for pattern, key, unit, size in _GROUP_LIMITS:
-        if re.search(pattern, reason) or key == "gpus" and reason in ("AssocMaxGRESPerJob", "AssociationResourceLimit"):
-            words = usage_words(usage, job["account"], key, unit, size)
-            if words:
-                return words
-    if re.match(r"AssocGrp|AssociationGroup", reason) or reason in ("AssocMaxGRESPerJob", "AssociationResourceLimit"):
-        return "group %s uses all that it may use (%s)" % (job["account"], reason)
+    words = limit_words(reason, usage, job["account"])
+    if words:
+        return words
     if re.match(r"(?:QOS|Max).*(?:PerUser|PerAccount)", reason):
         return "you use all that one person may use (%s)" % reason
     if re.match(r"(?:Assoc|QOS).*(?:Time|Wall)", reason):

@@ -518,12 +518,18 @@ def qos_problems(site, job, said):
     return _job_limits.account_problems(job, accounts_now(site.person), site.person)
 
 
-def full_problems(site, job, said):
-    """Return in words that the person has too many jobs, if sbatch has refused one for its policy. A job without an account was not judged before."""
+def full_problems(site: Site, job: dict, said: str) -> list:
+    """Return in words that the person has too many jobs, if sbatch has refused one for its policy.
+
+    A job without an account was not judged before.
+    """
     if "policy" not in said.lower() and "Assoc" not in said:
         return []
-    accounts = _job_limits.accounts_of(usage_now(site.person), site.person)
-    return [problem for entry in accounts if job["workspace_id"] in ("", entry["account"]) for problem in _job_limits.full_problems(entry)]
+    problems = []
+    for entry in _job_limits.accounts_of(usage_now(site.person), site.person):
+        if job["workspace_id"] in ("", entry["account"]):
+            problems += _job_limits.full_problems(entry)
+    return problems
 
 
 def folder_problems(job, site):
@@ -904,33 +910,44 @@ def quota(options):
               [(entry["account"], entry.get("gpus_used", 0), amount(entry["gpus"]), entry.get("person_gpus_used", 0), amount(entry["person_gpus"]),
                 amount(entry["max_minutes"]), ",".join(entry["qos"])) for entry in found])
         print()
-        table(("LIMIT", "ACCOUNT", "USED", "AT MOST"), [line for entry in found for line in limit_lines(entry)] + image_lines(found[0]))
+        rows = [line for entry in found for line in limit_lines(entry)]
+        table(("LIMIT", "ACCOUNT", "USED", "AT MOST"), rows + image_lines(found[0]))
 
     return out(options, accounts, lines)
 
 
-def limit_lines(entry):
+def limit_lines(entry: dict) -> list:
     """Return the limits of an account beside GPUs, for the table of quota."""
-    account = entry["account"]
-    minutes = [value for value in (entry["max_minutes"], entry["partition_minutes"]) if value is not None]
-    longest = min(minutes) if minutes else None
-    return [("CPUs", account, entry.get("cpus_used", 0), amount(entry["cpus"])),
-            ("memory (GB)", account, gigabytes(entry.get("memory_used_mib", 0)), gigabytes(entry["memory_mib"])),
-            ("your running jobs", account, entry.get("jobs_used", 0), amount(entry["max_jobs"])),
-            ("your waiting and running jobs", account, entry.get("submitted_used", 0), amount(entry["max_submitted"])),
-            ("minutes of a job", account, "-", amount(longest)),
-            ("minutes of a job without max_minutes", account, "-", amount(entry["default_minutes"] if entry["max_minutes"] is None else longest))]
+    longest = entry["partition_minutes"]
+    usual = entry["default_minutes"]
+    if entry["max_minutes"] is not None:
+        # Slurm gives the limit of the account to a job that names no time.
+        longest = usual = min(entry["max_minutes"], longest or entry["max_minutes"])
+    lines = (
+        ("CPUs", entry.get("cpus_used", 0), amount(entry["cpus"])),
+        ("memory (GB)", gigabytes(entry.get("memory_used_mib", 0)), gigabytes(entry["memory_mib"])),
+        ("your running jobs", entry.get("jobs_used", 0), amount(entry["max_jobs"])),
+        ("your waiting and running jobs", entry.get("submitted_used", 0),
+         amount(entry["max_submitted"])),
+        ("minutes of a job", "-", amount(longest)),
+        ("minutes of a job without max_minutes", "-", amount(usual)),
+    )
+    return [(name, entry["account"], used, limit) for name, used, limit in lines]
 
 
-def image_lines(entry):
+def image_lines(entry: dict) -> list:
     """Return the line of the registry for the table of quota, none without a registry."""
-    if entry["registry_used_mib"] is None:
+    used, limit = entry["registry_used_mib"], entry["registry_mib"]
+    if used is None:
         return []
-    return [("your images in the registry (GB)", "-", gigabytes(entry["registry_used_mib"]), gigabytes(entry["registry_mib"]))]
+    return [("your images in the registry (GB)", "-", gigabytes(used), gigabytes(limit))]
 
 
-def registry_use(site):
-    """Return how much of the registry the images of the person use, in MiB. None if that is not known, or if there is no registry of the cluster."""
+def registry_use(site: Site) -> dict:
+    """Return how much of the registry the images of the person use, in MiB.
+
+    None if that is not known, or if there is no registry of the cluster.
+    """
     registry = importlib.import_module("_registry")
     nothing = {"registry_mib": None, "registry_used_mib": None}
     if not os.path.isdir(registry.LOGINS):
@@ -938,11 +955,12 @@ def registry_use(site):
     try:
         return dict(nothing, **registry.space(site.person))
     except registry.RegistryError as error:
-        print("trainyard: the space of your images is not known: %s" % printable(str(error)), file=sys.stderr)
+        words = printable(str(error))
+        print("trainyard: the space of your images is not known: %s" % words, file=sys.stderr)
         return nothing
 
 
-def gigabytes(mebibytes):
+def gigabytes(mebibytes: int | None) -> str:
     return amount(None if mebibytes is None else "%.4g" % (mebibytes / GIB))
 
 
