@@ -15,6 +15,7 @@ __all__ = [
     "device_number",
     "file_system_of",
     "has_capability",
+    "has_project_quota",
     "is_mount",
     "masked_paths",
     "mount_options",
@@ -35,25 +36,35 @@ class ParseError(ValueError):
 
 
 def _mounts(mountinfo):
-    """Yield (mount point, type, options) of each line of /proc/PID/mountinfo."""
+    """Yield (mount point, type, options, options of the file system) of each line of /proc/PID/mountinfo."""
     for line in mountinfo.splitlines():
         fields, _dash, rest = line.partition(" - ")
         words, more = fields.split(), rest.split()
         if len(words) > 5 and more:
-            yield re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), words[4]), more[0], words[5].split(",")
+            yield re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), words[4]), more[0], words[5].split(","), more[-1].split(",")
 
 
 def file_system_of(path, mountinfo):
-    """Return the type of the file system of a path, '' for no mounts. The last mount of a point hides the earlier ones."""
-    best, kind = "", ""
-    for point, its_kind, _options in _mounts(mountinfo):
+    """Return the type of the file system of a path, '' for no mounts."""
+    return _mount_of(path, mountinfo)[0]
+
+
+def has_project_quota(path, mountinfo):
+    """Return whether the file system of a path is mounted with project quotas. XFS also calls them pquota."""
+    return bool({"prjquota", "pquota"} & set(_mount_of(path, mountinfo)[1]))
+
+
+def _mount_of(path, mountinfo):
+    """Return type and options of the file system of a path. The last mount of a point hides the earlier ones."""
+    best, found = "", ("", [])
+    for point, kind, _options, of_system in _mounts(mountinfo):
         if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, its_kind
-    return kind
+            best, found = point, (kind, of_system)
+    return found
 
 
 def is_mount(path, mountinfo):
-    return any(point == path for point, _kind, _options in _mounts(mountinfo))
+    return any(point == path for point, _kind, _options, _of_system in _mounts(mountinfo))
 
 
 def has_capability(status, number):
@@ -65,7 +76,7 @@ def has_capability(status, number):
 def mount_options(path, mountinfo):
     """Return the options of the last mount at a path, which hides the earlier ones. Without a mount there are none."""
     found: list[str] = []
-    for point, _kind, options in _mounts(mountinfo):
+    for point, _kind, options, _of_system in _mounts(mountinfo):
         if point == path:
             found = options
     return found
@@ -78,7 +89,7 @@ def store_is_open(mark, modes):
 
 def masked_paths(mountinfo):
     """Return the mounts that hide or protect parts of /proc. With one of them the kernel mounts no proc in a user's own namespaces."""
-    return sorted({point for point, kind, options in _mounts(mountinfo)
+    return sorted({point for point, kind, options, _of_system in _mounts(mountinfo)
                    if point.startswith("/proc/") and (kind not in _OF_PROC or kind == "proc" and "ro" in options)})
 
 

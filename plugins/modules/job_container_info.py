@@ -83,6 +83,10 @@ storage_type:
   returned: success
   type: str
   sample: ext4
+storage_project_quota:
+  description: Whether the file system of O(storage) is mounted with project quotas.
+  returned: success
+  type: bool
 storage_entries:
   description: Names in the folder O(storage).
   returned: success
@@ -214,6 +218,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._job_container impor
     device_number,
     file_system_of,
     has_capability,
+    has_project_quota,
     is_mount,
     masked_paths,
     mount_options,
@@ -329,6 +334,7 @@ def main():
         fuse=os.path.exists("/dev/fuse"),
         masked=masked_paths(mountinfo),
         storage_type=file_system_of(existing(params["storage"]), mountinfo),
+        storage_project_quota=has_project_quota(existing(params["storage"]), mountinfo),
         storage_entries=sorted(os.listdir(params["storage"])) if os.path.isdir(params["storage"]) else [],
         store_options=mount_options(params["store"], mountinfo),
         store_is_clean=store_is_clean(params["store"]),

@@ -71,7 +71,7 @@ def recipe_of(image):
 
 def _quoted(text):
     """Return a path as nginx reads it. The rules of the role allow no other characters in paths."""
-    if not re.fullmatch(r"[A-Za-z0-9/._@+-]+", text):
+    if not re.fullmatch(r"[A-Za-z0-9/._@+-]+", text.replace("$remote_user", "")):
         raise ValueError("'%s' has characters that a path of nginx cannot have; use letters, digits and . _ @ + -" % text)
     return '"%s"' % text
 
@@ -182,11 +182,21 @@ def proxy_config(wanted, checksum):
         "".join("    %s_temp_path %s/%s;" % (name, PROXY_RUN, name) for name in ("proxy", "fastcgi", "uwsgi", "scgi")),
         '    add_header Docker-Distribution-Api-Version "registry/2.0" always;',
         "    location / { return 404; }",
+        "    # What `trainyard quota` shows.",
+        "    location = /trainyard/space {",
+        '      auth_basic "images of the cluster"; auth_basic_user_file %s;' % HTPASSWD,
+        "      root %s; try_files /$remote_user.json =404;" % _quoted(wanted["storage"] + "/space"),
+        "    }",
         *(_own_location(wanted) if is_private else []),
         "    location /v2/ {",
         "      if ($trainyard_odd) { return 400 '%s'; }" % DENIED % "the path has characters that names of images do not have",
         *(["      if ($trainyard_refused = private) { return 403 '%s'; }" % DENIED % PRIVATE] if is_private else []),
         "      if ($trainyard_refused) { return 403 '%s'; }" % DENIED % "people write below their own name only: use /<your name>/ in the name of the image",
+        '      set $trainyard_over "$request_method";',
+        '      if (-f %s) { set $trainyard_over "${trainyard_over} over"; }' % _quoted(wanted["storage"] + "/space/$remote_user.full"),
+        '      if ($trainyard_over ~ "^(POST|PUT|PATCH) over$") { return 403 \'%s\'; }' % DENIED % (
+            "your images use more than the %d GiB that each person has here (image_relay_person_gib): delete images of yours, and push again after the nightly "
+            "removal" % wanted["person_gib"]),
         '      set $trainyard_full "";',
         "      if ($request_method ~ ^(POST|PUT|PATCH)$) { set $trainyard_full write; }",
         '      if (-f %s) { set $trainyard_full "${trainyard_full} full"; }' % _quoted(wanted["storage"] + "/full"),
@@ -243,10 +253,10 @@ def units(wanted):
         "trainyard-image-tidy.service": _unit(
             "Removal of old tags and of unused content of the registry", "[Service]", "Type=oneshot", "ExecStart=%s tidy %s" % (PROGRAM, settings)),
         "trainyard-image-room.service": _unit(
-            "Size limit of the registry", "[Service]", "Type=oneshot", "ExecStart=%s room %s" % (PROGRAM, settings)),
+            "Size limits of the registry", "[Service]", "Type=oneshot", "ExecStart=%s room %s" % (PROGRAM, settings)),
         TIMERS[0]: _unit("Nightly removal of old tags and of unused content of the registry", "[Timer]", "OnCalendar=*-*-* %s:00" % wanted["tidy_time"],
                          "Persistent=true", "[Install]", "WantedBy=timers.target"),
-        TIMERS[1]: _unit("Size limit of the registry, each 5 minutes", "[Timer]", "OnBootSec=60", "OnUnitActiveSec=300", "[Install]",
+        TIMERS[1]: _unit("Size limits of the registry, each minute", "[Timer]", "OnBootSec=60", "OnUnitActiveSec=60", "[Install]",
                          "WantedBy=timers.target"),
     }
 
@@ -255,7 +265,8 @@ def settings(wanted):
     """Return what the programs on the registry's host know. The tags of C(images) never are too old, whether or not they were relayed already."""
     return {"storage": wanted["storage"], "folder": wanted["folder"], "config": CONFIG, "socket": SOCKET, "user": USER, "service": SERVICES[0],
             "images": sorted(image_name(image["name"]) for image in wanted["images"]), "keep_days": wanted["keep_days"],
-            "max_bytes": wanted["max_gib"] * GIB, "free_bytes": wanted["free_gib"] * GIB}
+            "max_bytes": wanted["max_gib"] * GIB, "free_bytes": wanted["free_gib"] * GIB, "people": sorted(wanted["people"]),
+            "person_bytes": wanted["person_gib"] * GIB}
 
 
 def policy(wanted):
@@ -292,7 +303,8 @@ def server_files(wanted, checksum):
                 _file(POLICY, policy(wanted)), _file(STORAGE_CONF, storage_conf(wanted)),
                 _file(SETTINGS, json.dumps(settings(wanted), indent=2, sort_keys=True) + "\n")]
     if not wanted["registry"]:
-        entries += [_folder(wanted["storage"] + "/registry", "0700", owner=USER), _file(CONFIG, registry_config(wanted)),
+        entries += [_folder(wanted["storage"] + "/registry", "0700", owner=USER), _folder(wanted["storage"] + "/space", "0750", group=USER),
+                    _file(CONFIG, registry_config(wanted)),
                     _file(PROXY, proxy_config(wanted, checksum))]
         entries += [_file("%s/%s" % (SYSTEMD, name), content) for name, content in sorted(units(wanted).items())]
     return entries
@@ -353,7 +365,7 @@ def certificate_names(wanted):
 
 def numbers(wanted):
     """Return the request with numbers, which ansible-core before 2.19 makes texts of."""
-    return dict(wanted, **{name: int(wanted[name]) for name in ("port", "max_gib", "max_layer_gib", "free_gib", "keep_days")})
+    return dict(wanted, **{name: int(wanted[name]) for name in ("port", "max_gib", "person_gib", "max_layer_gib", "free_gib", "keep_days")})
 
 
 def host_plan(found, wanted):

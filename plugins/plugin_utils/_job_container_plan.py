@@ -196,7 +196,7 @@ def configuration(found, wanted):
         "podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs", "init": True, "storage": wanted["storage"],
         "store": store_of(wanted["storage"]), "registries": sorted(wanted["registries"]), "share": wanted["share"],
         "environment": FOLDER + "/environment", "launcher": LAUNCHER, "rank": RANK,
-        "shm_size": wanted["shm_size"], "constrain_devices": cgroups,
+        "shm_size": wanted["shm_size"], "job_bytes": int(wanted["job_gib"]) << 30, "constrain_devices": cgroups,
         # With a cgroup per job Slurm's signals reach the processes in the container by themselves.
         "forward_signals": not cgroups,
         "gpus": devices(found),
@@ -406,6 +406,9 @@ def problems(found, wanted):
         texts.append("job_container_storage: '%s' is on %s; use a folder on a local disk" % (wanted["storage"], found["storage_type"]))
     if found["storage_type"] == "overlay":
         texts.append("job_container_storage: '%s' is on overlay, on which containers cannot be stored; mount a disk or a volume there" % wanted["storage"])
+    if int(wanted["job_gib"]) and not found["storage_project_quota"]:
+        texts.append("job_container_job_gib: '%d' needs project quotas, and the file system of '%s' is not mounted with prjquota; use ext4 with the feature "
+                     "project or XFS, mounted with the option prjquota, or set job_container_job_gib to 0" % (int(wanted["job_gib"]), wanted["storage"]))
     strange = [name for name in OWN_FOLDERS if name in found["storage_entries"]]
     if strange and wanted["storage"] not in (found["record"].get("storage") or []):
         texts.append("job_container_storage: '%s' has a folder '%s' that this role did not create; use an empty folder" % (wanted["storage"], strange[0]))

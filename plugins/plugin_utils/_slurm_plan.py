@@ -11,7 +11,7 @@ import json
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_sessions, _slurm_ssh
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_limits, _slurm_sessions, _slurm_ssh
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import SLURM, reading_faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import RELEASES, distance, effect, gpus_of, is_before, parse_conf, reach
 
@@ -501,6 +501,8 @@ def slurm_conf(cluster_name, controller, nodes, former, partitions, options, usa
 def _partition_line(partition):
     words = ["PartitionName=" + partition["name"], "Nodes=" + ",".join(partition["hosts"]), "Default=" + ("YES" if partition["default"] else "NO"),
              "MaxTime=" + (str(partition["max_minutes"]) if partition["max_minutes"] else "INFINITE"), "State=UP"]
+    if partition["default_minutes"]:
+        words.append("DefaultTime=%d" % partition["default_minutes"])
     if partition["memory_per_cpu"]:
         words.append("DefMemPerCPU=%d" % partition["memory_per_cpu"])
     if partition["cpus_per_gpu"]:
@@ -664,7 +666,20 @@ def _controller(reading, address, lab):
             "database_pid_file": _pid_file(reading, "slurmdbd")}
 
 
-def _partitions(partitions, nodes, groups):
+def _minutes(entry: dict, limits: dict) -> tuple:
+    """Return the longest time of a partition, and the time of a job that names none.
+
+    0 means no limit, and the longest time.
+    """
+    longest, usual = limits["max_minutes"], limits["default_minutes"]
+    if entry.get("max_minutes") is not None:
+        longest = int(entry["max_minutes"])
+    if entry.get("default_minutes") is not None:
+        usual = int(entry["default_minutes"])
+    return longest, min(longest, usual) if longest else usual
+
+
+def _partitions(partitions, nodes, groups, limits):
     """Return the partitions with what their lines say."""
     names, known = list(nodes), {name: node for name, node in nodes.items() if node["known"]}
     planned = []
@@ -672,9 +687,10 @@ def _partitions(partitions, nodes, groups):
         hosts = hosts_of(entry, names, groups)[0]
         members = [known[name] for name in hosts if name in known]
         with_gpus = [node for node in members if node["gpu_count"]]
+        longest, usual = _minutes(entry, limits)
         planned.append({
             "name": entry["name"], "hosts": hosts, "default": bool(entry.get("default")) or len(partitions) == 1,
-            "max_minutes": entry.get("max_minutes") or 0, "priorities": list(entry.get("priorities") or []),
+            "max_minutes": longest, "default_minutes": usual, "priorities": list(entry.get("priorities") or []),
             # A job that names no memory would otherwise take all of a host.
             "memory_per_cpu": min((node["real_memory"] // node["cpus"] for node in members), default=0),
             # A job that names GPUs only gets its part of the CPUs, and by these of the memory.
@@ -693,8 +709,9 @@ def _folder(path, mode="0755", owner="root"):
 
 def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", login_hosts=(), groups=None, partitions=(), priorities=(),
                node_features=None, accounts=(), options=None, accept_smaller=(), gpu_models=None, gpu_types=None, node_hardware=None, scripts=None, ssh=None,
-               outside=None, accept_no_limits=False):
+               outside=None, accept_no_limits=False, limits=None):
     """Return the plan; see the filter."""
+    limits = _slurm_limits.numbers(limits)
     groups, options, scripts = groups or {}, options or {}, dict(SCRIPTS, **scripts or {})
     node_features, gpu_models, gpu_types, node_hardware = node_features or {}, gpu_models or {}, gpu_types or {}, node_hardware or {}
     partitions = [dict(entry) for entry in partitions] or [{"name": "train", "hosts": ["all"], "default": True}]
@@ -736,7 +753,8 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
                          for group in nodes[name]["gpus"] if not group["type"]]
         elif name in former:
             # Its jobs may still run. Without its line slurmctld would end them.
-            nodes[name] = {"name": name, "known": False, "gpu_count": gpus_of(former[name]), "features": former[name].get("feature", "").split(",")}
+            nodes[name] = {"name": name, "known": False, "gpu_count": gpus_of(former[name]), "features": former[name].get("feature", "").split(","),
+                           **_slurm_limits.node_size(former[name])}
             kept.append(_former_line(name, former[name]))
             kept_gres += [line for line in former_gres if re.match(r"NodeName=%s " % re.escape(name), line)]
             warnings.append("%s: the host does not answer; its node stays as it is" % name)
@@ -762,7 +780,7 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     usable, why = cgroups_usable({name: known[name] for name in hosts_known}, releases)
     lab = any(node_hardware.get(name) for name in hosts_known)
     controller = _controller(controller_reading, addresses.get(scheduler, ""), lab)
-    planned = _partitions([entry for entry in partitions_known if entry["hosts"]], nodes, groups)
+    planned = _partitions([entry for entry in partitions_known if entry["hosts"]], nodes, groups, limits)
     oldest = min(value for value in releases.values() if value)
     groups_of_hosts = [known[name]["cgroup"] for name in hosts_known]
     without_cores = [name for name in hosts_known if not known[name]["cgroup"]["cores"]]
@@ -817,7 +835,7 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
         "node_files": [_folder("/etc/systemd/system/slurmd.service.d"), _entry("/etc/systemd/system/slurmd.service.d/trainyard.conf", drop_in)],
         "packages": wanted, "installed": [name for name, names in wanted.items() if set(names) <= set(readings[name]["packages"])],
         "cluster_name": cluster_name, "missing_people": controller_reading.get("missing_people", []),
-        "accounts": [{key: value for key, value in account.items() if key != "hosts_classes"} for account in accounts],
+        "accounts": _slurm_limits.with_defaults(accounts, list(nodes.values()), limits),
         "munge_hosts": munge_hosts({name: readings[name] for name in dict.fromkeys([scheduler, *hosts, *login_hosts]) if name in readings}, scheduler),
         # A training host that was a login host before: its commands would use the file instead of slurmd's.
         "absent": {name: [FOLDER + "/slurm.conf"] for name in hosts_known if name != scheduler and known[name]["texts"].get(FOLDER + "/slurm.conf")},

@@ -410,9 +410,59 @@ def size_of(folder):
     return total
 
 
+def layers(base: str, name: str) -> tuple:
+    """Return the digests that the repositories below a name use, and bytes of running pushes."""
+    digests, unfinished = set(), 0
+    for folder in repositories(os.path.join(base, name)):
+        linked = os.path.join(folder, "_layers", "sha256")
+        if os.path.isdir(linked):
+            digests.update(os.listdir(linked))
+        unfinished += size_of(os.path.join(folder, "_uploads"))
+    return digests, unfinished
+
+
+def used_by(settings: dict, top: str, person: str) -> int:
+    """Return the bytes of a person in the registry.
+
+    What approved images have, too, does not count. Nor does what was removed already.
+    """
+    base = os.path.join(top, "repositories")
+    digests, total = layers(base, person)
+    for digest in digests - layers(base, settings["folder"])[0]:
+        try:
+            blob = os.path.join(top, "blobs", "sha256", digest[:2], digest, "data")
+            total += os.stat(blob).st_size
+        except FileNotFoundError:
+            pass
+    return total
+
+
+def space(settings: dict) -> None:
+    """Record the space of each person, and refuse writes of those who use too much.
+
+    nginx looks for the files.
+    """
+    folder, limit = os.path.join(settings["storage"], "space"), settings["person_bytes"]
+    top = os.path.join(settings["storage"], "registry", "docker", "registry", "v2")
+    os.makedirs(folder, exist_ok=True)
+    kept = set()
+    for person in settings["people"]:
+        used = used_by(settings, top, person)
+        told = {"used_mib": used >> 20, "limit_mib": limit >> 20 or None}
+        kept.add(person + ".json")
+        write_json(os.path.join(folder, person + ".json"), told)
+        if limit and used > limit:
+            kept.add(person + ".full")
+            with open(os.path.join(folder, person + ".full"), "w", encoding="utf-8"):
+                say("writes of %s are refused: %d bytes used of %d" % (person, used, limit))
+    for name in set(os.listdir(folder)) - kept:
+        os.unlink(os.path.join(folder, name))
+
+
 def room(path):
     """Refuse writes while the registry is larger than it may be, or its disk is nearly full: nginx looks for the file."""
     settings = read_json(path)
+    space(settings)
     flag = os.path.join(settings["storage"], "full")
     disk = os.statvfs(settings["storage"])
     used, free = size_of(os.path.join(settings["storage"], "registry")), disk.f_bavail * disk.f_frsize

@@ -209,6 +209,21 @@ class Registry:
             raise RegistryError("the registry %s answers with something else" % self.name) from None
 
 
+def space(person: str) -> dict:
+    """Return how much of the registry a person uses and may use, in MiB. No limit is None."""
+    registry = Registry(*read_login(person))
+    body, _headers = registry.ask("GET", "/trainyard/space")
+    try:
+        found = json.loads(body)
+        limit = found["limit_mib"]
+        return {
+            "registry_used_mib": int(found["used_mib"]),
+            "registry_mib": None if limit is None else int(limit),
+        }
+    except (ValueError, KeyError, TypeError):
+        raise RegistryError("the registry %s answers with something else" % registry.name) from None
+
+
 def saved_images(person):
     """Return the names of the images that a person has in the registry of the site, the newest first."""
     return Registry(*read_login(person)).images_of(person)

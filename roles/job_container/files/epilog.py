@@ -466,7 +466,11 @@ def main():
     if uid == "0":
         return 0
     try:
-        finish(job, int(uid), settings(CONFIG).get("storage", "/var/lib/containers/trainyard"))
+        config = settings(CONFIG)
+        storage = config.get("storage", "/var/lib/containers/trainyard")
+        finish(job, int(uid), storage)
+        if config.get("job_bytes"):
+            importlib.import_module("_disk_limit").finish(storage, job)
     except Failed as problem:
         note(job, uid, str(problem))
         return 1

@@ -78,13 +78,22 @@ def begin(job, uid, gid, storage, runtime=RUNTIME, login=LOGIN):
             pass
 
 
+def limit_disk(job: str, config: dict) -> None:
+    """Limit what the job may write into its folder on the local disk, if the site has a limit."""
+    if config.get("job_bytes"):
+        # Only here: prologs without a limit do not wait for it.
+        disk = importlib.import_module("_disk_limit")
+        disk.begin("%s/jobs/%s" % (config["storage"], job), job, config["job_bytes"])
+
+
 def main():
     try:
         job, uid = job_of(os.environ)
         with open(CONFIG, encoding="utf-8") as stream:
-            storage = json.load(stream)["storage"]
+            config = json.load(stream)
         if uid:
-            begin(job, uid, pwd.getpwuid(uid).pw_gid, storage)
+            begin(job, uid, pwd.getpwuid(uid).pw_gid, config["storage"])
+            limit_disk(job, config)
             _job_ports.open_ports(job, uid, os.environ)
     except KeyError as error:
         raise Failed("user %s is unknown on this host; run playbook people" % error) from error

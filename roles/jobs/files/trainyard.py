@@ -490,7 +490,7 @@ def submit_text(options, site, text, origin, then=None):
     try:
         number = ask(["sbatch", "--parsable"], script, minimal(os.environ)).strip().partition(";")[0]
     except Refused as error:
-        problems = qos_problems(site, job, str(error))
+        problems = qos_problems(site, job, str(error)) or full_problems(site, job, str(error))
         if not problems:
             raise
         raise Refused("\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems))
@@ -537,6 +537,20 @@ def qos_problems(site, job, said):
     if not job["priority"] or "qos" not in said.lower():
         return []
     return _job_limits.account_problems(job, accounts_now(site.person), site.person)
+
+
+def full_problems(site: Site, job: dict, said: str) -> list:
+    """Return in words that the person has too many jobs, if sbatch has refused one for its policy.
+
+    A job without an account was not judged before.
+    """
+    if "policy" not in said.lower() and "Assoc" not in said:
+        return []
+    problems = []
+    for entry in _job_limits.accounts_of(usage_now(site.person), site.person):
+        if job["workspace_id"] in ("", entry["account"]):
+            problems += _job_limits.full_problems(entry)
+    return problems
 
 
 def folder_problems(job, site):
@@ -899,10 +913,15 @@ def why(options):
 def quota(options):
     site = Site()
     accounts, usage = accounts_now(site.person), usage_now(site.person)
+    times = _job_limits.times_of(parsed(_slurm.PARTITIONS, _slurm.parse_partitions))
+    images = registry_use(site)
     for entry in accounts:
+        # Only the controller knows it.
+        del entry["submitted"]
+        entry.update(times, **images)
         for used in usage:
             if used["account"] == entry["account"] and used["user"] in ("", site.person):
-                entry["gpus_used" if not used["user"] else "person_gpus_used"] = used["gpus"]["used"]
+                entry.update(_job_limits.used_of(used))
 
     def lines(found):
         if not found:
@@ -911,8 +930,59 @@ def quota(options):
         table(("ACCOUNT", "GPUS USED", "GPUS", "YOURS USED", "YOURS", "MINUTES", "PRIORITIES"),
               [(entry["account"], entry.get("gpus_used", 0), amount(entry["gpus"]), entry.get("person_gpus_used", 0), amount(entry["person_gpus"]),
                 amount(entry["max_minutes"]), ",".join(entry["qos"])) for entry in found])
+        print()
+        rows = [line for entry in found for line in limit_lines(entry)]
+        table(("LIMIT", "ACCOUNT", "USED", "AT MOST"), rows + image_lines(found[0]))
 
     return out(options, accounts, lines)
+
+
+def limit_lines(entry: dict) -> list:
+    """Return the limits of an account beside GPUs, for the table of quota."""
+    longest = entry["partition_minutes"]
+    usual = entry["default_minutes"]
+    if entry["max_minutes"] is not None:
+        # Slurm gives the limit of the account to a job that names no time.
+        longest = usual = min(entry["max_minutes"], longest or entry["max_minutes"])
+    lines = (
+        ("CPUs", entry.get("cpus_used", 0), amount(entry["cpus"])),
+        ("memory (GB)", gigabytes(entry.get("memory_used_mib", 0)), gigabytes(entry["memory_mib"])),
+        ("your running jobs", entry.get("jobs_used", 0), amount(entry["max_jobs"])),
+        ("your waiting and running jobs", entry.get("submitted_used", 0),
+         amount(entry["max_submitted"])),
+        ("minutes of a job", "-", amount(longest)),
+        ("minutes of a job without max_minutes", "-", amount(usual)),
+    )
+    return [(name, entry["account"], used, limit) for name, used, limit in lines]
+
+
+def image_lines(entry: dict) -> list:
+    """Return the line of the registry for the table of quota, none without a registry."""
+    used, limit = entry["registry_used_mib"], entry["registry_mib"]
+    if used is None:
+        return []
+    return [("your images in the registry (GB)", "-", gigabytes(used), gigabytes(limit))]
+
+
+def registry_use(site: Site) -> dict:
+    """Return how much of the registry the images of the person use, in MiB.
+
+    None if that is not known, or if there is no registry of the cluster.
+    """
+    registry = importlib.import_module("_registry")
+    nothing = {"registry_mib": None, "registry_used_mib": None}
+    if not os.path.isdir(registry.LOGINS):
+        return nothing
+    try:
+        return dict(nothing, **registry.space(site.person))
+    except registry.RegistryError as error:
+        words = printable(str(error))
+        print("trainyard: the space of your images is not known: %s" % words, file=sys.stderr)
+        return nothing
+
+
+def gigabytes(mebibytes: int | None) -> str:
+    return amount(None if mebibytes is None else "%.4g" % (mebibytes / GIB))
 
 
 def amount(value):

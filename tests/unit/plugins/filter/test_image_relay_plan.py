@@ -16,7 +16,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _image_relay_
 FILTERS = FilterModule().filters()
 WANTED = {"host": "front", "registry": "", "address": "192.0.2.10", "port": "5000", "certificate": "", "key": "", "folder": "site",
           "storage": "/scratch/registry",
-          "max_gib": "2", "max_layer_gib": 20, "free_gib": 1, "keep_days": 7, "tidy_time": "03:30", "images": [], "plain_http": [],
+          "max_gib": "2", "person_gib": "3", "max_layer_gib": 20, "free_gib": 1, "keep_days": 7, "tidy_time": "03:30", "images": [], "plain_http": [],
           "people": {"anna": 2001, "al.b": 2002}, "private": False, "users": [], "accounts": [],
           "has_jobs": False, "job_registries": [], "programs": {"relay": "relay\n", "_image_relay.py": "module\n", "registry_login": "login\n"}}
 FOUND = {"record": {}, "packages": {}, "masked": {}, "cni": False, "storage_type": "ext4", "strange": [], "port_taken": False, "proxy_active": False,

@@ -30,8 +30,10 @@ MEMBERS = [{"name": "a", "address": "10.0.0.1", "fabric_interface": "ib0"}, {"na
 
 def host(**changes):
     return dict({"packages": {name: "4.3.1+ds1-8+deb12u1" for name in plan_of.PACKAGES + ("nftables",)}, "is_container": False, "fuse": True, "masked": [],
-                 "storage_type": "ext4", "storage_entries": [], "share_is_mount": False, "gpu_nodes": [], "control_nodes": [], "npu_nodes": [],
-                 "firewall": {"admin": True, "error": "", "table": True, "active": True, "enabled": True}, "npu_control_nodes": [], "npu_groups": [], "npu_driver_paths": [], "cdi": {}, "cni": False,
+                 "storage_type": "ext4", "storage_project_quota": False, "storage_entries": [], "share_is_mount": False,
+                 "gpu_nodes": [], "control_nodes": [], "npu_nodes": [],
+                 "firewall": {"admin": True, "error": "", "table": True, "active": True, "enabled": True},
+                 "npu_control_nodes": [], "npu_groups": [], "npu_driver_paths": [], "cdi": {}, "cni": False,
                  "cni_state": False, "nvidia_ctk": False, "images": [],
                  "store_options": [], "store_is_clean": True,
                  "docker_images": {}, "files": {}, "texts": {}, "record": {"podman": False}}, **changes)
@@ -39,7 +41,7 @@ def host(**changes):
 
 def wanted(**changes):
     return dict({"users": [BOB, ALICE], "registries": ["registry.example:5000"], "storage": "/scratch/containers", "share": "/data1/share", "shm_size": "1g",
-                 "job_cgroups": False, "network": "10.0.0.0/24", "fabric": "", "members": MEMBERS, "gpus": None, "free_gib": 20, "images": [],
+                 "job_cgroups": False, "network": "10.0.0.0/24", "fabric": "", "members": MEMBERS, "gpus": None, "free_gib": 20, "job_gib": "0", "images": [],
                  "training_image": "", "environment": {"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0"},
                  "firewall": {"enabled": True, "host": "a", "training": ["b", "a"], "login": ["b"], "open": ["12345", 0]},
                  "programs": {"/usr/local/bin/trainyard-run": "#!/usr/bin/python3\n", plan_of.PORTS_PROGRAM: "load()\n"}}, **changes)
@@ -113,6 +115,12 @@ def test_overlaps_with_ranges_of_others_are_problems(line, overlap):
     assert [line in text for text in found] == ([True] if overlap else [])
 
 
+def test_the_local_disk_of_a_job():
+    found = plan(host(storage_project_quota=True), job_gib="50")
+    config = next(entry["content"] for entry in found["files"] if entry["path"] == CONFIG)
+    assert found["problems"] == [] and json.loads(config)["job_bytes"] == 50 << 30
+
+
 @pytest.mark.parametrize("found, changes, said", [
     ({"packages": {"podman": "3.0.1+dfsg1-3"}}, {}, "podman 3.0.1+dfsg1-3 is too old"),
     ({"fuse": False, "is_container": True}, {}, "--device /dev/fuse"),
@@ -120,6 +128,7 @@ def test_overlaps_with_ranges_of_others_are_problems(line, overlap):
     ({"is_container": True, "masked": ["/proc/acpi"]}, {}, "parts of /proc are masked (/proc/acpi)"),
     ({"storage_type": "nfs4"}, {}, "is on nfs4; use a folder on a local disk"),
     ({"storage_type": "overlay"}, {}, "mount a disk or a volume"),
+    ({}, {"job_gib": "50"}, "job_container_job_gib: '50' needs project quotas, and the file system of '/scratch/containers' is not mounted with prjquota"),
     ({}, {"users": [{"name": "ldap", "uid": 1200300}]}, "user ldap has ID 1200300"),
     ({"storage_entries": ["images", "mine"]}, {}, "has a folder 'images' that this role did not create; use an empty folder"),
     ({"gpu_nodes": [0], "nvidia_ctk": True}, {}, "set container_toolkit_cdi to true"),

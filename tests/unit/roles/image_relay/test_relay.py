@@ -41,7 +41,8 @@ class Registry:
         (folder / "work").mkdir()
         self.settings = folder / "settings.json"
         self.settings.write_text(json.dumps(dict({"storage": str(folder), "folder": "site", "config": "/config.yml", "user": "registry", "service": "r.service",
-                                                  "images": [], "keep_days": 30, "max_bytes": 1 << 40, "free_bytes": 0}, **settings)))
+                                                  "images": [], "keep_days": 30, "max_bytes": 1 << 40, "free_bytes": 0, "people": ["anna", "ben"],
+                                                  "person_bytes": 0}, **settings)))
 
     def digest(self, name):
         return (name.encode().hex() + "0" * 64)[:64]
@@ -152,6 +153,45 @@ def test_the_size_limit(relay, tmp_path, settings, is_full):
             (tmp_path / "full").touch()
         relay.room(str(registry.settings))
         assert (tmp_path / "full").exists() == is_full
+
+
+def test_the_space_of_a_person(relay, tmp_path):
+    registry = Registry(tmp_path, person_bytes=3 << 20)
+
+    def layer(repository, name, mebibytes):
+        digest = registry.digest(name)
+        registry.link(registry.base / "repositories" / repository / "_layers/sha256" / digest, name, 1)
+        (registry.base / "repositories" / repository / "_manifests").mkdir(exist_ok=True)
+        blob = registry.base / "blobs/sha256" / digest[:2] / digest
+        blob.mkdir(parents=True, exist_ok=True)
+        with open(blob / "data", "wb") as stream:
+            stream.truncate(mebibytes << 20)
+
+    def spaces():
+        relay.room(str(registry.settings))
+        return {path.name: json.loads(path.read_text() or "0") for path in (tmp_path / "space").iterdir()}
+
+    # Twice in one image, twice in the images of one person, and in an approved image.
+    layer("anna/a", "one", 2)
+    layer("anna/deep/b", "one", 2)
+    layer("anna/deep/b", "two", 1)
+    layer("site/base", "base", 50)
+    layer("anna/deep/b", "base", 50)
+    layer("ben/a", "one", 2)
+    assert spaces() == {"anna.json": {"limit_mib": 3, "used_mib": 3}, "ben.json": {"limit_mib": 3, "used_mib": 2}}
+    # A push that runs.
+    unfinished = registry.base / "repositories/ben/a/_uploads/1"
+    unfinished.mkdir(parents=True)
+    (unfinished / "data").write_bytes(b"x" * (2 << 20))
+    found = spaces()
+    assert found["ben.full"] == 0 and found["ben.json"] == {"limit_mib": 3, "used_mib": 4} and "anna.full" not in found
+    # Removed content, and a person who has left.
+    (unfinished / "data").unlink()
+    (registry.base / "blobs/sha256" / registry.digest("two")[:2] / registry.digest("two") / "data").unlink()
+    registry.settings.write_text(registry.settings.read_text().replace('"anna", "ben"', '"anna"'))
+    assert spaces() == {"anna.json": {"limit_mib": 3, "used_mib": 2}}
+    registry.settings.write_text(registry.settings.read_text().replace(str(3 << 20), "0"))
+    assert spaces() == {"anna.json": {"limit_mib": None, "used_mib": 2}}
 
 
 def completion(relay, root, answers):
