@@ -20,6 +20,8 @@ HUB, NOTEBOOK = "/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebo
 #: Parts of the role, with the folder that a host with the part has.
 PARTS = {"hub": HUB, "notebook": NOTEBOOK}
 ENVIRONMENT = "environment"
+#: Ends of the names of files that other programs load.
+READ_ONLY = (".py", ".cjs")
 FOLDER, NOTEBOOK_FOLDER, TLS = "/etc/trainyard/hub", "/etc/trainyard/notebook", "/etc/trainyard/tls"
 STATE = "/var/lib/trainyard/hub"
 #: The authority of instances, which the proxy's unit creates.
@@ -30,10 +32,12 @@ TOKEN, JOBS_TOKEN = FOLDER + "/proxy.env", FOLDER + "/jobs.env"
 UNITS = "/etc/systemd/system"
 HUB_SERVICE, PROXY_SERVICE, LINKS_SERVICE, JOBS_SERVICE = "trainyard-hub", "trainyard-hub-proxy", "trainyard-hub-links", "trainyard-hub-jobs"
 FIREWALL_SERVICE, FIREWALL, TABLE = "trainyard-instances", "/etc/trainyard/firewall/instances.nft", "inet trainyard_instances"
+#: Node loads it before the proxy.
+PRELOAD = "instance_tls.cjs"
 #: The proxy first: the hub waits for it, and it is the one that is not restarted without need.
 SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
-OF_HUB = ("_helper.py", "_identity.py", "_instance.py", "_jobs_page.py", "_watch.py", "instance", "instance_tls.cjs", "jobs_page.py",
-          "jupyterhub_config.py", "links", "trainyard_hub.py")
+OF_HUB = ("_helper.py", "_identity.py", "_instance.py", "_jobs_page.py", "_watch.py", "instance",
+          PRELOAD, "jobs_page.py", "jupyterhub_config.py", "links", "trainyard_hub.py")
 OF_NOTEBOOK = ("_idle.py", "_notebook.py", "jupyter_server_config.py", "look", "server", "trainyard_notebook.py")
 PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK, PACKAGES_OF_FIREWALL = ("openssl", "python3-venv", "sudo"), ("python3-venv",), ("nftables",)
 #: Of the build of VS Code: its modules that are compiled, and the program that it searches with.
@@ -157,10 +161,12 @@ def unit_of_proxy(wanted):
     certificate, key, _ca = certificate_paths(wanted)
     environment = "%s/%s" % (HUB, ENVIRONMENT)
     target = "http://127.0.0.1:%d" % wanted["hub_port"]
-    command = [environment + "/bin/node", "--require=%s/instance_tls.cjs" % HUB, environment + "/proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy",
+    command = [environment + "/bin/node", "--require=%s/%s" % (HUB, PRELOAD),
+               environment + "/proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy",
                "--port=%d" % wanted["port"], "--ssl-key=${CREDENTIALS_DIRECTORY}/key", "--ssl-cert=${CREDENTIALS_DIRECTORY}/certificate",
                "--client-ssl-key=%s/proxy.key" % IDENTITIES, "--client-ssl-cert=%s/proxy.pem" % IDENTITIES,
-               "--client-ssl-ca=%s/authority.pem" % IDENTITIES, "--api-ip=127.0.0.1", "--api-port=%d" % wanted["proxy_api_port"],
+               "--client-ssl-ca=%s/authority.pem" % IDENTITIES,
+               "--api-ip=127.0.0.1", "--api-port=%d" % wanted["proxy_api_port"],
                "--default-target=" + target, "--error-target=%s/hub/error" % target, "--log-level=warn"]
     command += ["--ip=" + wanted["listen_address"]] if wanted["listen_address"] else []
     command += ["--host-routing"] if wanted["subdomains"] else []
@@ -272,10 +278,11 @@ def hub_files(wanted, address):
     mine = {"owner": "root", "group": USER}
     own = {"owner": USER, "group": USER}
     found = [_folder("/etc/trainyard"), _folder(FOLDER), _folder("/usr/local/lib/trainyard"), _folder(HUB), _folder("/var/lib/trainyard"),
-             _folder(STATE, "0700", **own), _folder(STATE + "/links", "0700", **own), _folder(IDENTITIES, "0700", **own)]
+             _folder(STATE, "0700", **own), _folder(STATE + "/links", "0700", **own),
+             _folder(IDENTITIES, "0700", **own)]
     # First what can be refused: a run that ends there has changed nothing that services have to load.
     found.append(_file(SUDOERS, sudoers(persons(wanted)), "0440", validate="/usr/sbin/visudo --check --file=%s"))
-    found += [_file("%s/%s" % (HUB, name), wanted["programs"][name], "0644" if name.endswith((".py", ".cjs")) else "0755") for name in OF_HUB]
+    found += [_file("%s/%s" % (HUB, name), wanted["programs"][name], "0644" if name.endswith(READ_ONLY) else "0755") for name in OF_HUB]
     found += [_file(FOLDER + "/hub.json", _json(settings(wanted, address)), "0640", **mine),
               _file("%s/%s.service" % (UNITS, PROXY_SERVICE), unit_of_proxy(wanted)), _file("%s/%s.service" % (UNITS, HUB_SERVICE), unit_of_hub()),
               _file("%s/%s.service" % (UNITS, LINKS_SERVICE), unit_of_links()),
@@ -515,10 +522,10 @@ def restarts(changed_paths, environment_changed, certificate_changed):
     # Created again if an operator has removed it.
     tokens = {PROXY_SERVICE: {TOKEN}, HUB_SERVICE: {TOKEN, JOBS_TOKEN}, LINKS_SERVICE: set(), JOBS_SERVICE: {JOBS_TOKEN}}
     programs = {path for path in changed_paths if path.startswith(HUB + "/")}
-    tls_of_proxy = HUB + "/instance_tls.cjs"
+    preload = "%s/%s" % (HUB, PRELOAD)
     return [name for name in SERVICES if units[name] or tokens[name] & set(changed_paths) or {
-        PROXY_SERVICE: environment_changed or certificate_changed or tls_of_proxy in programs,
-        HUB_SERVICE: environment_changed or bool(programs - {tls_of_proxy} - {HUB + "/" + name for name in ("instance", "links", "jobs_page.py", "_jobs_page.py")})
+        PROXY_SERVICE: environment_changed or certificate_changed or preload in programs,
+        HUB_SERVICE: environment_changed or bool(programs - {preload} - {HUB + "/" + name for name in ("instance", "links", "jobs_page.py", "_jobs_page.py")})
         or bool({FOLDER + "/hub.json", FOLDER + "/authenticator.json"} & set(changed_paths)),
         LINKS_SERVICE: bool(programs & {HUB + "/links", HUB + "/_instance.py"}),
         JOBS_SERVICE: environment_changed or bool(programs & {HUB + "/" + each for each in ("jobs_page.py", "_jobs_page.py", "_helper.py")})}[name]]

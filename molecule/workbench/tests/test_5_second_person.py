@@ -275,7 +275,7 @@ def test_an_idle_instance_ends_although_its_watch_is_stopped(attack, kill):
                 break
             time.sleep(5)
         assert attack.cluster.ends("bob", job, seconds=90)["state"] == "cancelled"
-        assert "its own watch has not ended it" in attack.cluster.on(attack.host, "journalctl --no-pager --output=cat --since=-5min").out
+        assert "job %s did not end itself" % job in attack.cluster.on(attack.host, "journalctl --no-pager --output=cat --since=-5min").out
     finally:
         attack.cluster.on(attack.host, limit % (7200, path))
 

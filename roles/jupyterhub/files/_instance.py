@@ -97,7 +97,7 @@ def is_texts(values):
     return isinstance(values, dict) and all(isinstance(text, str) for pair in values.items() for text in pair)
 
 
-def is_identity(found):
+def is_identity(found: object) -> bool:
     """Return whether this is what _identity.py makes for a start."""
     return is_texts(found) and sorted(found) == ["authority", "certificate", "key", "name"]
 

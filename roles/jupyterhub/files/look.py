@@ -1,12 +1,16 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ends idle instances by what their person cannot change: the CPU time of their processes, and their GPUs. The health program of the host runs it as root.
+"""Ends idle instances by the CPU time of their processes and the use of their GPUs.
 
-The instance ends itself first, after a warning, as it knows about kernels, terminals and browsers. Its process belongs to its person, who can stop or change
-it. This has no such knowledge, so it waits twice as long.
+The health program of the host runs it as root. An instance ends itself first, after a warning, as
+it knows about kernels, terminals and browsers. That process belongs to the person of the instance,
+who can stop or change it. This program knows less, so it waits twice as long.
 """
 
+from __future__ import annotations
+
+import contextlib
 import importlib.machinery
 import importlib.util
 import json
@@ -17,6 +21,7 @@ import subprocess
 import sys
 import syslog
 import time
+import types
 
 # Teardown would find the folders of compiled modules.
 sys.dont_write_bytecode = True
@@ -28,28 +33,29 @@ except ImportError:
     import _idle
 
 CONFIG = "/etc/trainyard/notebook/server.json"
-#: Made by the prolog, one for each job. The folder of each belongs to the person of the job.
+#: The prolog creates a folder here for each job. It belongs to the person of the job.
 JOBS = "/run/trainyard/jobs"
 STATE = "/run/trainyard/instances.json"
-#: It knows which processes belong to a job.
+#: Its functions find the processes of a job.
 EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
-#: In the batch script that the controller keeps, which nobody can change. Its comment can be changed.
+#: In the batch script that the controller keeps. A person can change the comment of a job only.
 BATCH_SCRIPT = re.compile(r"^exec /usr/local/lib/trainyard/notebook/server run ", re.MULTILINE)
-GPUS = re.compile(r"\bGRES=\S*?gpu[^(\s]*\(IDX:([0-9,-]+)\)")
-#: Part of one CPU from which an instance counts as used. An idle JupyterLab that a browser shows needs less.
+GPUS = re.compile(r"\sGRES=\S*?gpu[^(\s]*\(IDX:([0-9,-]+)\)")
+#: Part of one CPU from which an instance counts as used. An idle JupyterLab needs less.
 IN_USE = 0.05
-#: How often longer this waits than the instance itself.
+#: How often longer this program waits than the instance itself.
 PATIENCE = 2
-#: Seconds without a look after which nothing is known of the time between: the host has slept, or Slurm was not running.
+#: Seconds after which a former look does not count: the host has slept, or Slurm did not run.
 GAP = 1200
-TOOL_SECONDS = 10
+#: Seconds for one tool, and after which no other job is looked at. The health program has a limit.
+TOOL_SECONDS, ALL_SECONDS = 4, 8
 
 
-# --- pure functions ---
+# --- pure functions -------------------------------------------------------------------------------
 
 
-def numbers_of(text):
-    """Return the numbers of a list as Slurm writes it: 0-1,3."""
+def numbers_of(text: str) -> list[int]:
+    """Return the numbers of a list as Slurm writes it, such as 0-1,3."""
     found = []
     for part in text.split(","):
         first, _dash, last = part.partition("-")
@@ -57,45 +63,48 @@ def numbers_of(text):
     return found
 
 
-def gpus_of(shown):
-    """Return the GPUs of a job on its host, as texts. C(shown) is the line of C(scontrol show job --details)."""
+def gpus_of(shown: str) -> list[str]:
+    """Return the GPUs of a job from the line of C(scontrol show job --details)."""
     found = GPUS.search(shown)
     return [str(number) for number in numbers_of(found.group(1))] if found else []
 
 
-def cpu_in_use(before, ticks, seconds, ticks_of_second):
-    """Return whether processes have used a CPU between two looks. Both have the ticks of each process, by a key that no other process has.
+def cpu_in_use(before: dict[str, int] | None, ticks: dict[str, int], available: float) -> bool:
+    """Return whether processes have used a CPU between two looks. Without a former look they have.
 
-    Without a look before, they count as in use.
+    :param before: ticks of each process at the former look, by a key that no other process has.
+    :param available: ticks of one CPU between the looks.
     """
-    if before is None or seconds <= 0:
+    if before is None or available <= 0:
         return True
     used = sum(max(0, value - before.get(key, 0)) for key, value in ticks.items())
-    return used / ticks_of_second >= IN_USE * seconds
+    return used >= IN_USE * available
 
 
-def limits_of(idle):
-    """Return the limits of this look from those of instances. There is no warning: the instance has given it."""
-    return {"seconds": PATIENCE * idle.get("seconds", 0), "gpu_seconds": PATIENCE * idle.get("gpu_seconds", 0), "warning": 0}
+def limits_of(idle: dict) -> dict:
+    """Return the limits of this program from those of instances. The instance has warned."""
+    return {"seconds": PATIENCE * idle.get("seconds", 0),
+            "gpu_seconds": PATIENCE * idle.get("gpu_seconds", 0), "warning": 0}
 
 
-def known(former, now):
-    """Return what is known of a job from former looks, nothing after too long a time."""
+def known(former: dict | None, now: float) -> dict:
+    """Return what is known of a job from former looks, nothing after a long time."""
     return former if former and now - former["looked"] <= GAP else {}
 
 
-# --- the host ---
+# --- the host -------------------------------------------------------------------------------------
 
 
-def module_of(path):
-    """Return a program as a module. It has no .py at its end."""
+def module_of(path: str) -> types.ModuleType:
+    """Return a program as a module. Its name has no .py at the end."""
     loader = importlib.machinery.SourceFileLoader("epilog", path)
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("epilog", loader))
+    spec = importlib.util.spec_from_loader("epilog", loader)
+    module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
 
 
-def read(path):
+def read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read()
@@ -103,26 +112,32 @@ def read(path):
         return ""
 
 
-def output(command):
+def output(command: list[str]) -> str | None:
     """Return the output of a command, or None if it failed."""
+    quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=TOOL_SECONDS, check=False)
+        done = subprocess.run(command, stdout=subprocess.PIPE, timeout=TOOL_SECONDS, check=False,
+                              **quiet)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
-def about(job):
-    """Return what stays the same for a job: whether it is an instance, and its GPUs. None if Slurm does not answer."""
-    script, shown = output(["scontrol", "write", "batch_script", job, "-"]), output(["scontrol", "show", "job", "--details", "--oneliner", job])
+def about(job: str) -> dict:
+    """Return what stays the same for a job: whether it is an instance, and its GPUs.
+
+    The result is empty if Slurm does not answer.
+    """
+    shown = output(["scontrol", "show", "job", "--details", "--oneliner", job])
     if shown is None:
-        return None
+        return {}
     # A job of srun or salloc has no script.
-    return {"is_instance": bool(BATCH_SCRIPT.search(script or "")), "gpus": gpus_of(shown)}
+    script = output(["scontrol", "write", "batch_script", job, "-"]) or ""
+    return {"is_instance": bool(BATCH_SCRIPT.search(script)), "gpus": gpus_of(shown)}
 
 
-def ticks_of(pids):
-    """Return the ticks of processes and of their ended children, with the start of the process in the key."""
+def ticks_of(pids: set[int]) -> dict[str, int]:
+    """Return the ticks of processes and their ended children, by process ID and start."""
     found = {}
     for pid in pids:
         fields = read("/proc/%d/stat" % pid).rpartition(")")[2].split()
@@ -131,7 +146,8 @@ def ticks_of(pids):
     return found
 
 
-def processes_of(epilog, job, uid):
+def processes_of(epilog: types.ModuleType, job: str) -> set[int]:
+    uid = os.stat("%s/%s" % (JOBS, job)).st_uid
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -140,63 +156,82 @@ def processes_of(epilog, job, uid):
     return epilog.of_job(epilog.owned(uid, ranges), job, read("/proc/self/cgroup"), False)
 
 
-def gpus_in_use(devices):
-    """Return whether one of the GPUs is busy, as the instance judges it. None if that is not known."""
+def gpus_in_use(devices: list[str]) -> bool | None:
+    """Return whether one of the GPUs is busy, as the instance judges it. None if unknown."""
     if not devices:
         return False
-    # Of role jobs, and only here: a host without GPUs has no use for them.
+    # Of role jobs. A host without GPUs does not need them.
     import _bandwidth
     import _job_watch
-    text = output(list(_job_watch.USAGE))
+    text = output(list(_job_watch.USAGE)) or ""
     try:
-        usage = [gpu[0] for gpu in _bandwidth.usage(text or "")]
+        usage = [gpu[0] for gpu in _bandwidth.usage(text)]
     except _bandwidth.ParseError:
         return None
     busy = _job_watch.seen_gpus(len(devices), devices, usage)["busy"]
     return None if busy is None else busy > 0
 
 
-def looked(job, former, epilog, limits):
-    """Look at one instance. Return what is known of it, and why it has to end, or an empty text."""
+def looked(job: str, former: dict | None, epilog: types.ModuleType,
+           limits: dict) -> tuple[dict, str]:
+    """Look at one job. Return what is known of it, and why it has to end, or an empty text."""
     now = time.time()
     record = dict(known(former, now))
     if "is_instance" not in record:
-        record.update(about(job) or {})
+        record.update(about(job))
     if not record.get("is_instance"):
         return dict(record, looked=now), ""
-    ticks = ticks_of(processes_of(epilog, job, os.stat("%s/%s" % (JOBS, job)).st_uid))
+    ticks = ticks_of(processes_of(epilog, job))
+    available = (now - record.get("looked", now)) * os.sysconf("SC_CLK_TCK")
     found = dict.fromkeys(_idle.SOURCES, False)
-    found.update(kernels=cpu_in_use(record.get("ticks"), ticks, now - record.get("looked", now), os.sysconf("SC_CLK_TCK")),
-                 gpus=gpus_in_use(record["gpus"]))
+    found["kernels"] = cpu_in_use(record.get("ticks"), ticks, available)
+    found["gpus"] = gpus_in_use(record["gpus"])
     last, began = _idle.looked(record.get("last", {}), found, now), record.get("began", now)
-    # Without the time of a warning nothing ends.
+    # Nothing ends without the time of a warning.
     verdict, message = _idle.judge(began, last, now, limits, bool(record["gpus"]), 0)
     record.update(looked=now, ticks=ticks, last=last, began=began)
     return record, message if verdict == "stop" else ""
 
 
-def main():
+def former_looks() -> dict:
+    try:
+        return json.loads(read(STATE) or "{}")
+    except ValueError:
+        return {}
+
+
+def jobs() -> list[str]:
+    try:
+        return sorted(filter(str.isdigit, os.listdir(JOBS)))
+    except OSError:
+        return []
+
+
+def save(records: dict) -> None:
+    new = STATE + ".new"
+    number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(number, "w", encoding="utf-8") as stream:
+        json.dump(records, stream)
+    os.rename(new, STATE)
+
+
+def main() -> int:
     limits = limits_of(json.loads(read(CONFIG) or "{}").get("idle") or {})
     if not limits["seconds"] and not limits["gpu_seconds"]:
         return 0
-    try:
-        former = json.loads(read(STATE) or "{}")
-    except ValueError:
-        former = {}
-    epilog, records = module_of(EPILOG), {}
-    for job in sorted(filter(str.isdigit, os.listdir(JOBS) if os.path.isdir(JOBS) else [])):
-        try:
-            records[job], reason = looked(job, former.get(job), epilog, limits)
-        except FileNotFoundError:
-            # It has just ended.
+    epilog, former, records = module_of(EPILOG), former_looks(), {}
+    deadline = time.monotonic() + ALL_SECONDS
+    for job in jobs():
+        if time.monotonic() > deadline:
+            records[job] = former.get(job) or {"looked": 0}
             continue
-        if reason:
-            syslog.syslog("trainyard: job %s: its own watch has not ended it. %s" % (job, reason))
-            output(["scancel", job])
-    new = STATE + ".new"
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-        json.dump(records, stream)
-    os.rename(new, STATE)
+        # A job may have just ended.
+        with contextlib.suppress(FileNotFoundError):
+            records[job], reason = looked(job, former.get(job), epilog, limits)
+            if reason:
+                syslog.syslog("trainyard: job %s did not end itself. %s" % (job, reason))
+                output(["scancel", job])
+    save(records)
     return 0
 
 

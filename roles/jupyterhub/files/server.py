@@ -55,7 +55,7 @@ TENSORBOARD = "echo $$ > \"$1\"; export CUDA_VISIBLE_DEVICES=; exec ${TRAINYARD_
 VSCODE_CONFIG = "auth: none\ndisable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\ndisable-getting-started-override: true\n"
 VSCODE_DEFAULTS = {"terminal.integrated.defaultProfile.linux": "container", "telemetry.telemetryLevel": "off", "chat.disableAIFeatures": True,
                    "workbench.secondarySideBar.defaultVisibility": "hidden"}
-#: Certificate, key and authority of an instance, in its runtime folder. JupyterLab removes them once it has read them.
+#: Files of an identity, in the runtime folder. JupyterLab removes them after it has read them.
 IDENTITY = {"certificate": "identity.pem", "key": "identity.key", "authority": "authority.pem"}
 SHELL = "cd \"$1\" 2> /dev/null; exec $(command -v bash || echo sh)"
 
@@ -277,8 +277,8 @@ def end_left_kernels(runtime):
             inside(["/bin/sh", "-c", "kill -9 " + number])
 
 
-def write_identity(secret, runtime):
-    """Write what proves to the proxy that this is the instance which the hub has started."""
+def write_identity(secret: dict, runtime: str) -> None:
+    """Write the files by which JupyterLab proves that the hub has started it."""
     identity = secret.get("identity")
     if not identity:
         raise Refused("the hub has sent no identity for this instance; start it again in the hub")

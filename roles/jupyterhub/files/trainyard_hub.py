@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import functools
 import json
 import os
+import ssl
 import time
+from collections.abc import Awaitable
 
 import _helper
 import _identity
@@ -21,6 +24,7 @@ from jupyterhub.auth import Authenticator
 from jupyterhub.objects import Server
 from jupyterhub.proxy import ConfigurableHTTPProxy
 from jupyterhub.spawner import Spawner
+from jupyterhub.user import User
 from jupyterhub.utils import exponential_backoff, maybe_future
 from tornado import web
 from traitlets import Dict, Unicode
@@ -138,7 +142,13 @@ class InstanceServer(Server):
     #: Folder of the identities.
     identities = ""
 
-    def wait_up(self, timeout=10, http=False, ssl_context=None, extra_path=""):
+    def wait_up(
+        self,
+        timeout: float = 10,
+        http: bool = False,
+        ssl_context: ssl.SSLContext | None = None,
+        extra_path: str = "",
+    ) -> Awaitable:
         found = _identity.of_route_host(self.ip)
         if not http or not found:
             # It was started before instances had identities.
@@ -147,13 +157,14 @@ class InstanceServer(Server):
         url = _watch.url_of(address, self.port, self.base_url + extra_path)
         context = _watch.context_of(self.identities)
         problem = "%s did not answer as %s in %d s" % (url, name, timeout)
-        return exponential_backoff(lambda: _watch.answer(url, name, context), problem, timeout=timeout)
+        ask = functools.partial(_watch.answer, url, name, context)
+        return exponential_backoff(ask, problem, timeout=timeout)
 
 
 class InstanceProxy(ConfigurableHTTPProxy):
     """An instance that does not prove its name has no route. Its watch adds it when it does."""
 
-    async def add_user(self, user, server_name=""):
+    async def add_user(self, user: User, server_name: str = "") -> None:
         if not getattr(user.spawners[server_name], "is_lost", False):
             await super().add_user(user, server_name)
 
@@ -186,7 +197,7 @@ class InstanceSpawner(Spawner):
         self.job, self.file, self.port_of_server = "", "", 0
         self.identity, self.is_lost = "", False
 
-    def _get_server(self):
+    def _get_server(self) -> InstanceServer | None:
         if Spawner.server.fget(self) is None:
             return None
         # JupyterHub sets the address of a server of its own at the start, and the database gets it.
@@ -200,12 +211,13 @@ class InstanceSpawner(Spawner):
 
     # From the start of the server to the stop of the instance.
 
-    def start_polling(self):
+    def start_polling(self) -> None:
         super().start_polling()
         if self.identity:
-            self._watch = asyncio.ensure_future(_watch.watch(self, _watch.context_of(self.identities)))
+            context = _watch.context_of(self.identities)
+            self._watch = asyncio.ensure_future(_watch.watch(self, context))
 
-    def stop_polling(self):
+    def stop_polling(self) -> None:
         super().stop_polling()
         if self._watch:
             self._watch.cancel()
@@ -231,7 +243,8 @@ class InstanceSpawner(Spawner):
         identity = _identity.new_identity(self.identities)
         self.identity, self.is_lost = identity["name"], False
         answer = await self.ask({"action": "start", "name": name, "values": _instance.chosen(self.user_options),
-                                 "environment": _instance.server_environment(self.get_env()), "identity": identity})
+                                 "environment": _instance.server_environment(self.get_env()),
+                                 "identity": identity})
         if "error" in answer:
             error = web.HTTPError(_helper.code_of(answer), answer["error"])
             error.jupyterhub_message = answer["error"]
@@ -249,7 +262,8 @@ class InstanceSpawner(Spawner):
                 host = status["hosts"][0]
                 if host not in self.addresses:
                     raise web.HTTPError(500, "host %s is not known to the hub; tell the operator to run playbook workbench" % host)
-                return "https://%s:%d" % (_identity.route_host(self.identity, self.addresses[host]), self.port_of_server)
+                route = _identity.route_host(self.identity, self.addresses[host])
+                return "https://%s:%d" % (route, self.port_of_server)
             if state:
                 self.message = "Job %s is queued: %s" % (self.job, status["why"]) if status["waits"] else "Job %s is starting its container" % self.job
             await asyncio.sleep(2 if status.get("waits") else 0.5)

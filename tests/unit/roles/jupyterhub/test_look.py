@@ -34,13 +34,13 @@ def test_gpus_of_a_job(shown, gpus):
     # New processes, another process with the same number, and ended ones.
     ({}, {"2 of 9": 1500}, True), ({"1 of 5": 9000}, {"1 of 7": 1400}, False), ({"1 of 5": 9000, "2 of 6": 10}, {"2 of 6": 10}, False)])
 def test_use_of_a_cpu(before, ticks, expected):
-    assert look.cpu_in_use(before, ticks, 300, 100) is expected
+    assert look.cpu_in_use(before, ticks, 300 * 100) is expected
 
 
 def test_ticks_have_the_start_of_the_process():
-    own, = look.ticks_of([os.getpid()]).items()
+    own, = look.ticks_of({os.getpid()}).items()
     assert own[0].startswith("%d of " % os.getpid()) and own[1] >= 0
-    assert look.ticks_of([2 ** 30]) == {}
+    assert look.ticks_of({2 ** 30}) == {}
 
 
 class Cluster:
@@ -53,10 +53,10 @@ class Cluster:
         (tmp_path / "server.json").write_text(json.dumps({"idle": {"seconds": 3600, "warning": 900, "gpu_seconds": 0}}))
         self.config = tmp_path / "server.json"
         for name, value in {"JOBS": str(tmp_path / "jobs"), "STATE": str(tmp_path / "state.json"), "CONFIG": str(self.config), "output": self.output,
-                            "module_of": lambda _path: None, "processes_of": lambda _epilog, job, uid: [7],
+                            "module_of": lambda _path: None, "processes_of": lambda _epilog, _job: {7},
                             "ticks_of": lambda _pids: {"7 of 1": self.ticks}, "gpus_in_use": lambda devices: self.gpus if devices else False}.items():
             monkeypatch.setattr(look, name, value)
-        monkeypatch.setattr(look, "time", types.SimpleNamespace(time=lambda: self.now))
+        monkeypatch.setattr(look, "time", types.SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now))
         monkeypatch.setattr(look.syslog, "syslog", self.logged.append)
 
     def output(self, command):
@@ -78,7 +78,7 @@ def test_a_quiet_instance_ends_after_twice_its_time(monkeypatch, tmp_path):
     cluster.passes(120)
     assert cluster.ended == []
     cluster.passes(10)
-    assert "7" in cluster.ended and "job 7: its own watch has not ended it" in cluster.logged[0]
+    assert "7" in cluster.ended and "job 7 did not end itself" in cluster.logged[0]
     # The controller is asked once for each job.
     assert len(cluster.asked) == 2
 
