@@ -67,6 +67,8 @@ def test_remove_knows_every_file():
     placed = {entry["path"] for host in ("front", "a") for entry in plan(host)["hub_files"] + plan(host)["files"] + plan(host)["secrets"]} | {"/etc/trainyard/notebook/ca.pem"}
     folders = ("/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook", "/var/lib/trainyard/hub")
     shared = {"/etc/trainyard", "/usr/local/lib/trainyard", "/var/lib/trainyard"}
+    # Written by a program.
+    placed.add("/run/trainyard/instances.json")
     assert {path for path in placed if not path.startswith(folders)} - shared == set(owned)
     firewall = yaml.safe_load((ROLE / "vars/main.yml").read_text())["__jupyterhub_firewall_owned"]
     assert {entry["path"] for entry in plan("a")["firewall"]} - shared == set(firewall) and firewall[-1] == "/etc/trainyard/firewall"
