@@ -130,11 +130,11 @@ class Attack:
         session = self.people[person]
         with self.cluster.out_of_service(self.cluster.peer):
             assert session.start(person, name, display_name=name, user_options=SMALL).code in (201, 202)
-            url = session.is_ready(person, name)["url"]
+            session.is_ready(person, name)
         job = next(job for job in json.loads(self.cluster.trainyard(person, "list", "--json").out) if job["name"] == name and job["state"] == "running")["id"]
         pid = int(self.cluster.on(self.host, "pgrep -u %s -f '[j]upyterhub-singleuser.*' | head -n 1" % person).out)
         port = int(self.cluster.on(self.host, "ss -Hltnp | sed -n 's/.*%s:\\([0-9]*\\) .*pid=%d,.*/\\1/p'" % (self.address, pid)).out)
-        return url, job, pid, port
+        return "/user/%s/%s/" % (person, name), job, pid, port
 
     def stop(self, person, name):
         self.people[person].stop(person, name)
@@ -178,8 +178,9 @@ class Attack:
 
     def routes(self):
         """What the proxy knows, as it tells the hub."""
-        return self.cluster.on(self.host, ". /etc/trainyard/hub/proxy.env && curl --silent --header \"Authorization: token $CONFIGPROXY_AUTH_TOKEN\" "
-                                          "http://127.0.0.1:483/api/routes").out
+        ask = ("import os, urllib.request as web; told = web.Request('http://127.0.0.1:483/api/routes', "
+               "headers={'Authorization': 'token ' + os.environ['CONFIGPROXY_AUTH_TOKEN']}); print(web.urlopen(told).read().decode())")
+        return self.cluster.on(self.host, "set -a && . /etc/trainyard/hub/proxy.env && python3 -c \"%s\"" % ask).out
 
     def until_gone(self, name):
         """Wait until the proxy has no route of an instance. Return when it was gone."""
