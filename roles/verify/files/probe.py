@@ -110,7 +110,7 @@ def get_memory(mib):
     child = os.fork()
     if child == 0:
         try:
-            # One byte after the other is written, as memory that nobody has written to counts nowhere.
+            # Written to, because the kernel gives no page before.
             kept = [b"\x01" * 2**20 for _ in range(mib)]
             os.write(writer, b"%d" % (resident_mib() if kept else 0))
         except MemoryError:

@@ -106,7 +106,7 @@ def test_an_authority_of_before_is_limited_and_its_copies_go_on_to_serve(run, tm
     ([], ["10.0.0.2"], False), ([], ["fd00::2"], False), (["test"], [], False)])
 @pytest.mark.parametrize("kinds", ["both", "names", "addresses"])
 def test_the_authority_signs_nothing_for_others(tmp_path, kinds, names, addresses, accepted):
-    """Whoever has its key cannot stand for a site that the authority is not for."""
+    """Its key is worth nothing for a site that it is not for."""
     own = (["*.hub.test", "hub.test", "front"] if kinds != "addresses" else [], ["10.0.0.1", "fd00::1"] if kinds != "names" else [])
 
     def openssl(*arguments):
