@@ -69,7 +69,9 @@ class ActionModule(ActionBase):
             if "interfaces" in answer
         }
 
-        faults = [fault for name, answer in hosts.items() for fault in reading_faults(name, answer, HOST)]
+        faults = [
+            fault for name, answer in hosts.items() for fault in reading_faults(name, answer, HOST)
+        ]
         if faults:
             return dict(result, failed=True, changed=False, msg="\n".join(faults))
         errors = {answer["item"]: " ".join(str(answer.get("msg", "")).split()) for answer in answers}

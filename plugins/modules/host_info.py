@@ -624,7 +624,11 @@ def container_kind() -> str:
     kind = read_text("/run/systemd/container").strip()
     if kind:
         return kind
-    marks = {"/.dockerenv": "docker", "/run/.containerenv": "podman", "/run/systemd/container": "container"}
+    marks = {
+        "/.dockerenv": "docker",
+        "/run/.containerenv": "podman",
+        "/run/systemd/container": "container",
+    }
     return next((mark for path, mark in marks.items() if os.path.exists(path)), "")
 
 
@@ -633,7 +637,9 @@ def candidates(module: AnsibleModule) -> dict[str, str]:
     apt_cache = module.get_bin_path("apt-cache")
     if not names or not apt_cache:
         return {}
-    policy = parse_policy(module.run_command([apt_cache, "policy"] + names, environ_update={"LC_ALL": "C.UTF-8"})[1])
+    policy = parse_policy(
+        module.run_command([apt_cache, "policy"] + names, environ_update={"LC_ALL": "C.UTF-8"})[1]
+    )
     return {name: state["installed"] or state["candidate"] for name, state in policy.items()}
 
 
@@ -710,8 +716,12 @@ def main():
             programs={name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"])) for name in PROGRAMS},
             boot_id=read_text("/proc/sys/kernel/random/boot_id").strip(),
             container=bool(container),
-            cgroup=cgroups(read_text("/proc/1/mountinfo"), read_text("/sys/fs/cgroup/cgroup.controllers"), container,
-                           bool(glob.glob("/sys/fs/cgroup/*/memory.swap.max"))),
+            cgroup=cgroups(
+                read_text("/proc/1/mountinfo"),
+                read_text("/sys/fs/cgroup/cgroup.controllers"),
+                container,
+                bool(glob.glob("/sys/fs/cgroup/*/memory.swap.max")),
+            ),
             candidates=candidates(module),
             resolved=resolved,
             connections=connections,

@@ -98,8 +98,16 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import (ParseError, authority_config, bad_names, certificate_config,
-                                                                                     constraints, permitted, reasons, subjects)
+from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import (
+    ParseError,
+    authority_config,
+    bad_names,
+    certificate_config,
+    constraints,
+    permitted,
+    reasons,
+    subjects,
+)
 
 #: Years are longer than the life of a cluster. People would have to trust a new one.
 AUTHORITY_DAYS = 7300
@@ -155,14 +163,18 @@ class Certificates:
                 and self.run("x509", "-in", certificate, "-noout", "-pubkey") == self.run("pkey", "-in", key, "-pubout"))
 
     def names(self):
-        """Return the names and addresses for which the authority has to sign: those of this certificate, and those of the others in the folder."""
+        """Return the names and addresses for which the authority has to sign: those of this
+        certificate, and those of the others in the folder.
+        """
         names, addresses = set(self.options["names"]), set(self.options["addresses"])
         files = os.listdir(self.folder) if os.path.isdir(self.folder) else []
         for name in sorted(files):
             if not name.endswith(".pem") or name in ("ca.pem", self.options["name"] + ".pem"):
                 continue
             # Files of others may be no certificates.
-            code, out, _errors = self.module.run_command([self.openssl, "x509", "-in", self.path(name), "-noout", "-ext", "subjectAltName"])
+            code, out, _errors = self.module.run_command(
+                [self.openssl, "x509", "-in", self.path(name), "-noout", "-ext", "subjectAltName"]
+            )
             others = subjects(out) if code == 0 else (set(), set())
             names |= others[0].difference(bad_names(others[0], []))
             addresses |= others[1]
@@ -172,14 +184,32 @@ class Certificates:
         """Return why an existing authority has to be written again."""
         if not os.path.exists(self.path("ca.pem")) or not self.has_authority():
             return []
-        found = permitted(self.run("x509", "-in", self.path("ca.pem"), "-noout", "-ext", "nameConstraints"))
+        found = permitted(
+            self.run("x509", "-in", self.path("ca.pem"), "-noout", "-ext", "nameConstraints")
+        )
         if not found:
             return ["the authority is not limited to names"]
-        return [] if found == set(constraints(*self.names())) else ["the authority is limited to other names"]
+        return (
+            []
+            if found == set(constraints(*self.names()))
+            else ["the authority is limited to other names"]
+        )
 
     def authority(self, key):
-        self.run("req", "-x509", "-new", "-sha256", "-key", self.path(key), "-days", str(AUTHORITY_DAYS), "-config",
-                 self.config(authority_config(*self.names())), "-out", self.path("ca.pem.new"))
+        self.run(
+            "req",
+            "-x509",
+            "-new",
+            "-sha256",
+            "-key",
+            self.path(key),
+            "-days",
+            str(AUTHORITY_DAYS),
+            "-config",
+            self.config(authority_config(*self.names())),
+            "-out",
+            self.path("ca.pem.new"),
+        )
         os.chmod(self.path("ca.pem.new"), 0o644)
 
     def limit(self):
@@ -266,7 +296,12 @@ def main():
     if why and not module.check_mode:
         certificates.create()
     copied = bool(module.params["copy_to"]) and certificates.copy()
-    module.exit_json(changed=bool(wide + why) or copied, ca=certificates.text("ca.pem"), certificate_changed=bool(why), reasons=wide + why)
+    module.exit_json(
+        changed=bool(wide + why) or copied,
+        ca=certificates.text("ca.pem"),
+        certificate_changed=bool(why),
+        reasons=wide + why,
+    )
 
 
 if __name__ == "__main__":

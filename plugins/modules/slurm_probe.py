@@ -212,9 +212,16 @@ class Probes:
         for asked in requests:
             if asked["problem"]:
                 continue
-            words = {"device": probe.DEVICE, "all_devices": probe.ALL_DEVICES, "job_folders": self.module.params["job_folders"], "folder": self.folder,
-                     "token": self.token, "node": asked["node"], "image": self.module.params["image"],
-                     "seconds": self.seconds}
+            words = {
+                "device": probe.DEVICE,
+                "all_devices": probe.ALL_DEVICES,
+                "job_folders": self.module.params["job_folders"],
+                "folder": self.folder,
+                "token": self.token,
+                "node": asked["node"],
+                "image": self.module.params["image"],
+                "seconds": self.seconds,
+            }
             command = probe.submission(asked, self.module.params["account"], self.reservation, self.seconds)
             run = self.as_person(command, TRAINYARD_PROBE=json.dumps(words), TRAINYARD_PROBE_PROGRAM=program)
             number = re.search(r"^([0-9]+)(;|$)", run.stdout, re.MULTILINE)
@@ -293,7 +300,9 @@ class Probes:
         for asked in requests:
             node = asked["node"]
             found = probe.outcome(asked, seen.get(self.jobs.get(node)), self.refused.get(node, ""), self.person, self.seconds, self.nodes.get(node))
-            found["isolation"] = probe.isolation(asked, seen.get(self.jobs.get(node)), found["found"])
+            found["isolation"] = probe.isolation(
+                asked, seen.get(self.jobs.get(node)), found["found"]
+            )
             if node in left:
                 found.update(verdict="fail", found="%s; the job does not end (%s)" % (found["found"], left[node]))
             probes.append(found)

@@ -13,7 +13,10 @@ import re
 from ansible_collections.trainyard.gpu.plugins.module_utils._image_relay import auth_document
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import bad_names
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._job_container_plan import OF_PODMAN, image_name
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import IMAGE_RELAY, reading_faults
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
+    IMAGE_RELAY,
+    reading_faults,
+)
 
 __all__ = ["auth_document", "client_plan", "drift", "former_registry", "host_plan", "images_plan", "removal"]
 

@@ -380,7 +380,10 @@ def former_scheduler_problems(readings, scheduler):
 # The files.
 
 def limits_fault(cgroup: dict, release: str) -> str:
-    """Return why Slurm cannot limit jobs on a host with these control groups, or empty. Without C(release) it is not judged."""
+    """Return why Slurm cannot limit jobs on a host with these control groups, or empty.
+
+    Without C(release) it is not judged.
+    """
     if not cgroup["usable"]:
         return cgroup["why"]
     # cgroup/v2 came with 22.05.
@@ -401,20 +404,30 @@ def cgroups_usable(readings, releases):
 def way_to_limits(cgroup: dict) -> str:
     """Return what gives a host control groups that Slurm can use."""
     if cgroup["usable"]:
-        return ("start the kernel with systemd.unified_cgroup_hierarchy=0, which gives it version 1, or install Slurm 22.05 or later, as Ubuntu 24.04 "
-                "and Debian 12 have it")
-    return ("use a machine in place of a container" if "is a container" in cgroup["why"]
-            else "start the kernel with systemd.unified_cgroup_hierarchy=1 cgroup_enable=memory, or use a host with control groups version 2")
+        return (
+            "start the kernel with systemd.unified_cgroup_hierarchy=0, which gives it version 1, "
+            "or install Slurm 22.05 or later, as Ubuntu 24.04 and Debian 12 have it"
+        )
+    if "is a container" in cgroup["why"]:
+        return "use a machine in place of a container"
+    return (
+        "start the kernel with systemd.unified_cgroup_hierarchy=1 cgroup_enable=memory, "
+        "or use a host with control groups version 2"
+    )
 
 
 def no_limits_problems(readings: dict, releases: dict) -> list[str]:
     """Return a problem for each host on which Slurm cannot limit jobs."""
+    sentence = (
+        "%s: Slurm cannot limit jobs here, because %s. One such host takes the limits of CPUs, "
+        "memory and GPUs from all jobs of the cluster. To get them, %s. To do without, set "
+        "slurm_accept_no_limits to true"
+    )
     found = []
     for name, reading in readings.items():
         why = limits_fault(reading["cgroup"], releases[name])
         if why:
-            found.append("%s: Slurm cannot limit jobs here, because %s. One such host takes the limits of CPUs, memory and GPUs from all jobs of the "
-                         "cluster. To get them, %s. To do without, set slurm_accept_no_limits to true" % (name, why, way_to_limits(reading["cgroup"])))
+            found.append(sentence % (name, why, way_to_limits(reading["cgroup"])))
     return found
 
 
@@ -729,7 +742,11 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     if not controller_reading:
         problems.append("%s: the scheduler was not read; check that the host answers, or set cluster_scheduler_host to another one" % scheduler)
         return nothing
-    faults = [fault for name, reading in readings.items() for fault in reading_faults(name, reading or {}, SLURM)]
+    faults = [
+        fault
+        for name, reading in readings.items()
+        for fault in reading_faults(name, reading or {}, SLURM)
+    ]
     if faults:
         problems += faults
         return nothing

@@ -19,7 +19,9 @@ CLOCK, UNIT = "/usr/local/lib/clock", "/run/systemd/system/munge.service.d"
 
 @contextlib.contextmanager
 def files_with(folder, words):
-    """The files that had one of the words while they existed below a folder, and the number of all files, as ([paths], [count])."""
+    """The files that had one of the words while they existed below a folder, and the number of all
+    files, as ([paths], [count]).
+    """
     seen, done = {}, threading.Event()
 
     def watch():
@@ -54,12 +56,16 @@ def test_a_munge_key_that_differs(cluster, tmp_path, monkeypatch):
     assert told["cause"] == "auth_key" and "Copy /etc/munge/munge.key from the controller to this host and restart munge" in told["fix"], told
     drifted = cluster.playbook("drift.yml")
     assert drifted.code == 2 and "munge key that of %s" % cluster.head in drifted.text
-    # As with the ansible.cfg of a site: modules pass through files on the controller. The key does not.
+    # As with the ansible.cfg of a site: modules pass through files on the controller. The key does
+    # not.
     for name in ("ANSIBLE_PIPELINING", "ANSIBLE_SSH_PIPELINING"):
         monkeypatch.setenv(name, "false")
     monkeypatch.setenv("ANSIBLE_LOCAL_TEMP", str(tmp_path))
     key = cluster.on(cluster.head, "base64 --wrap=0 /etc/munge/munge.key").out
-    with files_with(tmp_path, [key[:40].encode(), b"base64 --decode > /etc/munge"]) as (with_key, count):
+    with files_with(tmp_path, [key[:40].encode(), b"base64 --decode > /etc/munge"]) as (
+        with_key,
+        count,
+    ):
         run = cluster.playbook("scheduler.yml")
     assert run.code == 0 and list(run.changed) == [cluster.peer], run.changed
     assert with_key == [] and count[0] > 5, (with_key, count)

@@ -1,10 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The job of checks scheduler-job and scheduler-isolation: what the job of a user finds on a node. Module slurm_probe submits it.
+"""The job of checks scheduler-job and scheduler-isolation: what the job of a user finds on a node.
 
-The batch script starts this program again as a task of the job, in a container if an image is given. It stores the result in the comment of the job, which
-needs no file that both hosts can read. A second task, without GPUs, without a container and with little memory, tries what must not work.
+Module slurm_probe submits it. The batch script starts this program again as a task of the job, in a
+container if an image is given. It stores the result in the comment of the job, which needs no file
+that both hosts can read. A second task, without GPUs, without a container and with little memory,
+tries what must not work.
 """
 
 import base64
@@ -62,7 +64,12 @@ def devices(prefix):
 
 def opened_devices(prefixes):
     """Return the error of an open of each device PREFIX<number>, empty if it opens, by its path."""
-    return {path: opened(path) for prefix in prefixes for path in sorted(glob.glob(prefix + "[0-9]*")) if path[len(prefix):].isdigit()}
+    return {
+        path: opened(path)
+        for prefix in prefixes
+        for path in sorted(glob.glob(prefix + "[0-9]*"))
+        if path[len(prefix) :].isdigit()
+    }
 
 
 def readable_entries(folder, own):
@@ -84,7 +91,9 @@ def readable_entries(folder, own):
 
 
 def folder_problem(folder, own):
-    """Return (missing, problem): whether the job has no folder there, and why a folder of a job is open to other people."""
+    """Return (missing, problem): whether the job has no folder there, and why a folder of a job is
+    open to other people.
+    """
     path = os.path.join(folder, own)
     try:
         status = os.stat(path)
@@ -94,7 +103,11 @@ def folder_problem(folder, own):
     if others:
         return False, "%s can be read" % others[0]
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        return False, "%s has mode %04o of user %d, so others can read it" % (path, stat.S_IMODE(status.st_mode), status.st_uid)
+        return False, "%s has mode %04o of user %d, so others can read it" % (
+            path,
+            stat.S_IMODE(status.st_mode),
+            status.st_uid,
+        )
     return False, ""
 
 
@@ -105,12 +118,15 @@ def resident_mib():
 
 
 def get_memory(mib):
-    """Get memory in a child process. Return how it went: killed, refused, or the MiB that it had."""
+    """Get memory in a child process.
+
+    Return how it went: killed, refused, or the MiB that it had.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            # One byte after the other is written, as memory that nobody has written to counts nowhere.
+            # Written to, because the kernel gives no page before.
             kept = [b"\x01" * 2**20 for _ in range(mib)]
             os.write(writer, b"%d" % (resident_mib() if kept else 0))
         except MemoryError:
@@ -127,13 +143,26 @@ def get_memory(mib):
 
 
 def plain(asked, environment):
-    """Print what a task without GPUs can do. In two lines, as Slurm may end the whole task because of the second."""
+    """Print what a task without GPUs can do.
+
+    In two lines, as Slurm may end the whole task because of the second.
+    """
     missing, problems = [], []
     for folder in asked["job_folders"]:
         is_missing, problem = folder_problem(folder, environment.get("SLURM_JOB_ID", ""))
         missing += [folder] if is_missing else []
         problems += [problem] if problem else []
-    print(MARK + json.dumps({"devices": opened_devices(asked["all_devices"]), "missing": missing, "folders": problems}), flush=True)
+    print(
+        MARK
+        + json.dumps(
+            {
+                "devices": opened_devices(asked["all_devices"]),
+                "missing": missing,
+                "folders": problems,
+            }
+        ),
+        flush=True,
+    )
     print(MARK + json.dumps({"memory": get_memory(BEYOND)}), flush=True)
 
 
@@ -183,10 +212,16 @@ def result_of(output, code):
 
 
 def output_of(options, command, environment, seconds):
-    """Return (output, exit code) of a task, the latter None with a reason in place of the output."""
+    """Return (output, exit code) of a task, the latter None with a reason in place of the output.
+    """
     try:
-        child = subprocess.Popen(["srun", "--quiet", "--ntasks=1"] + options + command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            ["srun", "--quiet", "--ntasks=1"] + options + command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         output = child.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired:
         # Not waited for: a process that waits for a share cannot be killed.
@@ -199,21 +234,35 @@ def output_of(options, command, environment, seconds):
 
 def run(asked, program, environment):
     """Start the task, and return its result."""
-    command = (["trainyard-run", asked["image"], "--"] if asked["image"] else []) + ["python3", "-B", "-c", program]
+    command = (["trainyard-run", asked["image"], "--"] if asked["image"] else []) + [
+        "python3",
+        "-B",
+        "-c",
+        program,
+    ]
     output, code = output_of([], command, dict(environment, **{INSIDE: "1"}), asked["seconds"])
     return {"failed": output} if code is None else result_of(output, code)
 
 
 def run_plain(asked, program, environment):
-    """Start the task without GPUs, and return its result, with the error of an open of each device in this process, which has the GPUs of the job."""
+    """Start the task without GPUs, and return its result, with the error of an open of each device
+    in this process, which has the GPUs of the job.
+    """
     options = ["--gres=none", "--mem=%dM" % LIMIT]
-    output, code = output_of(options, ["python3", "-B", "-c", program], dict(environment, **{INSIDE: "plain"}), asked["seconds"])
+    output, code = output_of(
+        options,
+        ["python3", "-B", "-c", program],
+        dict(environment, **{INSIDE: "plain"}),
+        asked["seconds"],
+    )
     if code is None:
         return {"failed": output}
-    lines = [json.loads(line[len(MARK):]) for line in output.splitlines() if line.startswith(MARK)]
+    lines = [json.loads(line[len(MARK) :]) for line in output.splitlines() if line.startswith(MARK)]
     if not lines:
         return result_of(output, code)
-    result = dict(lines[0], memory="", here=sorted(set(opened_devices(asked["all_devices"]).values())))
+    result = dict(
+        lines[0], memory="", here=sorted(set(opened_devices(asked["all_devices"]).values()))
+    )
     if len(lines) > 1:
         result["memory"] = lines[1]["memory"]
     elif code and re.search(r"oom|out.of.memory|killed", output, re.IGNORECASE):

@@ -48,7 +48,10 @@ def plan(readings=None, hosts=None, **more):
 
 
 def good(*arguments, **more):
-    """The plan of a cluster without a problem. Where the tests have hosts without limits, the site has accepted it."""
+    """The plan of a cluster without a problem.
+
+    Where the tests have hosts without limits, the site has accepted it.
+    """
     more.setdefault("accept_no_limits", True)
     found = plan(*arguments, **more)
     assert found["problems"] == [] and found["complete"]
@@ -200,24 +203,71 @@ def test_the_weakest_host_decides_about_control_groups():
     assert [sentence for sentence in good(cluster("a", dbus=False))["warnings"] if "install dbus" in sentence]
 
 
-@pytest.mark.parametrize("changes, said", [
-    ({"cgroup": {"version": 1, "usable": False, "why": "the host is a container (docker)", "cores": False, "swap": False}},
-     ["the host is a container (docker)", "use a machine in place of a container"]),
-    ({"cgroup": {"version": 2, "usable": False, "why": "the kernel has no control group controller memory", "cores": True, "swap": False}},
-     ["controller memory", "cgroup_enable=memory"]),
-    ({"release": "21.08"}, ["Slurm 21.08 does not know control groups version 2", "systemd.unified_cgroup_hierarchy=0", "Ubuntu 24.04"])])
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        (
+            {
+                "cgroup": {
+                    "version": 1,
+                    "usable": False,
+                    "why": "the host is a container (docker)",
+                    "cores": False,
+                    "swap": False,
+                }
+            },
+            ["the host is a container (docker)", "use a machine in place of a container"],
+        ),
+        (
+            {
+                "cgroup": {
+                    "version": 2,
+                    "usable": False,
+                    "why": "the kernel has no control group controller memory",
+                    "cores": True,
+                    "swap": False,
+                }
+            },
+            ["controller memory", "cgroup_enable=memory"],
+        ),
+        (
+            {"release": "21.08"},
+            [
+                "Slurm 21.08 does not know control groups version 2",
+                "systemd.unified_cgroup_hierarchy=0",
+                "Ubuntu 24.04",
+            ],
+        ),
+    ],
+)
 def test_a_host_without_limits_stops_the_run(changes, said):
-    # Slurm 22.05 would not start on a cluster whose scheduler has 21.08, so that all hosts have one release.
-    readings = dict(cluster("a", release=changes.get("release", "22.05"), cgroup={"version": 1, "usable": True, "why": "", "cores": True, "swap": False}),
-                    b=reading("b", **changes))
+    # Slurm 22.05 would not start on a cluster whose scheduler has 21.08, so that all hosts have one
+    # release.
+    readings = dict(
+        cluster(
+            "a",
+            release=changes.get("release", "22.05"),
+            cgroup={"version": 1, "usable": True, "why": "", "cores": True, "swap": False},
+        ),
+        b=reading("b", **changes),
+    )
     found = plan(readings)
-    assert [sentence.split(":")[0] for sentence in found["problems"]] == ["b"] and not found["complete"]
+    assert [sentence.split(":")[0] for sentence in found["problems"]] == ["b"] and not found[
+        "complete"
+    ]
     for word in said + ["set slurm_accept_no_limits to true"]:
         assert word in found["problems"][0]
     assert good(readings)["cgroups"] is False
     # Only hosts that run jobs count.
-    assert plan(readings, ["a"])["complete"] and plan(dict(readings, c=readings["b"]), ["a"], scheduler="b", members=[
-        {"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}])["complete"]
+    assert (
+        plan(readings, ["a"])["complete"]
+        and plan(
+            dict(readings, c=readings["b"]),
+            ["a"],
+            scheduler="b",
+            members=[{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}],
+        )["complete"]
+    )
 
 
 def test_a_kernel_without_cpuset_limits_memory_and_devices():
