@@ -148,7 +148,7 @@ firewall:
       description: Whether root of this host may change the network.
       type: bool
     error:
-      description: Why nft cannot list tables. It is empty if it can, or is not installed.
+      description: Why nft cannot load such a table. It is empty if it can, or is not installed.
       type: str
     table:
       description: Whether the table is loaded.
@@ -234,6 +234,15 @@ CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/d
 CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
 FIREWALL_SERVICE, FIREWALL_TABLE = "trainyard-jobs-firewall.service", "inet trainyard_jobs"
 CAP_NET_ADMIN = 12
+# What the table needs of the kernel. It is checked, not loaded.
+FIREWALL_PROBE = """table inet trainyard_probe {
+  chain output {
+    type filter hook output priority filter; policy accept;
+    meta l4proto tcp meta skuid { 1000-60000, 100000-200000 } th dport vmap { 10000-10019 : drop, 10020-10039 : accept }
+    meta skuid 1 tcp dport 1 reject with tcp reset
+  }
+}
+"""
 
 
 class Host:
@@ -269,7 +278,8 @@ class Host:
 
     def firewall(self):
         nft, systemctl = self.module.get_bin_path("nft"), self.module.get_bin_path("systemctl")
-        code, said, error = self.module.run_command([nft, "list", "tables"]) if nft else (0, "", "")
+        code, _said, error = self.module.run_command([nft, "--check", "--file", "-"], data=FIREWALL_PROBE) if nft else (0, "", "")
+        said = self.module.run_command([nft, "list", "tables"])[1] if nft else ""
         state = ""
         if systemctl:
             # Both fields in one call, as empty ones if there is no such unit.

@@ -44,6 +44,11 @@ OF_PODMAN, OF_ITS_BOOT = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni
 PORTS_FILE, PORTS_PROGRAM = FOLDER + "/ports.json", LIBRARY + "/slurm/_job_ports.py"
 FIREWALL_SERVICE, FIREWALL_TABLE = "trainyard-jobs-firewall.service", "inet trainyard_jobs"
 FIREWALL_UNIT = "/etc/systemd/system/" + FIREWALL_SERVICE
+# A start of nftables.service flushes all tables, and the unit is active already.
+NFTABLES_FOLDER = "/etc/systemd/system/nftables.service.d"
+FIREWALL_DROP_IN = NFTABLES_FOLDER + "/trainyard-jobs.conf"
+DROP_IN = ("# Managed by trainyard.gpu, role job_container.\n[Service]\n"
+           "ExecStartPost=-/usr/bin/systemctl --no-block try-reload-or-restart %s\n" % FIREWALL_SERVICE)
 # ansible-core before 2.19 makes texts of numbers and of none in variables.
 UNKNOWN = (None, "")
 # What the table of playbook drift calls it.
@@ -262,6 +267,7 @@ def firewall_entries(found, wanted):
     if wanted["firewall"]["enabled"]:
         load = "/usr/bin/python3 -E -s -B %s" % PORTS_PROGRAM
         entries.append((FIREWALL_UNIT, firewall_unit("job_container", "Firewall of jobs", FIREWALL_TABLE, load)))
+        entries.append((FIREWALL_DROP_IN, DROP_IN))
     return entries
 
 
@@ -271,7 +277,7 @@ def is_training_host(wanted):
 
 def guard_files(found, wanted):
     """Return the files of a host without jobs: the table that refuses its people the ports of jobs elsewhere."""
-    folders = ["/etc/trainyard", FOLDER, LIBRARY, LIBRARY + "/slurm"]
+    folders = ["/etc/trainyard", FOLDER, LIBRARY, LIBRARY + "/slurm", NFTABLES_FOLDER]
     return ([{"path": path, "state": "directory", "mode": "0755"} for path in folders]
             + [{"path": path, "content": content, "mode": "0644"} for path, content in firewall_entries(found, wanted)]
             + [{"path": PORTS_PROGRAM, "content": wanted["programs"][PORTS_PROGRAM], "mode": "0644"}])
@@ -299,7 +305,7 @@ def files(found, wanted, record):
         return guard_files(found, wanted) if wanted["firewall"]["enabled"] else []
     texts, placed = found["texts"], found["record"].get("lines") or {}
     folders = ["/etc/trainyard", FOLDER, "/etc/containers", "/etc/containers/registries.conf.d", LIBRARY, LIBRARY + "/job", LIBRARY + "/slurm",
-               "/var/lib/trainyard", wanted["storage"]]
+               "/var/lib/trainyard", wanted["storage"]] + [NFTABLES_FOLDER] * wanted["firewall"]["enabled"]
     entries = [(FOLDER + "/config.json", json.dumps(configuration(found, wanted), indent=2, sort_keys=True) + "\n"),
                (FOLDER + "/environment", environment_file(wanted["environment"])), (FOLDER + "/containers.conf", job_containers_conf()),
                ("/etc/containers/registries.conf.d/trainyard.conf", registries_conf())]
@@ -465,7 +471,7 @@ def job_container_plan(found, wanted):
     entries = files(found, wanted, record)
     absent = [CDI_FILE] if is_training_host(wanted) and CDI_FILE in found["cdi"] and not needs_cdi_file(found) else []
     firewall = firewall_plan(found, wanted)
-    absent += [FIREWALL_UNIT] * firewall["stop"]
+    absent += [FIREWALL_UNIT, FIREWALL_DROP_IN, NFTABLES_FOLDER] * firewall["stop"]
     if not is_training_host(wanted) and not wanted["firewall"]["enabled"]:
         absent += [path for path in (PORTS_FILE, PORTS_PROGRAM) if path in found["files"]]
     return {

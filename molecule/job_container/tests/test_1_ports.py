@@ -15,7 +15,7 @@ from jobs import Job, left
 
 HEAD, PEER = "job-container-a", "job-container-b"
 testinfra_hosts = ["ansible://" + PEER]
-PAIR = {"SLURM_JOB_NODELIST": "job-container-[a-b]"}
+PAIR = {"SLURM_JOB_NODELIST": "job-container-a,job-container-b"}
 ADDRESS = "172.30.102.22"
 TABLE = "nft list table inet trainyard_jobs"
 SERVER = """

@@ -245,10 +245,12 @@ def live_jobs(state, jobs):
 
 
 def adopt(config, state, jobs):
-    """Note the jobs that began before this host had the program. Their hosts are not known."""
-    if os.path.isdir(state):
+    """Once, note the jobs that began before this host had the program. Their hosts are not known."""
+    mark = state + "/adopted"
+    if os.path.exists(mark):
         return
-    os.makedirs(state, mode=0o755)
+    with open(mark, "w", encoding="ascii"):
+        pass
     for number in sorted(os.listdir(jobs)) if os.path.isdir(jobs) else []:
         if number.isdigit():
             uid = os.lstat("%s/%s" % (jobs, number)).st_uid
@@ -296,8 +298,8 @@ def open_ports(job, uid, environment, config=None, state=STATE, jobs=JOBS):
     config = config or read_config()
     if not config:
         return
-    adopt(config, state, jobs)
     with alone(state):
+        adopt(config, state, jobs)
         note(job, uid, hosts_of_job(environment, config["host"], config["hosts"]), config, state, jobs)
         try:
             load(config, state, jobs)
@@ -323,8 +325,8 @@ def main():
     try:
         if config is None:
             raise OSError("%s is missing; run playbook scheduler" % CONFIG)
-        adopt(config, STATE, JOBS)
         with alone(STATE):
+            adopt(config, STATE, JOBS)
             load(config, STATE, JOBS)
     except OSError as problem:
         print("trainyard: %s" % problem, file=sys.stderr)

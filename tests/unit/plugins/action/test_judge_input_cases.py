@@ -270,6 +270,7 @@ REFUSED = (
     bad("job_container_enabled", "perhaps", 2, []) + bad("job_container_images", ["a b"], ["-a"], ["a:1\n"], [1.5]) + bad("job_container_shm_size", "0g", "8", "8t", "1.5g", "8g\n", ["8g"]) +
     bad("job_container_storage", "containers", "/scratch", "/scratch/a b", "/data1/share/containers", "/data1/share", "/a/../b", "") +
     bad("job_container_environment", {"A B": "x"}, {"A": "a\nb"}, ["A=b"]) + bad("job_container_free_gib", *NUMBERS) + bad("job_container_job_gib", *NUMBERS) +
+    bad("job_container_firewall", "perhaps", 2, []) + bad("job_container_open_ports", [9999], [30000], ["x"], [1.5], {"a": 1}) +
     bad("cluster_head", "server-z", "", ["server-a"], 1.5) + bad("cluster_storage", "nas") + bad("cluster_slots", -1, 65, "eight", 1.5, True, [8]) +
     bad("cluster_ssh_port", 0, 65536, "ssh", 1.5, True, 22, 2049, 111, "12345 ", [1], None) +
     bad("verify_cluster_name", {"a": "b"}, "", " ", " x", ["x"], 1.5, True, "a" * 101) + bad("verify_report_dir", "", "x", "/", ["/x"]) +

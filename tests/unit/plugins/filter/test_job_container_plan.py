@@ -176,7 +176,7 @@ def test_the_firewall_is_loaded_if_something_of_it_differs():
         assert plan(dict(done, firewall=dict(host()["firewall"], **{name: False})))["firewall"]["load"]
     assert plan(done, members=MEMBERS[:1])["firewall"]["load"], "a host has left"
     off = plan(done, firewall=OFF)
-    assert off["firewall"] == {"load": False, "stop": True} and off["absent"] == [plan_of.FIREWALL_UNIT] and "nftables" not in off["packages"]
+    assert off["firewall"] == {"load": False, "stop": True} and off["absent"] == [plan_of.FIREWALL_UNIT, plan_of.FIREWALL_DROP_IN, plan_of.NFTABLES_FOLDER] and "nftables" not in off["packages"]
     assert not json.loads(content(plan_of.PORTS_FILE, done, firewall=OFF))["enabled"], "jobs have ports of their own without it, too"
     assert plan(host(), firewall=OFF)["firewall"] == {"load": False, "stop": False}
 
@@ -184,12 +184,14 @@ def test_the_firewall_is_loaded_if_something_of_it_differs():
 def test_a_host_without_jobs_has_the_table_only():
     told = plan(host(packages={}, record={}, fuse=False, firewall=BARE), firewall=GUARDED)
     assert told["packages"] == told["lacks_packages"] == ["nftables"] and told["problems"] == [] and told["record"] == {} and not told["record_differs"]
-    assert {entry["path"] for entry in told["files"] if "content" in entry} == {plan_of.PORTS_FILE, plan_of.FIREWALL_UNIT, plan_of.PORTS_PROGRAM}
+    assert {entry["path"] for entry in told["files"] if "content" in entry} == {
+        plan_of.PORTS_FILE, plan_of.FIREWALL_UNIT, plan_of.FIREWALL_DROP_IN, plan_of.PORTS_PROGRAM}
     assert told["firewall"] == {"load": True, "stop": False} and told["images"] == []
     done = after(host(record={}), firewall=GUARDED)
     assert drift(done, firewall=GUARDED) == []
     off = plan(done, firewall=dict(GUARDED, enabled=False))
-    assert off["files"] == [] and set(off["absent"]) == {plan_of.PORTS_FILE, plan_of.FIREWALL_UNIT, plan_of.PORTS_PROGRAM}
+    assert off["files"] == [] and set(off["absent"]) == {
+        plan_of.PORTS_FILE, plan_of.FIREWALL_UNIT, plan_of.FIREWALL_DROP_IN, plan_of.NFTABLES_FOLDER, plan_of.PORTS_PROGRAM}
 
 
 @pytest.mark.parametrize("changes, said", [
