@@ -72,7 +72,7 @@ def test_people_cannot_change_the_image_store_nor_become_root_by_it(host):
     assert "Permission denied" in host.run(as_bob + in_store(host, "usr/bin/reads-all") + " /etc/shadow").stderr
     assert host.check_output(as_bob + in_store(host, "usr/bin/who-am-i") + " --user") == "2102"
     assert "Permission denied" in host.run(as_bob + "head --bytes=1 " + in_store(host, "dev/of-host")).stderr
-    options = host.check_output("findmnt --noheadings --output OPTIONS %s/images" % STORAGE).split(",")
+    options = host.run("findmnt --noheadings --output OPTIONS %s/images" % STORAGE).stdout.strip().split(",")
     assert {"nosuid", "nodev"} <= set(options), "the mount lacks them"
 
 
