@@ -579,6 +579,6 @@ def test_programs_are_placed_with_their_interpreter():
     assert all(first.pop(name).startswith("# ") for name in modules)
     # In containers, by the Python of the image.
     assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root", "rank")} == {"#!/usr/bin/env python3"}
-    assert first == dict.fromkeys(("trainyard-run", "prolog", "epilog", "health"), "#!/usr/bin/python3")
+    assert first == dict.fromkeys(("trainyard-run", "clean-store", "prolog", "epilog", "health"), "#!/usr/bin/python3")
     for text in programs.values():
         compile(text, "program", "exec")
