@@ -117,7 +117,7 @@ def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=()
                 quotas.append({"path": path, "kind": tree["of"][:-1], "id": one["uid" if tree["of"] == "users" else "gid"], "limit_mib": limit})
     if backend == "nfs" and anonymous_uid is not None:
         # Below the share they would get the access list of the share, which lets root of all hosts write and replaces people's umask.
-        folders = [dict(entry, without_uid=anonymous_uid) for entry in folders]
+        folders = [dict(entry, without_uid=int(anonymous_uid)) for entry in folders]
     targets = {(mount.get("target") or mount["path"]).rstrip("/"): names.get(mount["server"], mount["server"]) for mount in mounts}
     # A mount that names the storage host itself only sets the options.
     served = [path for path in paths if not any(_covers(target, path) and server != storage for target, server in targets.items())]

@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 
-# A store without this file, or with another version in it, was filled by an earlier release: people can enter its layers although nobody has cleaned them.
+# A store without this file, or with another version in it, was filled by an earlier release: its layers are open, and were never cleaned.
 MARK, VERSION = "trainyard-clean", "1\n"
 LAYERS, LINKS = "overlay", "l"
 CAPABILITIES = "security.capability"
@@ -91,7 +91,7 @@ def is_marked(store):
 
 
 def clean_store(store):
-    """Clean what is new in the store, or all of it if nobody has cleaned it before."""
+    """Clean what is new in the store, or all of it the first time."""
     is_known = is_marked(store)
     layers = os.path.join(store, LAYERS)
     if os.path.isdir(layers):

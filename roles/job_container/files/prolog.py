@@ -43,20 +43,23 @@ def shared_folder(path, mode):
 
 def own_folder(path, uid, gid):
     """Make a folder of the user, in a folder of root. Return whether it is new. A folder of another user is an error."""
+    is_new = True
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
+        is_new = False
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
             raise Failed("%s exists and does not belong to user %d; remove it" % (path, uid)) from None
-        return False
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        os.fchown(folder, uid, gid)
+        if is_new:
+            os.fchown(folder, uid, gid)
+        # Also of one that exists: others would run a set-user-ID program in the store of a person as that person.
         os.fchmod(folder, 0o700)
     finally:
         os.close(folder)
-    return True
+    return is_new
 
 
 def begin(job, uid, gid, storage, runtime=RUNTIME, login=LOGIN):

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,6 @@ clean_store = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(clean_store)
 # As setcap cap_setuid=ep writes it.
 CAP_SETUID = bytes.fromhex("0100000280000000000000000000000000000000")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives capabilities")
 
 
 def mode(path):
@@ -62,7 +61,6 @@ def test_people_can_read_everything_and_get_no_rights(store):
     assert clean_store.is_marked(str(store))
 
 
-@needs_root
 def test_capabilities_go(store):
     program = store / "overlay" / "layer" / "diff" / "usr" / "bin" / "program"
     os.setxattr(program, "security.capability", CAP_SETUID)
@@ -70,14 +68,10 @@ def test_capabilities_go(store):
     assert "security.capability" not in os.listxattr(program)
 
 
-@needs_root
 def test_devices_are_closed_and_marks_of_removed_files_stay(store):
     diff = store / "overlay" / "layer" / "diff"
     for name, number in (("disk", os.makedev(7, 0)), ("removed", os.makedev(0, 0))):
-        try:
-            os.mknod(diff / name, 0o666 | stat.S_IFCHR, number)
-        except PermissionError:
-            pytest.fail("this machine makes no device files")
+        os.mknod(diff / name, 0o666 | stat.S_IFCHR, number)
     clean_store.clean_store(str(store))
     assert (mode(diff / "disk"), mode(diff / "removed")) == (0, 0o644)
 
@@ -117,13 +111,17 @@ def test_a_store_of_an_earlier_release_is_cleaned_as_a_whole(store):
 
 def test_a_tree_deeper_than_the_recursion_of_python(store):
     here = os.getcwd()
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.chdir, here)
-        os.chdir(store / "overlay" / "layer" / "diff")
+    diff = store / "overlay" / "layer" / "diff"
+    try:
+        os.chdir(diff)
         for _level in range(1200):
             os.mkdir("d")
             os.chdir("d")
-    clean_store.clean_store(str(store))
+        clean_store.clean_store(str(store))
+    finally:
+        os.chdir(here)
+        # pytest cannot remove it.
+        subprocess.run(["rm", "-rf", str(diff)], check=True)
 
 
 def test_the_mark_is_the_one_that_the_module_knows():

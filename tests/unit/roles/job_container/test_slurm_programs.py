@@ -60,6 +60,14 @@ def test_prolog_leaves_the_folder_of_a_login(tmp_path):
     assert not (tmp_path / "run" / "made" / str(ME)).exists()
 
 
+def test_prolog_closes_a_folder_that_its_person_has_opened(tmp_path):
+    begin(tmp_path)
+    own = tmp_path / "storage" / "people" / str(ME)
+    own.chmod(0o755)
+    begin(tmp_path, "8")
+    assert own.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize("kind", ["link", "file"])
 def test_prolog_refuses_what_is_not_a_folder_of_the_user(tmp_path, kind):
     begin(tmp_path, "6")
@@ -571,6 +579,6 @@ def test_programs_are_placed_with_their_interpreter():
     assert all(first.pop(name).startswith("# ") for name in modules)
     # In containers, by the Python of the image.
     assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root", "rank")} == {"#!/usr/bin/env python3"}
-    assert first == dict.fromkeys(("trainyard-run", "prolog", "epilog", "health"), "#!/usr/bin/python3")
+    assert first == dict.fromkeys(("trainyard-run", "clean-store", "prolog", "epilog", "health"), "#!/usr/bin/python3")
     for text in programs.values():
         compile(text, "program", "exec")

@@ -97,7 +97,6 @@ def test_the_archive_has_node_and_the_search_tool(site, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.glob("code*")] == ["code.tar.gz"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes accounts")
 def test_programs_of_packages_run_as_an_account_that_goes_with_the_build(tmp_path, monkeypatch):
     name = "trainyard-t%d" % os.getpid()
     monkeypatch.setattr(program, "ACCOUNT", name)
