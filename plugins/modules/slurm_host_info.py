@@ -288,6 +288,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import (
 PACKAGES = ["slurmctld", "slurmd", "slurmdbd", "slurm-client", "sackd", "slurm-wlm-mysql-plugin", "libpam-slurm-adopt", "libpam-slurm", "munge",
             "mariadb-server"]
 SERVICES = ["munge", "mariadb", "slurmdbd", "slurmctld", "slurmd", "sackd"]
+SPOOLS = {"cron": "/var/spool/cron/crontabs", "at": "/var/spool/cron/atjobs"}
 PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,User,RuntimeDirectory"
 MAIL_PROGRAMS = ["/usr/bin/mail", "/bin/mail", "/usr/bin/mailx"]
 
@@ -303,7 +304,7 @@ def login_user():
         return ""
 
 
-def account(name):
+def account(name: str) -> int | None:
     """The uid of a user, None if there is no such user."""
     try:
         return pwd.getpwnam(name).pw_uid
@@ -311,7 +312,7 @@ def account(name):
         return None
 
 
-def operators(users, groups):
+def operators(users: list, groups: list) -> dict:
     """Uids by name. Members of a group that are not in its list have it as their primary group."""
     names, numbers = ["root"] + users, []
     for name in groups:
@@ -326,7 +327,7 @@ def operators(users, groups):
     return {name: uid for name, uid in found.items() if uid is not None}
 
 
-def owners(folder):
+def owners(folder: str) -> dict:
     """Uids of the owners of the files in a folder, by name."""
     found = {}
     for path in glob.glob(folder + "/*"):
@@ -442,6 +443,7 @@ def main():
         supports_check_mode=True,
     )
     host = Host(module)
+    user = login_user()
     module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
     try:
         packages = host.packages()
@@ -477,9 +479,10 @@ def main():
         pmix_link=link_target(pmix_folder + "/libpmix.so"),
         free_mib=host.free_mib(),
         record=host.record(),
-        login_user=login_user(),
-        operators=operators([login_user()] + module.params["operator_users"], module.params["operator_groups"]),
-        planners={"cron": owners("/var/spool/cron/crontabs"), "at": owners("/var/spool/cron/atjobs")},
+        login_user=user,
+        operators=operators(
+            [user] + module.params["operator_users"], module.params["operator_groups"]),
+        planners={name: owners(folder) for name, folder in SPOOLS.items()},
         missing_people=[name for name in module.params["people"] if account(name) is None],
     )
 

@@ -26,7 +26,8 @@ SCRIPTS = {"prolog": "/usr/local/lib/trainyard/slurm/prolog", "epilog": "/usr/lo
 PENDING = "/var/lib/trainyard/slurm/pending.json"
 OLDEST, NEWEST = "21.08", "24.11"
 # What people get outside of jobs, unless the variables say something else.
-OUTSIDE = {"gpus_need_job": True, "memory": "50%", "memory_all": "80%", "tasks": 10000}
+OUTSIDE = {"gpus_need_job": True, "memory": "50%", "memory_all": "80%", "tasks": 10000,
+           "hide_processes": True}
 PRIORITIES = ({"name": "low", "priority": 0}, {"name": "normal", "priority": 100, "preempts": ["low"]},
               {"name": "high", "priority": 1000, "preempts": ["low"]})
 # Kinds of device nodes, and which variables Slurm sets for a job. gres.conf(5): without a flag those of all makers are set. Of NPUs trainyard-run learns by

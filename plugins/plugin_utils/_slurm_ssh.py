@@ -124,8 +124,11 @@ def ssh_rule(reading, training_only, cgroups, node_name, addresses=(), needs_job
     """
     text = reading["texts"].get(SSHD, "")
     login_user = reading.get("login_user", "")
-    allowed = list(dict.fromkeys(user for user in ["root", login_user, *users, *([] if login_user else listed_users(text))] if user))
-    dropped = [user for user in listed_users(text) if user not in allowed]
+    former = listed_users(text)
+    # The order of an earlier run, so that the file stays the same.
+    allowed = ["root", login_user, *users] if login_user else ["root", *former, *users]
+    allowed = list(dict.fromkeys(allowed))
+    dropped = [user for user in former if user not in allowed]
     rule, why = _decide(reading, original(text), training_only, cgroups, node_name, needs_job, [*allowed, *groups])
     if rule == "none":
         return {"rule": rule, "why": why, "steps": removal(reading), "dropped": []}
@@ -189,5 +192,11 @@ def removal(reading):
 def lacking(rule, reading):
     """Return the files that the steps of C(rule) change on the host."""
     entries = [entry for step in rule["steps"] for entry in step["files"] if "content" in entry]
-    changed = [entry["path"] for entry in entries if reading["texts"].get(entry["path"]) != entry["content"]]
-    return changed + [path for step in rule["steps"] for path in step["absent"] if path in reading["texts"]]
+    changed = [
+        entry["path"]
+        for entry in entries
+        if reading["texts"].get(entry["path"]) != entry["content"]
+    ]
+    return changed + [
+        path for step in rule["steps"] for path in step["absent"] if path in reading["texts"]
+    ]

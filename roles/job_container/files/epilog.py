@@ -31,7 +31,8 @@ CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
 LOGIN = "/run/user"
 LINGER = "/var/lib/systemd/linger"
-#: Role slurm_node writes it: whether people have processes on this host only in jobs, and which accounts are those of operators.
+#: Role slurm_node writes it: whether people have processes on this host only in jobs, and the uids of
+#: operators.
 PEOPLE = "/etc/trainyard/sessions.json"
 #: What users leave behind in these folders is removed with their last job.
 SHARED_FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")
@@ -41,10 +42,12 @@ CGROUPS = ("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_%s", "/sys/fs/cgro
 #: has failed, waits less.
 SECONDS = float(os.environ.get("TRAINYARD_EPILOG_SECONDS") or 20)
 QUIET_LOOKS, LOGIN_LOOKS, PAUSE = 2, 20, 0.1
-#: Files are removed until these seconds after the start: slurmd waits 120 s. Folders are removed in a folder of root, which may go on while the next job runs.
+#: Files are removed until these seconds after the start: slurmd waits 120 s. Folders are removed in a
+#: folder of root, which may go on while the next job runs.
 REMOVAL_SECONDS = 4 * SECONDS
 BEGUN = time.monotonic()
 PATHS = "/usr/sbin:/usr/bin:/sbin:/bin"
+SLURM_REASON = "Epilog error"
 TRASH = ".trainyard-removed."
 
 
@@ -83,26 +86,41 @@ def in_slurmd(cgroup, own):
         or any(re.search(r"slurmstepd\.scope|/slurm(/|$)|/slurmd\.service", path) for path in units(cgroup))
 
 
-def was_planned(cgroup):
+def was_planned(cgroup: str) -> bool:
     """Return whether cron or at has started a process."""
     return bool(re.search(r"/(cron|crond|anacron|atd)\.service(/|$)", cgroup, re.MULTILINE))
 
 
-def lives_in_jobs(people, uid):
-    """Return whether a user has processes on this host only in jobs: everybody but operators, on a host on which nobody else logs in."""
+def lives_in_jobs(people: dict, uid: int) -> bool:
+    """Return whether a user has processes on this host only in jobs.
+
+    So has everybody but operators, on a host on which nobody else logs in.
+    """
     return bool(people.get("only_in_jobs")) and uid not in people.get("operators", [])
+
+
+def is_left_over(cgroup: str, own_cgroup: str) -> bool:
+    """Return whether a process of a user without jobs cannot belong to a login."""
+    return in_slurmd(cgroup, own_cgroup) or was_planned(cgroup)
 
 
 def of_job(processes, job, own_cgroup, last, only_in_jobs=False):
     """Return the processes of a job: those that carry its ID, are in its cgroup or pid namespace, or descend from one of these.
 
-    C(processes) are the user's, by process ID. With the C(last) job of the user on this host, all others that slurmd, cron or at have started are left over,
-    too, and on a host where the user has processes C(only_in_jobs), all others.
+    C(processes) are the user's, by process ID. With the C(last) job of the user on this host, all
+    others that slurmd, cron or at have started are left over, too, and on a host where the user has
+    processes C(only_in_jobs), all others.
     """
     if last and only_in_jobs:
         return set(processes)
-    found = {pid for pid, process in processes.items() if has_job(process["environ"], job) or in_job_cgroup(process["cgroup"], job)
-             or last and (in_slurmd(process["cgroup"], own_cgroup) or was_planned(process["cgroup"]))}
+    found = {
+        pid
+        for pid, process in processes.items()
+        if has_job(process["environ"], job)
+        or in_job_cgroup(process["cgroup"], job)
+        or last
+        and is_left_over(process["cgroup"], own_cgroup)
+    }
     spaces = {processes[pid]["space"] for pid in found} - {""}
     found |= {pid for pid, process in processes.items() if process["space"] in spaces}
     while True:
@@ -123,7 +141,7 @@ def read(path):
         return b""
 
 
-def settings(path):
+def settings(path: str) -> dict:
     """Return the content of a JSON file of the roles, nothing if there is none."""
     return json.loads(read(path) or b"{}")
 
@@ -194,24 +212,36 @@ def sweep(job, uid, ranges, last, seconds=SECONDS, find=owned, kill=end):
         time.sleep(PAUSE)
 
 
-def unescaped(text):
-    """Return a path of /proc/self/mountinfo, which writes blanks, line breaks and backslashes as octal numbers."""
+def unescaped(text: str) -> str:
+    """Return a path of /proc/self/mountinfo.
+
+    The kernel writes blanks, line breaks and backslashes as octal numbers.
+    """
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
 
 
-def in_the_way(text):
-    """Return the mount points and all folders above them, from the text of /proc/self/mountinfo: none of these may be removed."""
+def in_the_way(text: str) -> set:
+    """Return the mount points and all folders above them: none of these may be removed.
+
+    C(text) is that of /proc/self/mountinfo.
+    """
     found = set()
     for line in text.splitlines():
-        path = unescaped(line.split(" ")[4]) if line.count(" ") > 4 else "/"
+        fields = line.split(" ")
+        if len(fields) < 5:
+            continue
+        path = unescaped(fields[4])
         while path not in found and path != "/":
             found.add(path)
             path = os.path.dirname(path)
     return found
 
 
-def own_mounts(uid, text):
-    """Return the mount points of file systems that a program of the user serves: FUSE alone can be mounted by people. The last one comes first."""
+def own_mounts(uid: int, text: str) -> list:
+    """Return the mount points of file systems that a program of the user serves, the last one first.
+
+    People can mount FUSE only.
+    """
     found = []
     for line in text.splitlines():
         fields, _dash, served = line.partition(" - ")
@@ -221,24 +251,25 @@ def own_mounts(uid, text):
     return found[::-1]
 
 
-def mount_table():
+def mount_table() -> str:
     return os.fsdecode(read("/proc/self/mountinfo"))
 
 
-def unmount(points):
-    """Unmount file systems of the user, whose programs have ended: every access fails, and they would be in the way of the removal for ever."""
-    for point in points:
-        try:
-            run_for(["umount", "--lazy", "--", point], SECONDS)
-        except Failed as problem:
-            raise Failed("%s: %s" % (point, problem)) from problem
+def run_for(command: list, seconds: float) -> bool:
+    """Run a command. Return whether it has ended within C(seconds).
 
-
-def run_for(command, seconds):
-    """Run a command. Return whether it has ended within C(seconds); if not, it goes on, and slurmd does not end it."""
+    If not, it goes on, and slurmd does not end it.
+    """
+    environment = {"PATH": PATHS, "LC_ALL": "C"}
     with tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True,
-                                 env={"PATH": PATHS, "LC_ALL": "C"})
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+            env=environment,
+        )
         try:
             code = child.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -246,18 +277,33 @@ def run_for(command, seconds):
         if code:
             errors.seek(0)
             lines = errors.read(2000).decode(errors="replace").splitlines()
-            raise Failed("%s: %s" % (command[0], lines[0] if lines else "exit code %d" % code))
+            raise Failed("%s: %s" % (command[0], (lines or ["exit code %d" % code])[0]))
     return True
 
 
-def clear_flags(path):
+def unmount(points: list) -> None:
+    """Unmount file systems of the user whose programs have ended.
+
+    Every access to them fails, so they would be in the way of the removal for ever.
+    """
+    for point in points:
+        try:
+            run_for(["umount", "--lazy", "--", point], SECONDS)
+        except Failed as problem:
+            raise Failed("%s: %s" % (point, problem)) from problem
+
+
+def clear_flags(path: str) -> None:
     """Make a folder or file changeable. Only root can set these flags, so this is rare."""
     with contextlib.suppress(Failed):
         run_for(["chattr", "-R", "-f", "-i", "-a", "--", path], SECONDS)
 
 
-def remove_tree(path, deadline):
-    """Remove a folder of any depth. rm does not recurse, follows no links, and stays in one file system."""
+def remove_tree(path: str, deadline: float) -> None:
+    """Remove a folder of any depth.
+
+    rm does not recurse, follows no links, and stays in one file system.
+    """
     command = ["rm", "--recursive", "--force", "--one-file-system", "--", path]
     try:
         run_for(command, max(deadline - time.monotonic(), 1))
@@ -266,10 +312,11 @@ def remove_tree(path, deadline):
         run_for(command, max(deadline - time.monotonic(), 1))
 
 
-def put_aside(path, trash, owner, ranges):
-    """Move a folder of the user to a folder of root beside it, which nobody else can enter. Its path is free at once.
+def put_aside(path: str, trash: dict, owner: int, ranges: list) -> None:
+    """Move a folder of the user to a folder of root beside it. Its path is free at once.
 
-    C(trash) has the folder of root for each parent. A process that is still there cannot put a link in the place of what is removed.
+    C(trash) has the folder of root for each parent. Nobody else can enter it, so a process that is
+    still there cannot put a link in the place of what is removed.
     """
     parent = os.path.dirname(path)
     if parent not in trash:
@@ -282,7 +329,7 @@ def put_aside(path, trash, owner, ranges):
         raise Failed("%s was replaced by a folder of another user meanwhile; look at it" % path)
 
 
-def remove(path, trash, owner, ranges):
+def remove(path: str, trash: dict, owner: int, ranges: list) -> None:
     """Remove a file of the user, or put a folder aside."""
     found = os.lstat(path)
     if not belongs(found.st_uid, owner, ranges):
@@ -293,13 +340,15 @@ def remove(path, trash, owner, ranges):
         os.unlink(path)
 
 
-def clean(paths, owner, ranges, deadline=None):
-    """Remove files and folders of the user, and nothing that is mounted in them. Return the errors."""
+def put_all_aside(paths: list, owner: int, ranges: list, deadline: float) -> tuple:
+    """Remove files of the user, and put folders aside. Return the folders of root, and the errors."""
     errors, trash, mounted = [], {}, in_the_way(mount_table())
-    deadline = BEGUN + REMOVAL_SECONDS if deadline is None else deadline
     for number, path in enumerate(paths):
         if number and time.monotonic() > deadline:
-            errors.append("%d files are left in %s; the health program goes on" % (len(paths) - number, os.path.dirname(path)))
+            errors.append(
+                "%d files are left in %s; the health program goes on"
+                % (len(paths) - number, os.path.dirname(path))
+            )
             break
         try:
             if path in mounted:
@@ -310,13 +359,21 @@ def clean(paths, owner, ranges, deadline=None):
                 clear_flags(path)
                 remove(path, trash, owner, ranges)
         except FileNotFoundError:
-            pass
+            continue
         except (OSError, Failed) as error:
             errors.append(str(error))
-    for folder, _numbers in trash.values():
+    return [folder for folder, _numbers in trash.values()], errors
+
+
+def clean(paths, owner, ranges, deadline=None):
+    """Remove files and folders of the user, and nothing that is mounted in them. Return the errors."""
+    if deadline is None:
+        deadline = BEGUN + REMOVAL_SECONDS
+    folders, errors = put_all_aside(paths, owner, ranges, deadline)
+    for folder in folders:
         try:
             remove_tree(folder, deadline)
-        except Failed as error:
+        except (OSError, Failed) as error:
             errors.append(str(error))
     return errors
 
@@ -367,8 +424,13 @@ def forget_containers(uid, name, gid, home):
         os.initgroups(name, gid)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
-    environment = {"HOME": home, "USER": name, "PATH": PATHS, "XDG_RUNTIME_DIR": "%s/%d" % (LOGIN, uid),
-                   "PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+    environment = {
+        "HOME": home,
+        "USER": name,
+        "PATH": PATHS,
+        "XDG_RUNTIME_DIR": "%s/%d" % (LOGIN, uid),
+        "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
+    }
     try:
         subprocess.run(["podman", "rm", "--all", "--force", "--time=0"], preexec_fn=become, env=environment, cwd="/", stdin=subprocess.DEVNULL,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SECONDS, check=False)
@@ -394,6 +456,14 @@ def forget_cgroups(job, patterns=CGROUPS, seconds=2):
             if time.monotonic() > deadline:
                 break
             time.sleep(PAUSE)
+
+
+def has_manager(uid: int) -> bool:
+    """Return whether systemd has a user's folder in /run/user.
+
+    It mounts a folder of its own there, and removes both some seconds after the last session.
+    """
+    return os.path.exists("/run/systemd/users/%d" % uid) or os.path.ismount("%s/%d" % (LOGIN, uid))
 
 
 def finish(job, uid, storage, runtime=RUNTIME):
@@ -437,16 +507,21 @@ def finish(job, uid, storage, runtime=RUNTIME):
             for number in shared_memory_ids(read("/proc/sysvipc/shm").decode(), uid, ranges):
                 subprocess.run(["ipcrm", "-m", number], check=False)
         mark = "%s/made/%d" % (runtime, uid)
-        if os.path.exists(mark) and not os.path.exists("/run/systemd/users/%d" % uid) and not other_jobs(job, uid, runtime + "/jobs"):
+        if (
+            os.path.exists(mark)
+            and not has_manager(uid)
+            and not other_jobs(job, uid, runtime + "/jobs")
+        ):
             errors += clean(["%s/%d" % (LOGIN, uid)], uid, ranges)
             os.unlink(mark)
     if errors:
         raise Failed("job %s: %s" % (job, "; ".join(errors[:5])))
 
 
-def printable(text):
-    """Return a text for the terminal of an operator: names of processes and files are chosen by people."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+def printable(text: str) -> str:
+    """Return a text for the terminal of an operator: people choose names of processes and files."""
+    strange = {letter for letter in text if not letter.isprintable()}
+    return text.translate({ord(letter): "?" for letter in strange})
 
 
 def note(job, uid, text, runtime=RUNTIME):
@@ -456,6 +531,11 @@ def note(job, uid, text, runtime=RUNTIME):
     os.makedirs(runtime + "/epilog.failed", exist_ok=True)
     with open("%s/epilog.failed/%s" % (runtime, job), "w", encoding="utf-8") as stream:
         stream.write("%s\n%s\n" % (uid, text))
+    # slurmd drains the node with this reason. The health program resumes it when the epilog has
+    # ended without an error, also at the first try.
+    if not read(runtime + "/health.reason").strip():
+        with open(runtime + "/health.reason", "w", encoding="utf-8") as stream:
+            stream.write(SLURM_REASON)
 
 
 def main():
@@ -474,7 +554,8 @@ def main():
     except Failed as problem:
         note(job, uid, str(problem))
         return 1
-    except Exception as problem:  # without a note the health program would not try again, and the node would stay drained
+    # Without a note the health program would not try again, and the node would stay drained.
+    except Exception as problem:
         note(job, uid, "job %s: the epilog failed: %s: %s" % (job, type(problem).__name__, problem))
         return 1
     with contextlib.suppress(FileNotFoundError):

@@ -27,7 +27,7 @@ CONFIG = "/etc/trainyard/job/config.json"
 REASON = "/run/trainyard/health.reason"
 #: One file for each job whose epilog has failed on this host: the ID of its user, and the reason.
 FAILED = "/run/trainyard/epilog.failed"
-#: Where epilogs put folders aside: beside the folder, for a folder cannot be moved to another file system.
+#: Where epilogs put folders aside: beside them, for none can be moved to another file system.
 RUNTIME, SHARED_FOLDERS = "/run/trainyard", ("/dev/shm", "/tmp", "/var/tmp")
 EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
 #: Of role jupyterhub, on hosts with instances: ends those that are idle although their own process does not.
@@ -78,8 +78,10 @@ def line(problems):
     """Return the reason: one line, as Slurm's tables have no room for more."""
     text = "; ".join(problem for problem in problems if problem)
     # Names of processes and files are chosen by people, and the reason is shown on terminals.
-    text = "".join(letter if letter.isprintable() or letter.isspace() else "?" for letter in text)
-    return re.sub(r"\s+", " ", "trainyard: " + text)[:200] if text else ""
+    text = re.sub(r"\s+", " ", text)
+    strange = {letter for letter in text if not letter.isprintable()}
+    text = text.translate({ord(letter): "?" for letter in strange})
+    return ("trainyard: " + text)[:200] if text else ""
 
 
 def read(path):
@@ -179,18 +181,28 @@ def unfinished(folder=FAILED, again=run_epilog):
     return ""
 
 
-def remove_rest(patterns):
-    """Remove what epilogs have put aside and could not remove in their time, or before the host lost its power."""
-    for path in [path for pattern in patterns for path in glob.glob(pattern)]:
-        # Names of people's own folders may look alike.
-        if os.lstat(path).st_uid == 0:
-            output(["rm", "--recursive", "--force", "--one-file-system", "--", path], TOOL_SECONDS)
+def remove_rest(parents: list) -> None:
+    """Remove what epilogs have put aside and could not remove in their time.
+
+    Their time also ends if the host loses its power.
+    """
+    for parent in parents:
+        for path in glob.glob(parent + "/.trainyard-removed.*"):
+            try:
+                owner = os.lstat(path).st_uid
+            except FileNotFoundError:
+                # The epilog has ended meanwhile.
+                continue
+            # Names of people's own folders may look alike.
+            if owner == 0:
+                command = ["rm", "--recursive", "--force", "--one-file-system", "--", path]
+                output(command, TOOL_SECONDS)
 
 
 def problems(config):
     health = config.get("health") or {}
     share = health.get("share") or ""
-    remove_rest([folder + "/.trainyard-removed.*" for folder in [config.get("storage", "") + "/jobs", RUNTIME + "/jobs", *SHARED_FOLDERS]])
+    remove_rest([config.get("storage", "") + "/jobs", RUNTIME + "/jobs", *SHARED_FOLDERS])
     missing = unmounted(share, read("/proc/self/mountinfo"))
     loaded = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read("/proc/driver/nvidia/version"))
     kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""

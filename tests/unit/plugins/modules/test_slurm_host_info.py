@@ -83,27 +83,55 @@ def test_the_munge_key_is_not_returned(tmp_path):
 def test_folders_and_texts(tmp_path):
     conf = tmp_path / "slurm.conf"
     conf.write_text("ClusterName=c\n", encoding="utf-8")
-    found = host(texts=[str(tmp_path / "s*.conf"), str(tmp_path / "none")], folders=[str(tmp_path), str(tmp_path / "none")])
+    found = host(
+        texts=[str(tmp_path / "s*.conf"), str(tmp_path / "none")],
+        folders=[str(tmp_path), str(tmp_path / "none")],
+    )
     assert found.texts() == {str(conf): "ClusterName=c\n"} and list(found.free_mib()) == [str(tmp_path)]
 
 
 def test_people_without_an_account():
-    assert slurm_host_info.account("root") == 0 and slurm_host_info.account("nobody-has-this-name") is None
+    assert (
+        slurm_host_info.account("root") == 0
+        and slurm_host_info.account("nobody-has-this-name") is None
+    )
 
 
 def test_operators(monkeypatch):
-    accounts = [pwd.struct_passwd((name, "x", uid, gid, "", "/", "/bin/sh")) for name, uid, gid in
-                (("root", 0, 0), ("ops", 1500, 1500), ("chief", 1501, 27), ("member", 1502, 1502), ("anna", 2001, 2001))]
+    accounts = [
+        pwd.struct_passwd((name, "x", uid, gid, "", "/", "/bin/sh"))
+        for name, uid, gid in (
+            ("root", 0, 0),
+            ("ops", 1500, 1500),
+            ("chief", 1501, 27),
+            ("member", 1502, 1502),
+            ("anna", 2001, 2001),
+        )
+    ]
     monkeypatch.setattr(slurm_host_info.pwd, "getpwall", lambda: accounts)
-    monkeypatch.setattr(slurm_host_info.pwd, "getpwnam", {entry.pw_name: entry for entry in accounts}.__getitem__)
-    monkeypatch.setattr(slurm_host_info.grp, "getgrnam", {"sudo": grp.struct_group(("sudo", "x", 27, ["member", "gone"]))}.__getitem__)
-    assert slurm_host_info.operators(["ops", "", "nobody"], ["sudo", "none"]) == {"root": 0, "ops": 1500, "chief": 1501, "member": 1502}
+    monkeypatch.setattr(
+        slurm_host_info.pwd, "getpwnam", {entry.pw_name: entry for entry in accounts}.__getitem__
+    )
+    monkeypatch.setattr(
+        slurm_host_info.grp,
+        "getgrnam",
+        {"sudo": grp.struct_group(("sudo", "x", 27, ["member", "gone"]))}.__getitem__,
+    )
+    assert slurm_host_info.operators(["ops", "", "nobody"], ["sudo", "none"]) == {
+        "root": 0,
+        "ops": 1500,
+        "chief": 1501,
+        "member": 1502,
+    }
 
 
 def test_owners_of_crontabs(tmp_path):
     (tmp_path / "tab").write_text("", encoding="ascii")
     me = os.getuid()
-    assert slurm_host_info.owners(str(tmp_path)) == {pwd.getpwuid(me).pw_name: me} and slurm_host_info.owners(str(tmp_path / "none")) == {}
+    assert (
+        slurm_host_info.owners(str(tmp_path)) == {pwd.getpwuid(me).pw_name: me}
+        and slurm_host_info.owners(str(tmp_path / "none")) == {}
+    )
 
 
 def test_link_target(tmp_path):

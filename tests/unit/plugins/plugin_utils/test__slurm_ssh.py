@@ -175,7 +175,9 @@ def test_a_user_who_ran_ansible_once_does_not_stay_exempt():
     text = content(rule(later))
     assert "user in root:second\n" in text and "user notin root:second " in text
     assert ssh.lacking(rule(later), later) and rule(later)["dropped"] == ["ops"]
-    assert rule(later, users=["ops"])["dropped"] == [] and "user in root:second:ops\n" in content(rule(later, users=["ops"]))
+    assert rule(later, users=["ops"])["dropped"] == [] and "user in root:second:ops\n" in content(
+        rule(later, users=["ops"])
+    )
     # A connection without a login tells nothing about who logs in.
     unknown = dict(later, login_user="")
     assert rule(unknown)["dropped"] == [] and not ssh.lacking(rule(unknown), unknown)

@@ -119,15 +119,29 @@ def test_with_the_last_job_all_that_slurmd_started_ends_and_logins_stay():
     alone = {pid: each for pid, each in PROCESSES.items() if pid not in (20, 21, 41)}
     assert epilog.of_job(alone, "7", SLURMD, last=True) == {10, 11, 12, 13, 14, 15, 40, 50}
     # So does what a job has given to cron or at, and all where nobody logs in.
-    alone.update({60: process("", cgroup="0::/system.slice/cron.service\n"), 61: process("", cgroup="1:name=systemd:/docker/x/system.slice/atd.service\n"),
-                  62: process("", cgroup="0::/user.slice/user-2101.slice/session-1.scope/cron.service-not\n")})
+    alone.update(
+        {
+            60: process("", cgroup="0::/system.slice/cron.service\n"),
+            61: process("", cgroup="1:name=systemd:/docker/x/system.slice/atd.service\n"),
+            62: process(
+                "", cgroup="0::/user.slice/user-2101.slice/session-1.scope/cron.service-not\n"
+            ),
+        }
+    )
     assert epilog.of_job(alone, "7", SLURMD, last=True) == {10, 11, 12, 13, 14, 15, 40, 50, 60, 61}
     assert epilog.of_job(alone, "7", SLURMD, last=True, only_in_jobs=True) == set(alone)
     assert not {60, 61} & epilog.of_job(alone, "7", SLURMD, last=False, only_in_jobs=True)
 
 
-@pytest.mark.parametrize("people, ends", [({}, False), ({"only_in_jobs": False}, False), ({"only_in_jobs": True, "operators": [0]}, True),
-                                          ({"only_in_jobs": True, "operators": [0, 2101]}, False)])
+@pytest.mark.parametrize(
+    "people, ends",
+    [
+        ({}, False),
+        ({"only_in_jobs": False}, False),
+        ({"only_in_jobs": True, "operators": [0]}, True),
+        ({"only_in_jobs": True, "operators": [0, 2101]}, False),
+    ],
+)
 def test_whose_logins_end_with_the_last_job(people, ends):
     assert epilog.lives_in_jobs(people, 2101) is ends
 
@@ -243,6 +257,24 @@ def test_an_epilog_that_failed_is_tried_again(tmp_path):
     assert os.listdir(tmp_path / "run/epilog.failed") == []
 
 
+def test_a_node_whose_epilog_was_repaired_at_the_first_try_is_resumed(monkeypatch, tmp_path):
+    asked, reason = [], tmp_path / "health.reason"
+    monkeypatch.setattr(health, "REASON", str(reason))
+    monkeypatch.setattr(
+        health, "output", lambda command, *_more: asked.append(command) or "Epilog error\n"
+    )
+    epilog.note("9", "2101", "job 9", str(tmp_path))
+    health.drain("a", "")
+    assert (
+        asked[-1] == ["scontrol", "update", "nodename=a", "state=resume"]
+        and reason.read_text(encoding="utf-8") == ""
+    )
+    # Drained before for another reason, which counts.
+    reason.write_text("trainyard: 3 of 4 GPUs are present", encoding="utf-8")
+    epilog.note("9", "2101", "job 9", str(tmp_path))
+    assert reason.read_text(encoding="utf-8") == "trainyard: 3 of 4 GPUs are present"
+
+
 def test_an_epilog_that_hangs_does_not_hold_the_health_program(monkeypatch, tmp_path):
     """It gets the job and less time than in the beginning, and is left behind."""
     program = tmp_path / "epilog"
@@ -255,10 +287,16 @@ def test_an_epilog_that_hangs_does_not_hold_the_health_program(monkeypatch, tmp_
     assert time.monotonic() - began < 30 and (tmp_path / "asked").read_text(encoding="utf-8") == "7 2101 2\n"
 
 
-@pytest.mark.parametrize("problem, told", [
-    (epilog.Failed("job 7: left"), "job 7: left"), (OSError(5, "no"), "job 7: the epilog failed: OSError: [Errno 5] no"),
-    (RecursionError("deep"), "job 7: the epilog failed: RecursionError: deep"),
-    (epilog.Failed("5 (\x1b]0;x\x07\udcff\n)"), "5 (?]0;x???)"), (None, None)])
+@pytest.mark.parametrize(
+    "problem, told",
+    [
+        (epilog.Failed("job 7: left"), "job 7: left"),
+        (OSError(5, "no"), "job 7: the epilog failed: OSError: [Errno 5] no"),
+        (RecursionError("deep"), "job 7: the epilog failed: RecursionError: deep"),
+        (epilog.Failed("5 (\x1b]0;x\x07\udcff\n)"), "5 (?]0;x???)"),
+        (None, None),
+    ],
+)
 def test_the_epilog_keeps_why_it_failed(monkeypatch, tmp_path, problem, told):
     monkeypatch.setattr(epilog, "RUNTIME", str(tmp_path))
     monkeypatch.setattr(epilog, "note", functools.partial(epilog.note, runtime=str(tmp_path)))
@@ -293,8 +331,15 @@ def test_files_of_others_stay(tmp_path):
 def test_a_mount_is_not_emptied(monkeypatch, tmp_path):
     (tmp_path / "job" / "share").mkdir(parents=True)
     for point in ("job", "job/share"):
-        monkeypatch.setattr(epilog, "mount_table", lambda point=point: "2 1 0:2 / %s/%s rw - ext4 x rw\n" % (tmp_path, point))
-        assert "unmount it" in epilog.clean([str(tmp_path / "job")], ME, [])[0] and (tmp_path / "job" / "share").exists()
+        monkeypatch.setattr(
+            epilog,
+            "mount_table",
+            lambda point=point: "2 1 0:2 / %s/%s rw - ext4 x rw\n" % (tmp_path, point),
+        )
+        assert (
+            "unmount it" in epilog.clean([str(tmp_path / "job")], ME, [])[0]
+            and (tmp_path / "job" / "share").exists()
+        )
 
 
 def test_what_mounts_are_in_the_way_of():
@@ -303,8 +348,10 @@ def test_what_mounts_are_in_the_way_of():
 
 
 def test_mounts_that_a_program_of_the_user_serves():
-    text = ("1 0 0:1 / /tmp/a rw,nosuid - fuse.x x rw,user_id=2101,group_id=1\n2 1 0:2 / /tmp/a/b rw shared:5 - fuse x rw,user_id=2101\n"
-            "3 0 0:3 / /tmp/c rw - fuse x rw,user_id=21010\n4 0 0:4 / /tmp/d rw - nfs user_id=2101 rw\n")
+    text = (
+        "1 0 0:1 / /tmp/a rw,nosuid - fuse.x x rw,user_id=2101,group_id=1\n2 1 0:2 / /tmp/a/b rw shared:5 - fuse x rw,user_id=2101\n"
+        "3 0 0:3 / /tmp/c rw - fuse x rw,user_id=21010\n4 0 0:4 / /tmp/d rw - nfs user_id=2101 rw\n"
+    )
     assert epilog.own_mounts(2101, text) == ["/tmp/a/b", "/tmp/a"]
 
 
@@ -351,8 +398,15 @@ def test_whatever_a_job_leaves_is_removed(tmp_path):
 
 def test_a_folder_that_root_has_made_immutable_is_removed(tmp_path):
     (tmp_path / "job" / "kept").mkdir(parents=True)
-    done = subprocess.run(["chattr", "+i", str(tmp_path / "job" / "kept"), str(tmp_path / "job")], stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 0 or "not supported" in done.stderr or "not permitted" in done.stderr, done.stderr
+    done = subprocess.run(
+        ["chattr", "+i", str(tmp_path / "job" / "kept"), str(tmp_path / "job")],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (
+        done.returncode == 0 or "not supported" in done.stderr or "not permitted" in done.stderr
+    ), done.stderr
     assert epilog.clean([str(tmp_path / "job")], ME, []) == []
     assert os.listdir(tmp_path) == []
 
@@ -386,7 +440,9 @@ def test_files_that_take_long_are_put_aside(monkeypatch, tmp_path):
 def test_too_many_files_are_left_to_the_health_program(tmp_path):
     for name in "abc":
         (tmp_path / name).write_text("x", encoding="ascii")
-    assert epilog.clean(sorted(epilog.leftovers([str(tmp_path)])), ME, [], time.monotonic()) == ["2 files are left in %s; the health program goes on" % tmp_path]
+    assert epilog.clean(sorted(epilog.leftovers([str(tmp_path)])), ME, [], time.monotonic()) == [
+        "2 files are left in %s; the health program goes on" % tmp_path
+    ]
 
 
 def test_the_health_program_removes_what_was_put_aside(monkeypatch, tmp_path):
@@ -395,8 +451,12 @@ def test_the_health_program_removes_what_was_put_aside(monkeypatch, tmp_path):
         folder.mkdir()
     deep(aside, 1500)
     found = os.lstat
-    monkeypatch.setattr(health.os, "lstat", lambda path: os.stat_result([0, 0, 0, 0, 0 if path == str(aside) else 2101] + [0] * 5))
-    health.remove_rest([str(tmp_path / ".trainyard-removed.*")])
+    monkeypatch.setattr(
+        health.os,
+        "lstat",
+        lambda path: os.stat_result([0, 0, 0, 0, 0 if path == str(aside) else 2101] + [0] * 5),
+    )
+    health.remove_rest([str(tmp_path)])
     monkeypatch.setattr(health.os, "lstat", found)
     assert os.listdir(tmp_path) == [own.name]
 
