@@ -36,8 +36,8 @@ def test_what_can_never_run_is_refused_at_submit(cluster):
 def test_a_job_without_gpus_cannot_take_all_cpus(cluster):
     """Account vision has 2 of 8 GPUs, so half of the CPUs."""
     assert "policy" in cluster.refused("anna", "--nodes=2", "--ntasks-per-node=8", "--gpus=0")
-    first = cluster.submit("anna", "--nodes=1", "--exclusive", "--nodelist=" + cluster.head, "--gpus=0", "--mem=100")
-    second = cluster.submit("anna", "--nodes=1", "--exclusive", "--nodelist=" + cluster.peer, "--gpus=0", "--mem=100")
+    first = cluster.submit("anna", "--cpus-per-task=8", "--nodelist=" + cluster.head, "--gpus=0", "--mem=100")
+    second = cluster.submit("anna", "--cpus-per-task=8", "--nodelist=" + cluster.peer, "--gpus=0", "--mem=100")
     cluster.state_of(first, "RUNNING")
     cluster.wait("the second job waits for its account", lambda: cluster.job(second)[:2] == ("PENDING", "AssocGrpCpuLimit"))
     # Memory, too.

@@ -421,14 +421,13 @@ def layers(base: str, name: str) -> tuple:
     return digests, unfinished
 
 
-def used_by(settings: dict, top: str, person: str) -> int:
+def used_by(top: str, person: str, approved_layers: set) -> int:
     """Return the bytes of a person in the registry.
 
     What approved images have, too, does not count. Nor does what was removed already.
     """
-    base = os.path.join(top, "repositories")
-    digests, total = layers(base, person)
-    for digest in digests - layers(base, settings["folder"])[0]:
+    digests, total = layers(os.path.join(top, "repositories"), person)
+    for digest in digests - approved_layers:
         try:
             blob = os.path.join(top, "blobs", "sha256", digest[:2], digest, "data")
             total += os.stat(blob).st_size
@@ -446,8 +445,9 @@ def space(settings: dict) -> None:
     top = os.path.join(settings["storage"], "registry", "docker", "registry", "v2")
     os.makedirs(folder, exist_ok=True)
     kept = set()
+    approved_layers = layers(os.path.join(top, "repositories"), settings["folder"])[0]
     for person in settings["people"]:
-        used = used_by(settings, top, person)
+        used = used_by(top, person, approved_layers)
         told = {"used_mib": used >> 20, "limit_mib": limit >> 20 or None}
         kept.add(person + ".json")
         write_json(os.path.join(folder, person + ".json"), told)

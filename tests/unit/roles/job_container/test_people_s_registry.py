@@ -165,6 +165,24 @@ def test_the_images_of_a_person_where_images_are_private(front):
         _registry.saved_images("anna")
 
 
+@pytest.mark.parametrize("body, expected", [
+    ('{"used_mib": 1536, "limit_mib": 102400}', (1536, 102400)),
+    ('{"used_mib": 0, "limit_mib": null}', (0, None)),
+])
+def test_the_space_of_a_person(front, body, expected):
+    front.answers = {("GET", "/trainyard/space"): (200, {}, body)}
+    found = _registry.space("anna")
+    assert (found["registry_used_mib"], found["registry_mib"]) == expected
+    assert front.asked == [("GET", "/trainyard/space", BASIC)]
+
+
+@pytest.mark.parametrize("code, body", [(200, "{}"), (200, "<html>"), (404, ""), (200, "[1]")])
+def test_a_space_that_is_not_known(front, code, body):
+    front.answers = {("GET", "/trainyard/space"): (code, {}, body)}
+    with pytest.raises(_registry.RegistryError, match="the registry 127.0.0.1"):
+        _registry.space("anna")
+
+
 def test_a_push_is_tried_and_nothing_stays(front):
     front.answers = {("POST", "/v2/anna/tools/blobs/uploads/"): (202, {"Location": "/v2/anna/tools/blobs/uploads/1?_state=x"}, ""),
                      ("DELETE", "/v2/anna/tools/blobs/uploads/1?_state=x"): (204, {}, "")}
