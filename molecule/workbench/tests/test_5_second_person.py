@@ -614,3 +614,34 @@ def test_a_person_cannot_take_all_cpus_and_sees_the_limits(cluster):
     found = {key: entry[key] for key in ("cpus", "memory_mib", "max_jobs", "max_submitted")}
     assert found == {"cpus": 12, "memory_mib": 16384, "max_jobs": 500, "max_submitted": 2000}
     assert entry["partition_minutes"] == 43200 and entry["registry_mib"] == 100 * 1024
+
+
+# The status of a request to the registry with the login in a file of root.
+ASK_REGISTRY = """
+import base64, http.client, json, ssl
+login = list(json.load(open("/root/former-login.json"))["auths"].values())[0]["auth"]
+registry = http.client.HTTPSConnection("%s", 5000, context=ssl._create_unverified_context())
+registry.request("GET", "/v2/", headers={"Authorization": "Basic " + login})
+print(registry.getresponse().status)
+"""
+
+
+def test_a_former_person_has_no_login_at_the_registry(cluster, playbook):
+    """carol, who is in no account, joins, keeps a copy of the login for the registry, and leaves."""
+    people = [{"name": "alice", "uid": 2101}, {"name": "bob", "uid": 2102}]
+    registry = json.loads(cluster.on(cluster.head, "cat /etc/trainyard/registry/people/bob.json").out)
+    address = next(iter(registry["auths"])).partition(":")[0]
+    ask = "python3 -c " + shlex.quote(ASK_REGISTRY % address)
+    carol = {"name": "carol", "uid": 2103}
+    try:
+        assert playbook("people.yml", shared_storage_users=[*people, carol]).code == 0
+        login = "/etc/trainyard/registry/people/carol.json"
+        cluster.on(cluster.head, "umask 077; cp %s /root/former-login.json" % login)
+        assert cluster.on(cluster.head, ask).out == "200\n"
+    finally:
+        assert playbook("people.yml").code == 0
+    assert cluster.on(cluster.head, ask).out == "401\n"
+    for host in cluster.hosts:
+        assert cluster.on(host, "test -e " + login, check=False).code == 1
+        assert cluster.on(host, "getent passwd carol").out.endswith("/usr/sbin/nologin\n")
+    cluster.on(cluster.head, "rm /root/former-login.json")
