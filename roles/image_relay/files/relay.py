@@ -411,13 +411,17 @@ def size_of(folder):
 
 
 def layers(base: str, name: str) -> tuple:
-    """Return the digests that the repositories below a name use, and bytes of running pushes."""
+    """Return the digests that the repositories below a name use, and bytes of running pushes.
+
+    Content counts before a manifest names it: a push may never send one.
+    """
     digests, unfinished = set(), 0
-    for folder in repositories(os.path.join(base, name)):
+    for folder, folders, _names in os.walk(os.path.join(base, name)):
         linked = os.path.join(folder, "_layers", "sha256")
         if os.path.isdir(linked):
             digests.update(os.listdir(linked))
         unfinished += size_of(os.path.join(folder, "_uploads"))
+        folders[:] = [each for each in folders if not each.startswith("_")]
     return digests, unfinished
 
 

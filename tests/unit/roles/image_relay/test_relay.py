@@ -161,7 +161,6 @@ def test_the_space_of_a_person(relay, tmp_path):
     def layer(repository, name, mebibytes):
         digest = registry.digest(name)
         registry.link(registry.base / "repositories" / repository / "_layers/sha256" / digest, name, 1)
-        (registry.base / "repositories" / repository / "_manifests").mkdir(exist_ok=True)
         blob = registry.base / "blobs/sha256" / digest[:2] / digest
         blob.mkdir(parents=True, exist_ok=True)
         with open(blob / "data", "wb") as stream:
@@ -179,8 +178,8 @@ def test_the_space_of_a_person(relay, tmp_path):
     layer("anna/deep/b", "base", 50)
     layer("ben/a", "one", 2)
     assert spaces() == {"anna.json": {"limit_mib": 3, "used_mib": 3}, "ben.json": {"limit_mib": 3, "used_mib": 2}}
-    # A push that runs.
-    unfinished = registry.base / "repositories/ben/a/_uploads/1"
+    # A push that runs, into a repository without anything else.
+    unfinished = registry.base / "repositories/ben/new/b/_uploads/1"
     unfinished.mkdir(parents=True)
     (unfinished / "data").write_bytes(b"x" * (2 << 20))
     found = spaces()
