@@ -12,7 +12,7 @@ import re
 import shlex
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import firewall_unit
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import NFTABLES_FOLDER, firewall_unit, nftables_drop_in
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import JOB_CONTAINER, reading_faults
 
 FOLDER = "/etc/trainyard/job"
@@ -44,11 +44,8 @@ OF_PODMAN, OF_ITS_BOOT = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni
 PORTS_FILE, PORTS_PROGRAM = FOLDER + "/ports.json", LIBRARY + "/slurm/_job_ports.py"
 FIREWALL_SERVICE, FIREWALL_TABLE = "trainyard-jobs-firewall.service", "inet trainyard_jobs"
 FIREWALL_UNIT = "/etc/systemd/system/" + FIREWALL_SERVICE
-# A start of nftables.service flushes all tables, and the unit is active already.
-NFTABLES_FOLDER = "/etc/systemd/system/nftables.service.d"
 FIREWALL_DROP_IN = NFTABLES_FOLDER + "/trainyard-jobs.conf"
-DROP_IN = ("# Managed by trainyard.gpu, role job_container.\n[Service]\n"
-           "ExecStartPost=-/usr/bin/systemctl --no-block try-reload-or-restart %s\n" % FIREWALL_SERVICE)
+DROP_IN = nftables_drop_in("job_container", FIREWALL_SERVICE)
 # ansible-core before 2.19 makes texts of numbers and of none in variables.
 UNKNOWN = (None, "")
 # What the table of playbook drift calls it.

@@ -12,7 +12,7 @@ import json
 import re
 from urllib.parse import urlsplit
 
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import firewall_unit
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import NFTABLES_FOLDER, firewall_unit, nftables_drop_in
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._jobs_plan import people
 
 USER = "trainyard-hub"
@@ -247,10 +247,16 @@ def family(address):
 
 
 def firewall_files(wanted, address, is_hub, is_notebook):
-    return [_folder("/etc/trainyard"), _folder(FIREWALL.rpartition("/")[0]),
-            _file(FIREWALL, rules(wanted, address, is_hub, is_notebook), validate="/usr/sbin/nft --check --file %s"),
-            _file("%s/%s.service" % (UNITS, FIREWALL_SERVICE), firewall_unit(
-                "jupyterhub", "Firewall of the instances of JupyterHub", TABLE, "/usr/sbin/nft --file " + FIREWALL))]
+    table = rules(wanted, address, is_hub, is_notebook)
+    load = "/usr/sbin/nft --file " + FIREWALL
+    unit = firewall_unit("jupyterhub", "Firewall of the instances of JupyterHub", TABLE, load)
+    drop_in = nftables_drop_in("jupyterhub", FIREWALL_SERVICE + ".service")
+    return [
+        _folder("/etc/trainyard"), _folder(FIREWALL.rpartition("/")[0]), _folder(NFTABLES_FOLDER),
+        _file(FIREWALL, table, validate="/usr/sbin/nft --check --file %s"),
+        _file("%s/%s.service" % (UNITS, FIREWALL_SERVICE), unit),
+        _file("%s/%s.conf" % (NFTABLES_FOLDER, FIREWALL_SERVICE), drop_in),
+    ]
 
 
 def settings(wanted, address):
