@@ -39,6 +39,12 @@ SLURMD = "12:cpu:/\n1:name=systemd:/docker/x/system.slice/slurmd.service\n"
 LOGIN = "12:cpu:/\n1:name=systemd:/docker/x/user.slice/user-2101.slice/session-3.scope\n"
 
 
+@pytest.fixture(autouse=True)
+def _begun_now() -> None:
+    """Each test is an epilog of its own, whose time begins when it does."""
+    epilog.BEGUN = time.monotonic()
+
+
 # --- prolog ---
 
 def begin(tmp_path, job="7"):
