@@ -90,7 +90,15 @@ class Session:
         return self.ask("/hub/api/users/%s/servers/%s" % (person, server), "DELETE", {"remove": True})
 
     def server(self, person, server):
-        return json.loads(self.ask("/hub/api/users/%s?include_stopped_servers" % person).text)["servers"].get(server)
+        """Return what the hub says of a server, with the path of its pages as C(url)."""
+        told = json.loads(self.ask("/hub/api/users/%s?include_stopped_servers" % person).text)
+        found = told["servers"].get(server)
+        if found:
+            path = urllib.parse.urlsplit(found["url"]).path
+            # With a name for each person the hub tells the whole address.
+            assert found["url"] == (self.origin(path) if self.names else "") + path
+            found["url"] = path
+        return found
 
     def progress(self, person, server):
         """Yield the messages of a server that starts."""
