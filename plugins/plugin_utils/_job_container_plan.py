@@ -538,6 +538,8 @@ def job_container_drift(found, wanted):
     rows += file_drift(found, wanted, plan["files"])
     rows += [_row(path, "absent, because another specification describes the GPUs" if path == CDI_FILE else "absent", "present") for path in plan["absent"]]
     rows += image_drift(found, wanted) if is_training_host(wanted) else []
-    rows += [_row("firewall of jobs", "loaded", "not loaded")] * (wanted["firewall"]["enabled"] and not (found["firewall"]["active"] and found["firewall"]["table"]))
+    is_loaded = found["firewall"]["active"] and found["firewall"]["table"]
+    if wanted["firewall"]["enabled"] and not is_loaded:
+        rows.append(_row("firewall of jobs", "loaded", "not loaded"))
     rows += store_drift(plan["store"], wanted)
     return rows or [_row(PART, "the record of the role as planned", "changed")] * plan["record_differs"]

@@ -201,7 +201,8 @@ def unit_of_links():
     return "\n".join([
         "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Login links of JupyterHub", "", "[Service]", "User=" + USER, "Group=" + USER,
         "RuntimeDirectory=trainyard-hub", "RuntimeDirectoryMode=0755", "ExecStart=/usr/bin/python3 -E -s -B %s/links" % HUB, "NoNewPrivileges=true",
-        "ProtectSystem=strict", "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true", "PrivateNetwork=true", "ReadWritePaths=%s/links" % STATE] + limits_of(LINKS_SERVICE) + [
+        "ProtectSystem=strict", "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true", "PrivateNetwork=true",
+        "ReadWritePaths=%s/links" % STATE, *limits_of(LINKS_SERVICE),
         "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
@@ -211,14 +212,18 @@ def unit_of_jobs(wanted, address):
                  "TRAINYARD_PORT": str(wanted["jobs_port"]), "PYTHONDONTWRITEBYTECODE": "1"}
     if wanted["subdomains"]:
         url = url_of(wanted, address)
-        variables.update(JUPYTERHUB_HOST=url, JUPYTERHUB_COOKIE_HOST_PREFIX_ENABLED="1", JUPYTERHUB_OAUTH_CALLBACK_URL=url.replace("://", "://jobs--service.") + "/services/jobs/oauth_callback")
+        own = url.replace("://", "://jobs--service.")
+        variables.update(
+            JUPYTERHUB_HOST=url, JUPYTERHUB_COOKIE_HOST_PREFIX_ENABLED="1",
+            JUPYTERHUB_OAUTH_CALLBACK_URL=own + "/services/jobs/oauth_callback")
     # It asks the helper by sudo, as the hub does.
     return "\n".join([
         "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Jobs in the browser", "After=%s.service" % HUB_SERVICE, "", "[Service]",
         "User=" + USER, "Group=" + USER, "EnvironmentFile=" + JOBS_TOKEN] + ["Environment=%s=%s" % pair for pair in sorted(variables.items())] + [
-        'Environment="TRAINYARD_HSTS=%s"' % hsts(wanted), "WorkingDirectory=" + STATE, "UMask=0077", "ExecStart=%s/%s/bin/python %s/jobs_page.py" % (HUB, ENVIRONMENT, HUB),
-        "AmbientCapabilities=CAP_NET_BIND_SERVICE"] + limits_of(JOBS_SERVICE, with_helpers=True) + ["KillMode=mixed", "Restart=always",
-        "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
+        'Environment="TRAINYARD_HSTS=%s"' % hsts(wanted), "WorkingDirectory=" + STATE, "UMask=0077",
+        "ExecStart=%s/%s/bin/python %s/jobs_page.py" % (HUB, ENVIRONMENT, HUB),
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE", *limits_of(JOBS_SERVICE, with_helpers=True),
+        "KillMode=mixed", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
 def rules(wanted, address, is_hub, is_notebook):

@@ -161,7 +161,10 @@ class Registry:
         return found
 
     def own_repositories(self, person, deadline):
-        """Return the names of the repositories of a person, from the lists of folders that role image_relay has for it. A repository has a folder _manifests."""
+        """Return the names of a person's repositories, from the folders that role image_relay lists.
+
+        A repository has a folder _manifests.
+        """
         found, waiting = [], [person]
         while waiting:
             folder = waiting.pop()

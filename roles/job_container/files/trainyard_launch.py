@@ -98,7 +98,8 @@ def has_own_rendezvous(arguments):
 def torchrun(job, arguments):
     """Return the command. torchrun takes the last of several equal options, so those of the user win.
 
-    The hosts of a step are known, so the rendezvous is static: the one of c10d keeps pickled objects in a store, which everybody who reaches its port can replace.
+    The hosts of a step are known, so the rendezvous is static: the one of c10d keeps pickled objects
+    in a store, which everybody who reaches its port can replace.
     """
     me, first = job["entries"][job["index"]], job["entries"][0]
     master = job["ports"]["master"]

@@ -37,10 +37,14 @@ def accounts_of(associations, person):
     for entry in associations:
         # One that a person was removed from stays while their jobs run, and accepts no more of them.
         if entry["user"] == person and entry["max_submitted"] != 0:
-            found[entry["account"]] = {"account": entry["account"], "gpus": None, "cpus": None, "memory_mib": None,
-                                       "max_jobs": entry["max_jobs"], "max_submitted": entry["max_submitted"],
-                                       "submitted": entry["submitted"]["used"] if "submitted" in entry else None, "person_gpus": entry["group_tres"].get("gres/gpu"),
-                                       "job_gpus": entry["job_tres"].get("gres/gpu"), "max_minutes": entry["max_minutes"], "qos": list(entry["qos"])}
+            found[entry["account"]] = {
+                "account": entry["account"], "gpus": None, "cpus": None, "memory_mib": None,
+                "max_jobs": entry["max_jobs"], "max_submitted": entry["max_submitted"],
+                "submitted": entry.get("submitted", {}).get("used"),
+                "person_gpus": entry["group_tres"].get("gres/gpu"),
+                "job_gpus": entry["job_tres"].get("gres/gpu"),
+                "max_minutes": entry["max_minutes"], "qos": list(entry["qos"]),
+            }
     parents = {entry["account"]: entry for entry in associations if not entry["user"]}
     for name, mine in found.items():
         # A limit of an account above counts, too.

@@ -47,11 +47,16 @@ def problem(message):
     return "".join('<p class="problem">%s</p>' % html.escape(line) for line in lines)
 
 
+def link_of(job: dict, prefix: str) -> str:
+    number = text_of(job["id"])
+    return '<a href="%sjob/%s">%s</a>' % (html.escape(prefix), number, number)
+
+
 def list_page(jobs, prefix):
     if not jobs:
         return "<p>You had no jobs in the last day.</p>"
     return table(("Job", "Name", "State", "Account", "Nodes", "GPUs", "Submitted", "Hosts"), [
-        ('<a href="%sjob/%s">%s</a>' % (html.escape(prefix), text_of(job["id"]), text_of(job["id"])), text_of(job["name"]), text_of(job["state"]), text_of(job["account"]),
+        (link_of(job, prefix), text_of(job["name"]), text_of(job["state"]), text_of(job["account"]),
          text_of(job["workers"]), text_of(job["gpus"]), text_of(job["submitted"]), text_of(job["hosts"] or job["reason"])) for job in reversed(jobs)])
 
 
@@ -61,7 +66,10 @@ def button(prefix, number, action, label, xsrf):
 
 
 def address_of(url):
-    """Return a link to a service on the person's own computer. What is no such address is a text: the folder of the job has it, and its program may write there."""
+    """Return a link to a service on the person's own computer.
+
+    What is no such address is a text: the folder of the job has it, and its program may write there.
+    """
     if not re.match(r"http://localhost:[0-9]+/", str(url or "")):
         return text_of(url)
     return '<a href="%s">%s</a>' % (text_of(url), text_of(url.partition("?")[0]))

@@ -19,7 +19,10 @@ PREFIX, HUB = os.environ["JUPYTERHUB_SERVICE_PREFIX"], os.environ.get("JUPYTERHU
 #: Of each answer, also of errors. The address of Jupyter has its token.
 HEADERS = {
     "Strict-Transport-Security": os.environ["TRAINYARD_HSTS"], "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff", "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"}
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"),
+}
 
 
 class WithHeaders:

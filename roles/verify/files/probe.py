@@ -127,7 +127,7 @@ def get_memory(mib):
     if child == 0:
         try:
             # Written to, because the kernel gives no page before.
-            kept = [b"\x01" * 2**20 for _ in range(mib)]
+            kept = [b"\x01" * 2**20 for _block in range(mib)]
             os.write(writer, b"%d" % (resident_mib() if kept else 0))
         except MemoryError:
             os.write(writer, b"refused")
