@@ -10,8 +10,31 @@ import re
 
 from typing import NamedTuple, Optional
 
-__all__ = ["Association", "COLUMNS", "CPU", "GPU", "JOB_FORMAT", "Job", "MEMORY", "ParseError", "Qos", "User", "is_busy", "is_done_already", "message",
-           "parse_accounts", "parse_associations", "parse_clusters", "parse_jobs", "parse_limits", "parse_minutes", "parse_qos", "parse_tres", "parse_users", "show"]
+__all__ = [
+    "Association",
+    "COLUMNS",
+    "CPU",
+    "GPU",
+    "JOB_FORMAT",
+    "Job",
+    "MEMORY",
+    "ParseError",
+    "Qos",
+    "User",
+    "is_busy",
+    "is_done_already",
+    "message",
+    "parse_accounts",
+    "parse_associations",
+    "parse_clusters",
+    "parse_jobs",
+    "parse_limits",
+    "parse_minutes",
+    "parse_qos",
+    "parse_tres",
+    "parse_users",
+    "show",
+]
 
 GPU, CPU, MEMORY = "gres/gpu", "cpu", "mem"
 

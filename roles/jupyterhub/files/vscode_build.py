@@ -26,7 +26,10 @@ import time
 
 #: As root, what npm runs runs as this account.
 ACCOUNT = "trainyard-build"
-FIRST_PERSON = 1000
+#: Its ID. At the end all processes with it are killed, also those in containers, where IDs such as
+#: 999 are those of other programs. Builds of role image_relay begin one after it, and people's
+#: subordinate IDs after those.
+ACCOUNT_ID = (1 << 28) - (1 << 16) - 1
 #: Of role package_sources, then of the distribution. Node does not look at them.
 CA_BUNDLES = ("/etc/trainyard/site/ca-bundle.crt", "/etc/ssl/certs/ca-certificates.crt")
 #: The package of the search tool downloads it from elsewhere. Debian's takes its place.
@@ -80,7 +83,11 @@ def account():
 
 def make_account():
     """Create the account without a home, a password and groups. A build that was killed has left it."""
-    command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir=/nonexistent", "--shell=/usr/sbin/nologin", ACCOUNT]
+    # lastlog is a file with a place for each ID up to the largest.
+    command = [
+        "useradd", "--uid=%d" % ACCOUNT_ID, "--user-group", "--no-create-home", "--no-log-init",
+        "--home-dir=/nonexistent", "--shell=/usr/sbin/nologin", ACCOUNT,
+    ]
     try:
         found = pwd.getpwnam(ACCOUNT)
     except KeyError:
@@ -88,13 +95,16 @@ def make_account():
         if subprocess.call(command):
             raise StepError("the account '%s' cannot be created; see the lines above" % ACCOUNT) from None
         return
-    if found.pw_uid >= FIRST_PERSON:
-        raise StepError("'%s' is the account of a person (ID %d); expected no such account, rename it" % (ACCOUNT, found.pw_uid))
+    if found.pw_uid != ACCOUNT_ID:
+        raise StepError(
+            "'%s' is an account with ID %d; expected no account of this name, rename it"
+            % (ACCOUNT, found.pw_uid)
+        )
 
 
 def remove_account():
     """End what packages have left running, and remove the account, so that its ID owns nothing when it is given to another one."""
-    subprocess.call(["pkill", "--signal", "KILL", "--uid", ACCOUNT])
+    subprocess.call(["pkill", "--signal", "KILL", "--uid", str(ACCOUNT_ID)])
     if subprocess.call(["userdel", "--force", ACCOUNT], stderr=subprocess.DEVNULL):
         print("the account '%s' is left; remove it with userdel" % ACCOUNT, flush=True)
 
