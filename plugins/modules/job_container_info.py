@@ -232,7 +232,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._record import Recor
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
-FIREWALL_SERVICE, FIREWALL_TABLE = "trainyard-jobs-firewall.service", "inet trainyard_jobs"
+FIREWALL_SERVICE = "trainyard-jobs-firewall.service"
+FIREWALL_TABLE = "inet trainyard_jobs"
 CAP_NET_ADMIN = 12
 # What the table needs of the kernel. It is checked, not loaded.
 FIREWALL_PROBE = """table inet trainyard_probe {

@@ -112,7 +112,7 @@ def of_job(processes, job, own_cgroup, last, only_in_jobs=False):
     processes C(only_in_jobs), all others.
     """
     if last and only_in_jobs:
-        return set(processes)
+        return {pid for pid, process in processes.items() if not process["engine"]}
     found = {
         pid
         for pid, process in processes.items()
@@ -146,20 +146,31 @@ def settings(path: str) -> dict:
     return json.loads(read(path) or b"{}")
 
 
+def namespace(folder, kind):
+    """Return the namespace of a process, empty if it has ended."""
+    try:
+        return os.readlink("%s/ns/%s" % (folder, kind))
+    except OSError:
+        return ""
+
+
 def look(pid, host_space, proc="/proc"):
-    """Return what is known of a process: owner, parent, environment, cgroup, pid namespace (empty for the host's), and its start, which no other has."""
+    """Return what is known of a process: owner, parent, environment, cgroup, pid namespace (empty for the host's), and its start, which no other has.
+
+    C(engine) tells a container of root's engine: it has a pid namespace of its own and the users of
+    the host, where an ID of a person is any program's. Containers of people have other users.
+    """
     folder = "%s/%s" % (proc, pid)
     text = read(folder + "/stat").decode(errors="replace")
     fields = text.rpartition(")")[2].split()
     status = re.search(r"^Uid:\s+(\d+)\s+(\d+)", read(folder + "/status").decode(errors="replace"), re.MULTILINE)
     if len(fields) < 20 or not status or fields[0] in ("Z", "X"):
         return None
-    try:
-        space = os.readlink(folder + "/ns/pid")
-    except OSError:
-        space = host_space
+    space = namespace(folder, "pid") or host_space
+    same_users = namespace(folder, "user") == namespace(proc + "/self", "user")
     return {"uid": int(status.group(1)), "parent": int(fields[1]), "start": fields[19], "name": text.partition("(")[2].rpartition(")")[0],
-            "environ": read(folder + "/environ"), "cgroup": read(folder + "/cgroup").decode(errors="replace"), "space": "" if space == host_space else space}
+            "environ": read(folder + "/environ"), "cgroup": read(folder + "/cgroup").decode(errors="replace"), "space": "" if space == host_space else space,
+            "engine": space != host_space and same_users}
 
 
 def owned(uid, ranges, proc="/proc"):

@@ -96,8 +96,9 @@ def test_prolog_needs_the_variables_of_slurmd():
 
 # --- epilog ---
 
-def process(environ="", parent=1, cgroup=LOGIN, space="", start="1", name="x"):
-    return {"uid": 2101, "parent": parent, "start": start, "name": name, "environ": environ.encode(), "cgroup": cgroup, "space": space}
+def process(environ="", parent=1, cgroup=LOGIN, space="", start="1", name="x", engine=False):
+    return {"uid": 2101, "parent": parent, "start": start, "name": name, "environ": environ.encode(), "cgroup": cgroup, "space": space,
+            "engine": engine}
 
 
 PROCESSES = {
@@ -137,6 +138,10 @@ def test_with_the_last_job_all_that_slurmd_started_ends_and_logins_stay():
     assert epilog.of_job(alone, "7", SLURMD, last=True) == {10, 11, 12, 13, 14, 15, 40, 50, 60, 61}
     assert epilog.of_job(alone, "7", SLURMD, last=True, only_in_jobs=True) == set(alone)
     assert not {60, 61} & epilog.of_job(alone, "7", SLURMD, last=False, only_in_jobs=True)
+    # A program of the site in a container of Docker, whose ID is that of the person by chance.
+    engine = process(space="pid:[9]", cgroup="0::/system.slice/docker-x.scope", engine=True)
+    with_engine = {**alone, 63: engine}
+    assert epilog.of_job(with_engine, "7", SLURMD, last=True, only_in_jobs=True) == set(alone)
 
 
 @pytest.mark.parametrize(
