@@ -67,7 +67,9 @@ def queue_summary(hosts, waiting, ended, accuracy, logins, seconds):
     lines += _table([("job", "person", "account", "state", "reason", "host"), *waiting])
     lines += ["", "The jobs at the end:", "", *_table([("job", "person", "account", "state", "exit code", "host"), *ended])]
     lines += ["", f"A job in containers then trained on all hosts: accuracy {accuracy}."]
-    lines += ["", "Log in as one of the people. docs/shared-cluster.md has your first job in five minutes:", "", *logins, ""]
+    lines += ["", "Log in as one of the people. docs/shared-cluster.md has your first job in five minutes:", "", *logins, "",
+              "With jupyterhub_enabled, notebooks of all people of the lab have one host name, so a page of one person can act as another who opens it.",
+              "The lab accepts this (jupyterhub_accept_shared_origin). A cluster with jupyterhub_subdomains does not: see docs/shared-cluster.md.", ""]
     lines += ["stage       seconds", *(f"{stage:<10}{spent:>9.0f}" for stage, spent in seconds.items())]
     last = f"lab: ok hosts={len(hosts)} jobs={len(ended)} waited={len(reasons)} accuracy={accuracy} seconds={sum(seconds.values()):.0f}"
     return "\n".join(["", *lines, "", last])

@@ -13,6 +13,10 @@ mkdir -m 700 root && echo secret > root/file && chmod 600 root/file
 
 # On the host it would be a program that runs as root.
 cp "$(command -v id)" usr/bin/who-am-i && chmod 4755 usr/bin/who-am-i
+# One that reads everything by its capabilities, cap_setuid and cap_dac_override=ep, and a device of the host.
+cp -L "$(command -v cat)" usr/bin/reads-all
+python3 -c 'import os, struct; os.setxattr("usr/bin/reads-all", "security.capability", struct.pack("<5I", 0x2000001, 1 << 1 | 1 << 7, 0, 0, 0))'
+mknod -m 666 dev/of-host c 1 5
 
 python=$(readlink -f /usr/bin/python3)
 library=/usr/lib/$(basename "$python")
@@ -35,5 +39,5 @@ while read -r path; do
     mkdir -p ".$(dirname "$path")"
     cp -Ln "$path" ".$path"
 done < ../libraries
-tar --create --file ../image.tar .
+tar --create --xattrs --xattrs-include='security.*' --file ../image.tar .
 ${2:-docker import} ../image.tar "$1" > /dev/null

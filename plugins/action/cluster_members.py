@@ -18,6 +18,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._cluster import (
     shared_networks,
     slots_of,
 )
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import HOST, reading_faults
 
 # Keys of a module result other than its data.
 NOT_THE_ANSWER = ("changed", "failed", "invocation", "unreachable", "msg", "deprecations", "warnings", "item", "ansible_loop_var")
@@ -68,6 +69,11 @@ class ActionModule(ActionBase):
             if "interfaces" in answer
         }
 
+        faults = [
+            fault for name, answer in hosts.items() for fault in reading_faults(name, answer, HOST)
+        ]
+        if faults:
+            return dict(result, failed=True, changed=False, msg="\n".join(faults))
         errors = {answer["item"]: " ".join(str(answer.get("msg", "")).split()) for answer in answers}
 
         def inventory_address(name):

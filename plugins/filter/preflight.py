@@ -20,8 +20,24 @@ def preflight_wrong_names(members, own_name, resolved, loopback):
     return _preflight_plan.wrong_names(members, own_name, resolved, loopback)
 
 
+def preflight_limits(cgroup: dict, version: str) -> dict:
+    # Not at the top: Ansible loads all filters, and this module loads much more than they need.
+    from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import release
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
+
+    return {
+        "why": _slurm_plan.limits_fault(cgroup, release(version)),
+        "way": _slurm_plan.way_to_limits(cgroup),
+    }
+
+
 class FilterModule:
     """Filters for the plan and the rules of role preflight."""
 
     def filters(self):
-        return {"preflight_plan": preflight_plan, "preflight_differences": preflight_differences, "preflight_wrong_names": preflight_wrong_names}
+        return {
+            "preflight_plan": preflight_plan,
+            "preflight_differences": preflight_differences,
+            "preflight_wrong_names": preflight_wrong_names,
+            "preflight_limits": preflight_limits,
+        }

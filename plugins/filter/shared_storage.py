@@ -6,12 +6,13 @@ from __future__ import annotations
 
 
 def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
-                        require_mount=True, written=None, login_hosts=()):
+                        require_mount=True, written=None, login_hosts=(), anonymous_uid=None):
     # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils import _shared_storage_plan
 
     return _shared_storage_plan.shared_storage_plan(
-        share, storage, trees, users, groups, mounts, exports, members, host, backend, client, require_mount, written, login_hosts)
+        share, storage, trees, users, groups, mounts, exports, members, host, backend, client, require_mount, written, login_hosts,
+        anonymous_uid)
 
 
 def shared_storage_verdict(readings, mounts=None):
@@ -26,9 +27,16 @@ def shared_storage_own_groups(users, groups=None, key="gid"):
     return _shared_storage_plan.own_groups(users, groups, key)
 
 
+def shared_storage_id_problems(users, groups, recorded, accepted=()):
+    from ansible_collections.trainyard.gpu.plugins.plugin_utils import _shared_storage_plan
+
+    return _shared_storage_plan.id_problems(users, groups, recorded, accepted)
+
+
 class FilterModule:
     """Filters for the plan, the verdict and the input rules of role shared_storage."""
 
     def filters(self):
         return {"shared_storage_plan": shared_storage_plan, "shared_storage_verdict": shared_storage_verdict,
-                "shared_storage_own_groups": shared_storage_own_groups}
+                "shared_storage_own_groups": shared_storage_own_groups,
+                "shared_storage_id_problems": shared_storage_id_problems}

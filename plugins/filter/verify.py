@@ -44,8 +44,8 @@ def verify_probe(slurm, users, trees, image=""):
     return _verify_plan.probe(slurm, users, trees, image)
 
 
-def verify_probe_checks(result, plan, hosts, reason=""):
-    return _verify_plan.probe_checks(result, plan, hosts, reason)
+def verify_probe_checks(result, plan, hosts, reason="", accepted=False):
+    return _verify_plan.probe_checks(result, plan, hosts, reason, accepted)
 
 
 def verify_unmeasured(required, of_jobs, hosts, can_start=True, is_asked=True, has_tool=True, has_process_sets=True, needs_horovod=True, has_person=True):

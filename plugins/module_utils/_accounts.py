@@ -9,7 +9,12 @@ from __future__ import annotations
 import grp
 import pwd
 
-__all__ = ["account_clashes", "find_group", "find_user"]
+from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import (
+    owned_ids,
+    remembered_clashes,
+)
+
+__all__ = ["account_clashes", "find_group", "find_user", "number_of"]
 
 
 def _found(function, key):
@@ -29,14 +34,58 @@ def find_group(key):
     return _found(grp.getgrnam if isinstance(key, str) else grp.getgrgid, key)
 
 
-def account_clashes(users, groups):
-    """Return entries of C(users) and C(groups), {name: number}, whose name has another number on this host, or whose number has another name."""
+def number_of(kind, name):
+    """Return the id of one of C(users) or C(groups) by name, None if there is none."""
+    if kind == "users":
+        user = find_user(name)
+        return user.pw_uid if user else None
+    group = find_group(name)
+    return group.gr_gid if group else None
+
+
+def _clashes_on_host(asked, find, fields):
+    """Return (name, number, name on the host, number on the host) of entries that differ."""
     clashes = []
-    for kind, asked, find, fields in (("user", users, find_user, ("pw_name", "pw_uid")), ("group", groups, find_group, ("gr_name", "gr_gid"))):
-        for name, number in asked.items():
-            for entry in (find(name), find(int(number))):
-                found = entry and tuple(getattr(entry, field) for field in fields)
-                if found and found != (name, int(number)):
-                    clash = {"kind": kind, "name": name, "asked": "%s %s with id %s" % (kind, name, number), "found": "%s %s with id %s" % ((kind,) + found)}
-                    clashes += [clash] if clash not in clashes else []
+    for name, number in asked.items():
+        for entry in (find(name), find(int(number))):
+            found = entry and tuple(getattr(entry, field) for field in fields)
+            if found and found != (name, int(number)) and (name, number) + found not in clashes:
+                clashes.append((name, number) + found)
+    return clashes
+
+
+def _clash(kind, name, number, found):
+    return {
+        "kind": kind,
+        "name": name,
+        "asked": "%s %s with id %s" % (kind, name, number),
+        "found": found,
+    }
+
+
+def account_clashes(users, groups, record=None, accepted=()):
+    """Return entries of C(users) and C(groups), {name: number}, that differ from this host.
+
+    That is: the name has another number on the host, or the number has another name.
+    C(record) is that of module shared_accounts: numbers of former people also clash if their
+    accounts are gone. C(accepted) are those that others may get.
+    """
+    record = record or {}
+    clashes = []
+    for kind, asked, find, fields in (
+        ("user", users, find_user, ("pw_name", "pw_uid")),
+        ("group", groups, find_group, ("gr_name", "gr_gid")),
+    ):
+        created = set(record.get(kind + "s", [])) - set(asked)
+        for name, number, other, its in _clashes_on_host(asked, find, fields):
+            # The module removes a former account whose number may be used again.
+            if not (other in created and its == int(number) and its in accepted):
+                clashes.append(_clash(kind, name, number, "%s %s with id %s" % (kind, other, its)))
+    known = {(clash["kind"], clash["name"]) for clash in clashes}
+    requested = {"users": users, "groups": groups}
+    for clash in remembered_clashes(requested, owned_ids(record, number_of), accepted):
+        kind, name = clash["kind"], clash["name"]
+        if (kind, name) not in known:
+            found = "files of former %(kind)s %(former)s with id %(id)s" % clash
+            clashes.append(_clash(kind, name, clash["id"], found))
     return clashes

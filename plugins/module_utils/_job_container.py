@@ -9,10 +9,26 @@ from __future__ import annotations
 import json
 import re
 
-__all__ = ["ParseError", "cdi_kind", "device_number", "file_system_of", "is_mount", "masked_paths", "parse_docker_images", "parse_store"]
+__all__ = [
+    "ParseError",
+    "cdi_kind",
+    "device_number",
+    "file_system_of",
+    "has_capability",
+    "has_project_quota",
+    "is_mount",
+    "masked_paths",
+    "mount_options",
+    "parse_docker_images",
+    "parse_store",
+    "store_is_open",
+]
 
 # File systems that the kernel or systemd mounts below /proc. Everything else there hides a part of it.
 _OF_PROC = ("autofs", "binfmt_misc", "nfsd", "rpc_pipefs", "proc")
+
+#: VERSION of roles/job_container/files/clean_store.py.
+CLEAN_MARK = "1\n"
 
 
 class ParseError(ValueError):
@@ -20,30 +36,60 @@ class ParseError(ValueError):
 
 
 def _mounts(mountinfo):
-    """Yield (mount point, type, options) of each line of /proc/PID/mountinfo."""
+    """Yield (mount point, type, options, options of the file system) of each line of /proc/PID/mountinfo."""
     for line in mountinfo.splitlines():
         fields, _dash, rest = line.partition(" - ")
         words, more = fields.split(), rest.split()
         if len(words) > 5 and more:
-            yield re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), words[4]), more[0], words[5].split(",")
+            yield re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), words[4]), more[0], words[5].split(","), more[-1].split(",")
 
 
 def file_system_of(path, mountinfo):
-    """Return the type of the file system of a path, '' for no mounts. The last mount of a point hides the earlier ones."""
-    best, kind = "", ""
-    for point, its_kind, _options in _mounts(mountinfo):
+    """Return the type of the file system of a path, '' for no mounts."""
+    return _mount_of(path, mountinfo)[0]
+
+
+def has_project_quota(path, mountinfo):
+    """Return whether the file system of a path is mounted with project quotas. XFS also calls them pquota."""
+    return bool({"prjquota", "pquota"} & set(_mount_of(path, mountinfo)[1]))
+
+
+def _mount_of(path, mountinfo):
+    """Return type and options of the file system of a path. The last mount of a point hides the earlier ones."""
+    best, found = "", ("", [])
+    for point, kind, _options, of_system in _mounts(mountinfo):
         if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, its_kind
-    return kind
+            best, found = point, (kind, of_system)
+    return found
 
 
 def is_mount(path, mountinfo):
-    return any(point == path for point, _kind, _options in _mounts(mountinfo))
+    return any(point == path for point, _kind, _options, _of_system in _mounts(mountinfo))
+
+
+def has_capability(status, number):
+    """Return whether a process has a capability, from the text of /proc/PID/status."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.M)
+    return bool(found) and bool(int(found.group(1), 16) >> number & 1)
+
+
+def mount_options(path, mountinfo):
+    """Return the options of the last mount at a path, which hides the earlier ones. Without a mount there are none."""
+    found: list[str] = []
+    for point, _kind, options, _of_system in _mounts(mountinfo):
+        if point == path:
+            found = options
+    return found
+
+
+def store_is_open(mark, modes):
+    """Return whether program clean-store has cleaned all layers of a store and opened them. C(mark) is its mark, C(modes) are the modes of their folders."""
+    return mark == CLEAN_MARK and all(mode & 0o001 for mode in modes)
 
 
 def masked_paths(mountinfo):
     """Return the mounts that hide or protect parts of /proc. With one of them the kernel mounts no proc in a user's own namespaces."""
-    return sorted({point for point, kind, options in _mounts(mountinfo)
+    return sorted({point for point, kind, options, _of_system in _mounts(mountinfo)
                    if point.startswith("/proc/") and (kind not in _OF_PROC or kind == "proc" and "ro" in options)})
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "parse_versions",
     "shown_options",
     "unit_name",
+    "without_access",
 ]
 
 # linux/posix_acl_xattr.h
@@ -229,3 +230,19 @@ def full_access(raw, mode, uid, default):
     entries[(_MASK, _NO_ID)] = 7
     order = sorted(entries, key=lambda entry: (entry[0], entry[1]))
     return struct.pack("<I", _ACL_VERSION) + b"".join(struct.pack("<HHI", tag, entries[(tag, owner)], owner) for tag, owner in order)
+
+
+def without_access(raw, uid):
+    """Return the access list without the entry that C(full_access) has made for a user, and the group's permissions if no list is left, else None.
+
+    Entries of the site stay. A list whose other entries are only those of the mode is none: as a default list it would replace the umask. The permissions of
+    the group are then what the mask has left of them.
+    """
+    entries = {(tag, owner): permissions for tag, permissions, owner in access_list(raw)}
+    if entries.get((_USER, uid)) != 7:
+        return raw, None
+    del entries[(_USER, uid)]
+    if not any(tag in (_USER, _GROUP) for tag, _owner in entries):
+        return b"", entries[(_GROUP_OBJ, _NO_ID)] & entries.get((_MASK, _NO_ID), 7)
+    order = sorted(entries, key=lambda entry: (entry[0], entry[1]))
+    return struct.pack("<I", _ACL_VERSION) + b"".join(struct.pack("<HHI", tag, entries[(tag, owner)], owner) for tag, owner in order), None

@@ -10,11 +10,25 @@ import datetime
 import ipaddress
 import re
 
-__all__ = ["ParseError", "authority_config", "bad_names", "certificate_config", "not_after", "reasons", "subjects"]
+__all__ = [
+    "ParseError",
+    "authority_config",
+    "bad_names",
+    "certificate_config",
+    "constraints",
+    "not_after",
+    "permitted",
+    "reasons",
+    "subjects",
+]
 
 #: openssl would read quotes, commas and line breaks of a name as its own.
 #: With a * in place of the first label, it is valid for all names below.
 NAME = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+#: RFC 6761: no host has it.
+NO_NAME = "trainyard.invalid"
 
 
 class ParseError(ValueError):
@@ -36,15 +50,62 @@ def alternatives(names, addresses):
     return ",".join(["DNS:" + name for name in names] + ["IP:" + address for address in addresses])
 
 
-def authority_config():
-    """Return the configuration of openssl for the authority. It signs no other authority."""
-    return ("[req]\ndistinguished_name=name\nx509_extensions=authority\nprompt=no\n[name]\nCN=trainyard cluster authority\n[authority]\n"
-            "basicConstraints=critical,CA:TRUE,pathlen:0\nkeyUsage=critical,keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\n")
+def constraints(names: list[str], addresses: list[str]) -> list[str]:
+    """Return the name constraints of an authority.
+
+    Its certificates are valid for nothing but these names, what is below them, and these addresses.
+    RFC 5280, 4.2.1.10: a kind of name that no constraint mentions is free. So the kind of which
+    there is none gets one that no host has.
+    """
+    wanted = sorted({name[2:] if name.startswith("*.") else name for name in names})
+    found = ["permitted;DNS:" + name.lower() for name in wanted] or ["permitted;DNS:" + NO_NAME]
+    blocks = sorted({ipaddress.ip_network(address).with_netmask for address in addresses})
+    for version, everything in ((4, "0.0.0.0/0.0.0.0"), (6, "::/::")):
+        of_version = [
+            block
+            for block in blocks
+            if ipaddress.ip_network(block.partition("/")[0]).version == version
+        ]
+        found += ["permitted;IP:" + block for block in of_version] or ["excluded;IP:" + everything]
+    return found
+
+
+def permitted(text: str) -> set[str]:
+    """Return the constraints of an authority in the form of constraints(), from the output of
+    C(openssl x509 -ext nameConstraints).
+    """
+    found, kind = set(), ""
+    for line in text.splitlines():
+        heading = re.match(r"\s*(Permitted|Excluded):\s*$", line)
+        entry = re.match(r"\s*(DNS|IP):(\S+)\s*$", line)
+        if heading:
+            kind = heading.group(1).lower()
+        elif entry and kind:
+            value = entry.group(2).lower()
+            if entry.group(1) == "IP":
+                # openssl prints IPv6 without :: and in upper case.
+                value = "/".join(str(ipaddress.ip_address(part)) for part in value.split("/"))
+            found.add("%s;%s:%s" % (kind, entry.group(1), value))
+    return found
+
+
+def authority_config(names: list[str], addresses: list[str]) -> str:
+    """Return the configuration of openssl for the authority.
+
+    It signs no other authority, and nothing for names of others.
+    """
+    return (
+        "[req]\ndistinguished_name=name\nx509_extensions=authority\nprompt=no\n[name]\nCN=trainyard cluster authority\n[authority]\n"
+        "basicConstraints=critical,CA:TRUE,pathlen:0\nkeyUsage=critical,keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\n"
+        "nameConstraints=critical,%s\n" % ",".join(constraints(names, addresses))
+    )
 
 
 def certificate_config(names, addresses):
     """Return the configuration of openssl for the certificate."""
-    first = (list(names) + list(addresses))[0]
+    # openssl takes an address here for a name, which the authority then does not permit. Clients
+    # read the alternatives only.
+    first = names[0] if names else "trainyard"
     return ("[req]\ndistinguished_name=name\nprompt=no\n[name]\nCN=%s\n[certificate]\nbasicConstraints=critical,CA:FALSE\n"
             "keyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth\nsubjectAltName=%s\n" % (first[:64], alternatives(names, addresses)))
 

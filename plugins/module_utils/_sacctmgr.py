@@ -10,10 +10,33 @@ import re
 
 from typing import NamedTuple, Optional
 
-__all__ = ["Association", "COLUMNS", "GPU", "JOB_FORMAT", "Job", "ParseError", "Qos", "User", "is_busy", "is_done_already", "message", "parse_accounts",
-           "parse_associations", "parse_clusters", "parse_jobs", "parse_limits", "parse_minutes", "parse_qos", "parse_tres", "parse_users", "show"]
+__all__ = [
+    "Association",
+    "COLUMNS",
+    "CPU",
+    "GPU",
+    "JOB_FORMAT",
+    "Job",
+    "MEMORY",
+    "ParseError",
+    "Qos",
+    "User",
+    "is_busy",
+    "is_done_already",
+    "message",
+    "parse_accounts",
+    "parse_associations",
+    "parse_clusters",
+    "parse_jobs",
+    "parse_limits",
+    "parse_minutes",
+    "parse_qos",
+    "parse_tres",
+    "parse_users",
+    "show",
+]
 
-GPU = "gres/gpu"
+GPU, CPU, MEMORY = "gres/gpu", "cpu", "mem"
 
 # A description may have a | in it, so it is the last column.
 COLUMNS = {
@@ -22,7 +45,8 @@ COLUMNS = {
     "account": ("Account", "Description"),
     "user": ("User", "Cluster", "Account", "DefaultAccount", "Admin"),
     "qos": ("Name", "Priority", "Preempt", "PreemptMode", "Flags"),
-    "assoc": ("Cluster", "Account", "User", "Partition", "ParentName", "GrpTRES", "MaxWall", "QOS", "DefaultQOS", "MaxSubmitJobs"),
+    "assoc": ("Cluster", "Account", "User", "Partition", "ParentName", "GrpTRES", "MaxWall", "QOS", "DefaultQOS", "MaxSubmitJobs",
+              "MaxJobs"),
 }
 # Without these words, an association of a person shows the limits that it inherits from its account as its own.
 _WORDS = {"assoc": ["WithRawQOS", "WOPLimits"], "user": ["WithAssoc"]}
@@ -50,6 +74,7 @@ class Association(NamedTuple):
     inherits: bool
     default_qos: str
     submit: Optional[int]
+    running: Optional[int] = None
 
 
 class User(NamedTuple):
@@ -111,23 +136,37 @@ def parse_minutes(text):
     return (days * 24 + hours) * 60 + minutes + (1 if seconds else 0)
 
 
+_AMOUNTS = {GPU: "[0-9]{1,10}", CPU: "[0-9]{1,10}", MEMORY: r"[0-9]{1,15}(\.[0-9]{1,9})?[KMGTP]?"}
+
+
 def parse_limits(text):
     """Return {TRES: number} of text such as cpu=100,gres/gpu=8,mem=4G."""
     limits = {}
     for part in text.split(",") if text else []:
         name, sign, number = part.partition("=")
-        # Only GPUs are managed. Memory has units.
-        if not (name and sign and number) or name in limits or (name == GPU and not re.fullmatch("[0-9]{1,10}", number, re.ASCII)):
+        form = _AMOUNTS.get(name, ".*")
+        is_amount = re.fullmatch(form, number, re.ASCII)
+        if not (name and sign and number) or name in limits or not is_amount:
             raise ParseError("not a limit such as gres/gpu=8: %.80r" % text)
-        limits[name] = int(number) if number.isdigit() and number.isascii() else number
+        if name == MEMORY:
+            limits[name] = _mebibytes(number)
+        else:
+            limits[name] = int(number) if number.isdigit() and number.isascii() else number
     return limits
+
+
+def _mebibytes(text: str) -> int:
+    """Return the MiB of text such as 4000M, 16G or 4096, which is in MiB."""
+    number, unit = (text, "M") if text[-1].isdigit() else (text[:-1], text[-1])
+    factors = {"K": 1.0 / 1024, "M": 1, "G": 1024, "T": 1024 ** 2, "P": 1024 ** 3}
+    return int(round(float(number) * factors[unit]))
 
 
 def parse_associations(text):
     """Return the Associations of all clusters."""
     found = []
     for line, fields in _rows(text, "assoc", len(COLUMNS["assoc"])):
-        cluster, account, user, partition, parent, limits, wall, qos, default_qos, submit = fields
+        cluster, account, user, partition, parent, limits, wall, qos, default_qos, submit, running = fields
         if not (cluster and account):
             raise ParseError("sacctmgr show assoc: no cluster or no account: %.120r" % line)
         # +low: added to those of the parent. -low: taken from them.
@@ -135,7 +174,7 @@ def parse_associations(text):
         inherits = all(name.startswith(("+", "-")) for name in qos.split(",") if name)
         try:
             found.append(Association(cluster, account, user, partition, parent, parse_limits(limits), parse_minutes(wall), names, inherits, default_qos,
-                                     _number(submit, line, "assoc")))
+                                     _number(submit, line, "assoc"), _number(running, line, "assoc")))
         except ParseError as error:
             raise ParseError("sacctmgr show assoc: %s in %.120r" % (error, line)) from error
     return found

@@ -621,6 +621,12 @@ def parse_qos(text):
     return qos
 
 
+_TRES_USED = r"\s+GrpTRES=(?:\S*,)?%s=(N|[0-9]{1,18})\(([0-9]{1,18})\)"
+_USAGE = {"gpus": _TRES_USED % "gres/gpu", "cpus": _TRES_USED % "cpu", "memory_mib": _TRES_USED % "mem",
+          "jobs": r"\s+GrpJobs=(N|[0-9]{1,18})\(([0-9]{1,18})\)",
+          "submitted": r"\s+(?:\S+ )*GrpSubmitJobs=(N|[0-9]{1,18})\(([0-9]{1,18})\)"}
+
+
 def usage_command(person):
     """Return the command for P(parse_usage): all accounts, and of the people this one only."""
     return ["scontrol", "show", "assoc_mgr", "users=" + person, "flags=assoc"]
@@ -636,12 +642,12 @@ def parse_usage(text):
         match = re.match(r"ClusterName=(\S+) Account=(\S*) UserName=([^\s(]*)", line)
         if match:
             found.append({"cluster": match.group(1), "account": match.group(2), "user": match.group(3), "gpus": {"used": 0, "limit": None},
-                          "jobs": {"used": 0, "limit": None}, "parent": "", "group_tres": {}, "job_tres": {}, "max_submitted": None, "max_minutes": None,
-                          "qos": []})
+                          "cpus": {"used": 0, "limit": None}, "memory_mib": {"used": 0, "limit": None}, "jobs": {"used": 0, "limit": None},
+                          "submitted": {"used": 0, "limit": None}, "parent": "", "group_tres": {}, "job_tres": {}, "max_jobs": None,
+                          "max_submitted": None, "max_minutes": None, "qos": []})
         if not found:
             continue
-        for key, pattern in (("gpus", r"\s+GrpTRES=(?:\S*,)?gres/gpu=(N|[0-9]{1,18})\(([0-9]{1,18})\)"),
-                             ("jobs", r"\s+GrpJobs=(N|[0-9]{1,18})\(([0-9]{1,18})\)")):
+        for key, pattern in _USAGE.items():
             match = re.match(pattern, line)
             if match:
                 found[-1][key] = {"used": int(match.group(2)), "limit": None if match.group(1) == "N" else int(match.group(1))}
@@ -650,15 +656,15 @@ def parse_usage(text):
             found[-1]["parent"] = fields["ParentAccount"].partition("(")[0]
         if "MaxTRESPJ" in fields:
             found[-1]["job_tres"] = parse_tres(fields["MaxTRESPJ"])
-        for key, name in (("max_submitted", "MaxSubmitJobs"), ("max_minutes", "MaxWallPJ")):
+        for key, name in (("max_jobs", "MaxJobs"), ("max_submitted", "MaxSubmitJobs"), ("max_minutes", "MaxWallPJ")):
             # With what is used of it in brackets.
             if fields.get(name):
                 found[-1][key] = _number(name, fields[name].partition("(")[0], line)
     if not found:
         raise ParseError("expected lines that begin with ClusterName=: %.160r" % text.strip())
     for entry in found:
-        if entry["gpus"]["limit"] is not None:
-            entry["group_tres"] = {"gres/gpu": entry["gpus"]["limit"]}
+        limits = {"gres/gpu": entry["gpus"]["limit"], "cpu": entry["cpus"]["limit"], "mem": entry["memory_mib"]["limit"]}
+        entry["group_tres"] = {name: limit for name, limit in limits.items() if limit is not None}
     return found
 
 

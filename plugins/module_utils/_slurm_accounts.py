@@ -15,7 +15,7 @@ import re
 
 from typing import NamedTuple
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._sacctmgr import GPU
+from ansible_collections.trainyard.gpu.plugins.module_utils._sacctmgr import CPU, GPU, MEMORY
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import MOST, NAME, NAMES, priority_faults
 
 __all__ = ["Found", "Plan", "Step", "default_priority", "diff_of", "faults", "plan", "settled_record"]
@@ -28,9 +28,13 @@ _NAMES_PER_COMMAND = 1000
 
 _DEFAULTS = {
     "qos": {"priority": 0, "preempts": [], "mode": "cluster", "deny": False},
-    "account": {"gpus": None, "minutes": None, "default_qos": ""},
+    "account": {"gpus": None, "minutes": None, "default_qos": "", "cpus": None, "memory_mib": None, "running": None, "submit": None},
     "member": {"gpus": None, "submit": None},
 }
+# Options of an account that have a default for the whole cluster: fields here, and the factor.
+_WITH_DEFAULT = {"cpus": ("cpus", 1), "memory_gb": ("memory_mib", 1024), "max_jobs_per_person": ("running", 1),
+                 "max_submitted_per_person": ("submit", 1)}
+_TRES = {"gpus": GPU, "cpus": CPU, "memory_mib": MEMORY}
 
 
 class Found(NamedTuple):
@@ -84,6 +88,9 @@ def faults(accounts, priorities):
         number("gpus of %s" % name, gpus, 0)
         number("max_gpus_per_person of %s" % name, each, 0)
         number("max_minutes of %s" % name, entry.get("max_minutes"), 1)
+        for option in _WITH_DEFAULT:
+            number("%s of %s" % (option, name), entry.get(option), 1)
+            number("defaults.%s of %s" % (option, name), (entry.get("defaults") or {}).get(option), 1)
         if isinstance(gpus, int) and isinstance(each, int) and each > gpus:
             wrong.append("max_gpus_per_person of %s: '%d' is above the %d GPUs of the account; set %d or less" % (name, each, gpus, gpus))
         names("members of %s" % name, entry.get("members") or [], _PERSON,
@@ -116,12 +123,22 @@ def _requested(accounts, priorities):
     for entry in accounts:
         fields = {"description": (entry.get("description") or "").lower(), "gpus": entry.get("gpus"), "minutes": entry.get("max_minutes"),
                   "default_qos": default_priority(priorities)}
+        fields.update(_limits_of(entry))
         requested[("account", entry["name"])] = {name: value for name, value in fields.items() if value not in (None, "")}
     for entry in accounts:
         for person in entry.get("members") or []:
             limit = entry.get("max_gpus_per_person")
             requested[("member", entry["name"], person)] = {} if limit is None else {"gpus": limit}
     return requested
+
+
+def _limits_of(options: dict) -> dict:
+    """Return {field: value} of the options of an account, or of its C(defaults)."""
+    limits = {}
+    for option, (field, factor) in _WITH_DEFAULT.items():
+        if options.get(option) is not None:
+            limits[field] = options[option] * factor
+    return limits
 
 
 def _state(found):
@@ -135,7 +152,8 @@ def _state(found):
             state[("member", row.account, row.user)] = {"gpus": row.limits.get(GPU), "submit": row.submit}
         else:
             state[("account", row.account)] = {"description": found.accounts.get(row.account, ""), "gpus": row.limits.get(GPU), "minutes": row.minutes,
-                                               "default_qos": row.default_qos}
+                                               "default_qos": row.default_qos, "cpus": row.limits.get(CPU),
+                                               "memory_mib": row.limits.get(MEMORY), "running": row.running, "submit": row.submit}
     return state
 
 
@@ -144,6 +162,8 @@ class _Planner:
         self.found, self.accounts, self.jobs = found, accounts, jobs
         self.record = {tuple(key.split(" ")): entry for key, entry in record.items()}
         self.state, self.requested = _state(found), _requested(accounts, priorities)
+        for entry in accounts:
+            self.add_defaults(("account", entry["name"]), _limits_of(entry.get("defaults") or {}))
         self.priorities = [entry["name"] for entry in priorities]
         self.rows = [row for row in found.associations if row.cluster == found.cluster]
         self.listed = {row.account: set(row.qos) for row in self.rows if not row.user}
@@ -151,6 +171,14 @@ class _Planner:
         self.after, self.created, self.sets, self.deleted = {}, [], {}, []
         self.added, self.taken, self.waiting, self.kept = {}, {}, [], []
         self.removes = False
+
+    def add_defaults(self, key: tuple, fields: dict) -> None:
+        """Request the default limits of an account. A limit that somebody has set by hand stays."""
+        recorded = self.record.get(key, {}).get("fields", {})
+        for name, value in fields.items():
+            now = self.state.get(key, {}).get(name)
+            if now is None or now == recorded.get(name, [None, None])[1]:
+                self.requested[key].setdefault(name, value)
 
     def field(self, key, name, value):
         if self.state[key][name] != value:
@@ -419,7 +447,8 @@ class _Planner:
             if key[0] == "account":
                 fields = self.requested[key]
                 words = ["Account - '%s'" % key[1], "Description='%s'" % fields.get("description", key[1]), "Organization='trainyard'"]
-                words += ["GrpTRES=%s=%d" % (GPU, fields["gpus"])] if "gpus" in fields else []
+                of_file = set(fields) & {*_TRES, "running", "submit"}
+                words += _settings({name: fields[name] for name in of_file})
                 words += ["MaxWallDurationPerJob=%d" % fields["minutes"]] if "minutes" in fields else []
                 words += ["QOS='%s'" % ",".join(sorted(self.priorities)), "DefaultQOS='%s'" % fields["default_qos"]] if self.priorities else []
                 lines.append(":".join(words))
@@ -435,14 +464,17 @@ class _Planner:
 
 def _settings(fields):
     """Return the settings of sacctmgr for fields. -1 clears a limit."""
-    words = []
+    limits = []
+    for name in sorted(set(_TRES) & set(fields)):
+        limits.append("%s=%d" % (_TRES[name], -1 if fields[name] is None else fields[name]))
+    words = ["GrpTRES=" + ",".join(limits)] if limits else []
     for name, value in sorted(fields.items()):
-        if name == "gpus":
-            words.append("GrpTRES=%s=%d" % (GPU, -1 if value is None else value))
-        elif name == "minutes":
+        if name == "minutes":
             words.append("MaxWall=%d" % (-1 if value is None else value))
         elif name == "submit":
             words.append("MaxSubmitJobs=%d" % (-1 if value is None else value))
+        elif name == "running":
+            words.append("MaxJobs=%d" % (-1 if value is None else value))
         elif name == "description":
             words.append("Description=" + value)
         elif name == "default_qos":

@@ -5,6 +5,7 @@
 """Probe jobs on the nodes of Slurm: how they are submitted, and what their results say. Pure functions.
 
 The jobs run files/probe.py of role verify, which stores its result in the comment of the job.
+Checks scheduler-job and scheduler-isolation report it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,31 @@ import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm
 
-__all__ = ["DEVICE", "NAME", "constrains_devices", "drained_by_slurm", "has_ended", "is_active", "outcome", "request", "result_of", "submission", "unavailable"]
+__all__ = [
+    "DEVICE",
+    "NAME",
+    "constrains_devices",
+    "drained_by_slurm",
+    "has_ended",
+    "is_active",
+    "isolation",
+    "outcome",
+    "request",
+    "result_of",
+    "submission",
+    "unavailable",
+]
 
 #: Name of the jobs, by which those of a run that was killed are found.
 NAME = "trainyard-probe"
 #: GPUs of NVIDIA: the path without the number, and the major number of these devices.
 DEVICE, MAJOR = "/dev/nvidia", 195
+#: Devices that only a job with a GPU or an NPU may open.
+ALL_DEVICES = ("/dev/nvidia", "/dev/davinci")
+#: MiB that the task without GPUs may have in memory: LIMIT of probe.py, and what Slurm and the
+#: kernel count otherwise.
+MAY_HAVE = 64 + 32
+_DENIED = frozenset(("EPERM", "EACCES", "ENOENT"))
 #: MiB of memory of a job. A container with Python needs less.
 MEMORY = 512
 _MARK = "trainyard:"
@@ -132,6 +152,72 @@ def _gpu_problems(asked, result):
         if others:
             problems.append("it can open GPUs of other jobs: " + ", ".join(others))
     return problems
+
+
+def _broken_limits(plain: dict) -> list[str]:
+    """Return which limits did not hold for a task without GPUs."""
+    problems = []
+    opened = sorted(path for path, error in plain["devices"].items() if error not in _DENIED)
+    if opened:
+        problems.append("it can open %s" % ", ".join(opened))
+    if isinstance(plain["memory"], int) and plain["memory"] > MAY_HAVE:
+        problems.append("it got %d MiB of memory with a limit of 64 MiB" % plain["memory"])
+    return problems
+
+
+def _not_measured(plain: dict, gpus: int) -> list[str]:
+    """Return what the task without GPUs could not show."""
+    found = []
+    # The batch script has the GPUs of the job. If it cannot open them either, something else than
+    # Slurm denies it.
+    if gpus and plain["devices"] and _DENIED.issuperset(plain["here"]):
+        found.append("the job cannot open its own GPU either")
+    if not isinstance(plain["memory"], int) and plain["memory"] not in ("killed", "refused"):
+        found.append("it could not try to get memory")
+    return found + ["the job has no folder in %s" % folder for folder in plain["missing"]]
+
+
+def isolation(asked: dict, job: dict | None, found: str) -> dict:
+    """Return what a task without GPUs and container says about a node.
+
+    C(verdict) is C(pass), C(fail) or C(not_made), and C(found) what was found. C(of_limits) says
+    whether only limits failed, which a host without control groups cannot have. The argument
+    C(found) is the reason if the job has no result.
+    """
+    plain = (result_of(job["comment"]) if job else {}).get("plain") or {}
+    if "devices" not in plain:
+        return {
+            "verdict": "not_made",
+            "found": (
+                "the task without GPUs failed: %s" % plain["failed"] if "failed" in plain else found
+            ),
+            "of_limits": False,
+        }
+    limits = _broken_limits(plain)
+    name = "a task without GPUs of job %d" % job["id"]
+    if limits or plain["folders"]:
+        return {
+            "verdict": "fail",
+            "found": "%s: %s" % (name, "; ".join(limits + plain["folders"])),
+            "of_limits": not plain["folders"],
+        }
+    missing = _not_measured(plain, asked.get("gpus", 0))
+    if missing:
+        return {
+            "verdict": "not_made",
+            "found": "%s: %s" % (name, "; ".join(missing)),
+            "of_limits": False,
+        }
+    closed = (
+        "%d devices are closed" % len(plain["devices"])
+        if plain["devices"]
+        else "there is no device of a GPU"
+    )
+    return {
+        "verdict": "pass",
+        "found": "%s: %s, and its memory is limited" % (name, closed),
+        "of_limits": False,
+    }
 
 
 def _problems(asked, job, result, person):

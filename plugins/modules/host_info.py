@@ -68,6 +68,12 @@ options:
     description: Name of a label. RV(labelled_images) lists the images of the host's Docker engine that carry it.
     type: str
     default: ''
+  candidates:
+    description: Names of packages. RV(candidates) has the versions that are installed, or that apt would install.
+    type: list
+    elements: str
+    default: []
+    version_added: "0.4.0"
   users:
     description: Names and numeric ids of users. RV(account_clashes) lists those that differ on the host.
     type: dict
@@ -76,6 +82,16 @@ options:
     description: Names and numeric ids of groups, for RV(account_clashes).
     type: dict
     default: {}
+  accounts_record:
+    description: Record of M(trainyard.gpu.shared_accounts), for RV(recorded_ids) and RV(account_clashes). A damaged one counts as missing.
+    type: path
+    version_added: "0.3.0"
+  reused_ids:
+    description: Ids of former users and groups that others may get, for RV(account_clashes).
+    type: list
+    elements: int
+    default: []
+    version_added: "0.3.0"
   timeout:
     description: Maximum time in seconds for all name lookups and connections together.
     type: float
@@ -249,6 +265,33 @@ container:
   description: Whether the host itself is a container that shares the kernel of another host.
   returned: always
   type: bool
+cgroup:
+  description: Control groups, by which Slurm limits jobs.
+  returned: always
+  type: dict
+  version_added: "0.4.0"
+  contains:
+    version:
+      description: V(1), V(2), or V(0) if none are mounted.
+      type: int
+    usable:
+      description: Whether slurmd can limit jobs with them.
+      type: bool
+    why:
+      description: Why it cannot; empty if it can.
+      type: str
+    cores:
+      description: Whether the kernel has the controller C(cpuset), by which jobs are limited to their CPUs.
+      type: bool
+    swap:
+      description: Whether the kernel limits swap by control groups version 2.
+      type: bool
+candidates:
+  description: Versions of O(candidates) by name.
+  returned: always
+  type: dict
+  sample: {slurmd: 21.08.5-2ubuntu1}
+  version_added: "0.4.0"
 resolved:
   description: Result of the host's resolver for each of O(names), and with O(own_name) for the host's own name.
   returned: always
@@ -345,6 +388,12 @@ account_clashes:
     found:
       description: The host's account as text.
       type: str
+recorded_ids:
+  description: Names of the C(users) and C(groups) in O(accounts_record) by id, also of former ones. Empty without a record, or without root.
+  returned: always
+  type: dict
+  sample: {users: {"2001": anna}, groups: {"3001": vision}}
+  version_added: "0.3.0"
 folders:
   description: Files of each existing folder among O(folders), by name, with size in bytes and modification time in seconds since 1970.
   returned: always
@@ -368,9 +417,10 @@ import threading
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes
+from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import account_clashes, number_of
 from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
+from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     ParseError,
@@ -385,6 +435,9 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
 from ansible_collections.trainyard.gpu.plugins.module_utils._infiniband import describe_device
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_name import BEGIN
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import fabric_adapters, npu_devices, nvidia_devices
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import cgroups
+from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import owned_ids
+from ansible_collections.trainyard.gpu.plugins.module_utils._record import DamagedRecord, parse
 
 SYS_CLASS = "/sys/class"
 RDMA_FILES = ["node_type", "ports/*/state", "ports/*/rate", "ports/*/link_layer", "ports/*/gids/*"] + [
@@ -566,6 +619,39 @@ def labelled_images(module, docker):
     return out.split() if rc == 0 else []
 
 
+def container_kind() -> str:
+    """Return the kind of container that the host is, empty for a machine."""
+    kind = read_text("/run/systemd/container").strip()
+    if kind:
+        return kind
+    marks = {
+        "/.dockerenv": "docker",
+        "/run/.containerenv": "podman",
+        "/run/systemd/container": "container",
+    }
+    return next((mark for path, mark in marks.items() if os.path.exists(path)), "")
+
+
+def candidates(module: AnsibleModule) -> dict[str, str]:
+    names = module.params["candidates"]
+    apt_cache = module.get_bin_path("apt-cache")
+    if not names or not apt_cache:
+        return {}
+    policy = parse_policy(
+        module.run_command([apt_cache, "policy"] + names, environ_update={"LC_ALL": "C.UTF-8"})[1]
+    )
+    return {name: state["installed"] or state["candidate"] for name, state in policy.items()}
+
+
+def accounts_in(path):
+    """Return the record of module shared_accounts, which only root reads."""
+    try:
+        with open(path or os.devnull, "rb") as file:
+            return parse(file.read(), path)
+    except (OSError, DamagedRecord):
+        return {}
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -587,8 +673,11 @@ def main():
             "folders": {"type": "list", "elements": "path", "default": []},
             "image_label": {"type": "str", "default": ""},
             "docker_config": {"type": "bool", "default": False},
+            "candidates": {"type": "list", "elements": "str", "default": []},
             "users": {"type": "dict", "default": {}},
             "groups": {"type": "dict", "default": {}},
+            "accounts_record": {"type": "path"},
+            "reused_ids": {"type": "list", "elements": "int", "default": []},
             "timeout": {"type": "float", "default": 3.0},
         },
         supports_check_mode=True,
@@ -598,8 +687,10 @@ def main():
         if relative:
             module.fail_json(msg="%s: %s is not absolute; give paths that begin with /" % (name, ", ".join(relative)))
     docker = module.get_bin_path("docker")
+    accounts = accounts_in(module.params["accounts_record"])
     docker_config = daemon_config_state(module) if module.params["docker_config"] else ("", [])
     hostname = socket.gethostname()
+    container = container_kind()
     hosts_file = read_text("/etc/hosts")
     names = dict.fromkeys(module.params["names"] + ([hostname] if module.params["own_name"] else []))
     resolved, connections = ask_network(list(names), module.params["connect"], module.params["timeout"])
@@ -624,7 +715,14 @@ def main():
             fabric_adapters=len(fabric_adapters()),
             programs={name: bool(module.get_bin_path(name, opt_dirs=["/usr/sbin", "/sbin"])) for name in PROGRAMS},
             boot_id=read_text("/proc/sys/kernel/random/boot_id").strip(),
-            container=os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or os.path.exists("/run/systemd/container"),
+            container=bool(container),
+            cgroup=cgroups(
+                read_text("/proc/1/mountinfo"),
+                read_text("/sys/fs/cgroup/cgroup.controllers"),
+                container,
+                bool(glob.glob("/sys/fs/cgroup/*/memory.swap.max")),
+            ),
+            candidates=candidates(module),
             resolved=resolved,
             connections=connections,
             listeners=listeners(module, docker),
@@ -633,7 +731,8 @@ def main():
             docker_config_error=docker_config[0],
             docker_config_warnings=docker_config[1],
             labelled_images=labelled_images(module, docker),
-            account_clashes=account_clashes(module.params["users"], module.params["groups"]),
+            account_clashes=account_clashes(module.params["users"], module.params["groups"], accounts, module.params["reused_ids"]),
+            recorded_ids=owned_ids(accounts, number_of),
         )
     except ParseError as error:
         module.fail_json(msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection" % error)

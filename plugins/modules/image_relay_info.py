@@ -225,7 +225,7 @@ PROXY = "trainyard-image-proxy.service"
 UNITS = ("trainyard-image-registry.service", PROXY, "trainyard-image-tidy.timer", "trainyard-image-room.timer")
 #: Where the units of services write the checksums of what they load. systemd removes the files with the services.
 LOADED = {UNITS[0]: "/run/trainyard-image-registry/loaded", PROXY: "/run/trainyard-image-proxy/loaded"}
-OURS = ("registry", "work", "full", "relayed.json", "lost+found")
+OURS = ("registry", "work", "build", "full", "space", "relayed.json", "lost+found")
 
 
 def listens(text, port):

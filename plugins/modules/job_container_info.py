@@ -11,7 +11,7 @@ short_description: Gather what jobs in rootless containers need from a host
 version_added: "0.3.0"
 description:
   - Returns in one run the host's part of the input of P(trainyard.gpu.job_container_plan#filter) - packages, devices, file systems, subordinate IDs, podman's
-    configuration, the image store, images of the Docker engine and the record of the role.
+    configuration, the image store, the firewall of jobs, images of the Docker engine and the record of the role.
   - A host without podman or Docker is a result, not a failure.
 options:
   storage:
@@ -83,12 +83,26 @@ storage_type:
   returned: success
   type: str
   sample: ext4
+storage_project_quota:
+  description: Whether the file system of O(storage) is mounted with project quotas.
+  returned: success
+  type: bool
 storage_entries:
   description: Names in the folder O(storage).
   returned: success
   type: list
   elements: str
   sample: [images, jobs, people]
+store_options:
+  description: Options of the mount at O(store); empty if it is not a mount point.
+  returned: success
+  type: list
+  elements: str
+  sample: [rw, nosuid, nodev, relatime]
+store_is_clean:
+  description: Whether all layers of O(store) have been cleaned of what would give rights on the host. A missing store is clean.
+  returned: success
+  type: bool
 share_is_mount:
   description: Whether O(share) is a mount point.
   returned: success
@@ -125,6 +139,26 @@ npu_driver_paths:
   type: list
   elements: str
   sample: [/usr/local/Ascend/driver, /usr/local/dcmi]
+firewall:
+  description: What the host has for the table of ports of jobs.
+  returned: success
+  type: dict
+  contains:
+    admin:
+      description: Whether root of this host may change the network.
+      type: bool
+    error:
+      description: Why nft cannot load such a table. It is empty if it can, or is not installed.
+      type: str
+    table:
+      description: Whether the table is loaded.
+      type: bool
+    active:
+      description: Whether the unit is active.
+      type: bool
+    enabled:
+      description: Whether the unit starts with the host.
+      type: bool
 cdi:
   description: The kinds that CDI specifications of the host describe, by path.
   returned: success
@@ -160,7 +194,7 @@ docker_images:
   returned: success
   type: dict
 files:
-  description: SHA-256 checksums of the existing files among O(files).
+  description: SHA-256 checksums of the existing files among O(files), and of the unit that mounts O(store).
   returned: success
   type: dict
 texts:
@@ -183,16 +217,33 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._job_container impor
     cdi_kind,
     device_number,
     file_system_of,
+    has_capability,
+    has_project_quota,
     is_mount,
     masked_paths,
+    mount_options,
     parse_docker_images,
     parse_store,
+    store_is_open,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
+FIREWALL_SERVICE = "trainyard-jobs-firewall.service"
+FIREWALL_TABLE = "inet trainyard_jobs"
+CAP_NET_ADMIN = 12
+# What the table needs of the kernel. It is checked, not loaded.
+FIREWALL_PROBE = """table inet trainyard_probe {
+  chain output {
+    type filter hook output priority filter; policy accept;
+    meta l4proto tcp meta skuid { 1000-60000, 100000-200000 } th dport vmap { 10000-10019 : drop, 10020-10039 : accept }
+    meta skuid 1 tcp dport 1 reject with tcp reset
+  }
+}
+"""
 
 
 class Host:
@@ -226,8 +277,34 @@ class Host:
         paths = [path for folder in CDI_FOLDERS for path in sorted(glob.glob(folder + "/*")) if path.endswith((".json", ".yaml"))]
         return {path: cdi_kind(read_text(path)) for path in paths}
 
+    def firewall(self):
+        nft, systemctl = self.module.get_bin_path("nft"), self.module.get_bin_path("systemctl")
+        code, _said, error = self.module.run_command([nft, "--check", "--file", "-"], data=FIREWALL_PROBE) if nft else (0, "", "")
+        said = self.module.run_command([nft, "list", "tables"])[1] if nft else ""
+        state = ""
+        if systemctl:
+            # Both fields in one call, as empty ones if there is no such unit.
+            state = self.module.run_command([systemctl, "show", "--property=ActiveState,UnitFileState", FIREWALL_SERVICE])[1]
+        return {
+            "admin": has_capability(read_text("/proc/self/status"), CAP_NET_ADMIN),
+            "error": (error.strip() or "it ended with code %d" % code).splitlines()[0] if code else "",
+            "table": "table " + FIREWALL_TABLE in said.splitlines(),
+            "active": "ActiveState=active" in state.splitlines(),
+            "enabled": "UnitFileState=enabled" in state.splitlines(),
+        }
+
     def gpu_nodes(self):
         return sorted(number for number in map(device_number, glob.glob("/dev/nvidia*")) if number is not None)
+
+
+def store_is_clean(store):
+    """Return whether nothing is left to clean in the image store. Only the folders of the layers are looked at, so it takes no time."""
+    layers = os.path.join(store, "overlay")
+    if not os.path.isdir(layers):
+        return True
+    with os.scandir(layers) as entries:
+        modes = [entry.stat(follow_symlinks=False).st_mode for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return store_is_open(read_text(os.path.join(store, "trainyard-clean")), modes)
 
 
 def existing(path):
@@ -268,7 +345,10 @@ def main():
         fuse=os.path.exists("/dev/fuse"),
         masked=masked_paths(mountinfo),
         storage_type=file_system_of(existing(params["storage"]), mountinfo),
+        storage_project_quota=has_project_quota(existing(params["storage"]), mountinfo),
         storage_entries=sorted(os.listdir(params["storage"])) if os.path.isdir(params["storage"]) else [],
+        store_options=mount_options(params["store"], mountinfo),
+        store_is_clean=store_is_clean(params["store"]),
         share_is_mount=is_mount(params["share"], mountinfo),
         gpu_nodes=host.gpu_nodes(),
         control_nodes=[path for path in CONTROL_NODES if os.path.exists(path)],
@@ -276,13 +356,14 @@ def main():
         npu_control_nodes=control_nodes() if npus else [],
         npu_groups=split_groups(npus, chip_names(module, npus)),
         npu_driver_paths=driver_paths() if npus else [],
+        firewall=host.firewall(),
         cdi=host.cdi(),
         cni=os.path.isdir("/etc/cni"),
         cni_state=os.path.isdir("/var/lib/cni"),
         nvidia_ctk=bool(module.get_bin_path("nvidia-ctk")),
         images=images,
         docker_images=docker_images,
-        files=checksums(params["files"]),
+        files=checksums(params["files"] + ["/etc/systemd/system/" + unit_name(params["store"], "mount")]),
         texts={path: read_text(path) for path in params["texts"] if os.path.isfile(path)},
         record=Record(module, params["record"]).read(),
     )

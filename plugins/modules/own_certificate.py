@@ -11,8 +11,11 @@ short_description: Create a certificate and its authority
 version_added: "0.3.0"
 description:
   - Creates an authority in O(folder) once, and a certificate for O(names) and O(addresses) that it signs.
-  - The certificate is created again if it ends within O(renew_days), if it has other names, or if the authority did not sign it. The authority stays, unless
-    its key was replaced by another one.
+  - The certificate is created again if it ends within O(renew_days), if it has other names, or if the authority did not sign it.
+  - The authority is limited to the names and addresses of the certificates in O(folder), by name constraints. If these change, it is written again with the
+    same key. A client that has an earlier copy of it accepts the certificates for as long as their names are among those of the copy, and a copy without
+    limits, as releases before 0.4.0 wrote it, accepts them all. So clients that get a new name need the new copy. The key stays, unless it was replaced by
+    another one.
   - The keys never leave the host, and only root can read them.
 author:
   - trainyard maintainers (@trainyard)
@@ -84,7 +87,7 @@ certificate_changed:
   returned: success
   type: bool
 reasons:
-  description: Why the certificate was created.
+  description: Why the certificate or the authority was written again.
   returned: success
   type: list
   elements: str
@@ -95,7 +98,16 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
-from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import (ParseError, authority_config, bad_names, certificate_config, reasons)
+from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import (
+    ParseError,
+    authority_config,
+    bad_names,
+    certificate_config,
+    constraints,
+    permitted,
+    reasons,
+    subjects,
+)
 
 #: Years are longer than the life of a cluster. People would have to trust a new one.
 AUTHORITY_DAYS = 7300
@@ -150,14 +162,68 @@ class Certificates:
         return (os.path.exists(certificate) and os.path.exists(key)
                 and self.run("x509", "-in", certificate, "-noout", "-pubkey") == self.run("pkey", "-in", key, "-pubout"))
 
+    def names(self):
+        """Return the names and addresses for which the authority has to sign: those of this
+        certificate, and those of the others in the folder.
+        """
+        names, addresses = set(self.options["names"]), set(self.options["addresses"])
+        files = os.listdir(self.folder) if os.path.isdir(self.folder) else []
+        for name in sorted(files):
+            if not name.endswith(".pem") or name in ("ca.pem", self.options["name"] + ".pem"):
+                continue
+            # Files of others may be no certificates.
+            code, out, _errors = self.module.run_command(
+                [self.openssl, "x509", "-in", self.path(name), "-noout", "-ext", "subjectAltName"]
+            )
+            others = subjects(out) if code == 0 else (set(), set())
+            names |= others[0].difference(bad_names(others[0], []))
+            addresses |= others[1]
+        return sorted(names), sorted(addresses)
+
+    def unlimited(self):
+        """Return why an existing authority has to be written again."""
+        if not os.path.exists(self.path("ca.pem")) or not self.has_authority():
+            return []
+        found = permitted(
+            self.run("x509", "-in", self.path("ca.pem"), "-noout", "-ext", "nameConstraints")
+        )
+        if not found:
+            return ["the authority is not limited to names"]
+        return (
+            []
+            if found == set(constraints(*self.names()))
+            else ["the authority is limited to other names"]
+        )
+
+    def authority(self, key):
+        self.run(
+            "req",
+            "-x509",
+            "-new",
+            "-sha256",
+            "-key",
+            self.path(key),
+            "-days",
+            str(AUTHORITY_DAYS),
+            "-config",
+            self.config(authority_config(*self.names())),
+            "-out",
+            self.path("ca.pem.new"),
+        )
+        os.chmod(self.path("ca.pem.new"), 0o644)
+
+    def limit(self):
+        """Write the authority again, with its key."""
+        self.authority("ca.key")
+        os.rename(self.path("ca.pem.new"), self.path("ca.pem"))
+
     def create(self):
         own = self.options["name"]
         if not os.path.isdir(self.folder):
             os.mkdir(self.folder, 0o755)
         if not self.has_authority():
             self.key("ca.key.new")
-            self.run("req", "-x509", "-new", "-sha256", "-key", self.path("ca.key.new"), "-days", str(AUTHORITY_DAYS), "-config",
-                     self.config(authority_config()), "-out", self.path("ca.pem.new"))
+            self.authority("ca.key.new")
             self.finish("ca")
         config = self.config(certificate_config(self.options["names"], self.options["addresses"]))
         self.key(own + ".key.new")
@@ -222,11 +288,20 @@ def main():
         if module.check_mode:
             module.exit_json(changed=True, ca="", certificate_changed=True, reasons=["there is none"])
         module.fail_json(msg="'%s' is not installed; install package openssl" % module.params["executable"])
+    wide = certificates.unlimited()
+    if wide and not module.check_mode:
+        certificates.limit()
+    # After the authority: it may no longer permit what the certificate has.
     why = certificates.missing()
     if why and not module.check_mode:
         certificates.create()
     copied = bool(module.params["copy_to"]) and certificates.copy()
-    module.exit_json(changed=bool(why) or copied, ca=certificates.text("ca.pem"), certificate_changed=bool(why), reasons=why)
+    module.exit_json(
+        changed=bool(wide + why) or copied,
+        ca=certificates.text("ca.pem"),
+        certificate_changed=bool(why),
+        reasons=wide + why,
+    )
 
 
 if __name__ == "__main__":

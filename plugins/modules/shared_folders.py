@@ -12,7 +12,7 @@ version_added: "0.2.0"
 description:
   - Creates folders with owner, group and mode, and makes mount points immutable. With a POSIX access list it gives one user (the one that an NFS server maps a
     foreign root to) full access to them and to everything created in them later.
-  - The content of an existing folder is not changed.
+  - The content of an existing folder is not changed, except by O(folders[].without_uid).
   - On an NFS server that maps root to another user (root_squash), a folder with the requested group and mode is accepted, with any owner unless a person is
     requested. A missing folder is created as its owner if the parent permits it. If the server rejects anything else, the module fails after all folders were
     tried, with the commands for the server's administrator.
@@ -40,6 +40,12 @@ options:
         type: str
       full_access_uid:
         description: Numeric id of a user with full access to the folder and to everything created in it later. The file system must support access lists.
+        type: int
+      without_uid:
+        description:
+          - Numeric id of a user whose full access is removed from the folder and from everything in it. Use it for a folder of a person below a folder with
+            O(folders[].full_access_uid). Without other entries in the inherited list, new files there get their mode from the umask again.
+          - Entries of other users and groups stay. The content is changed only if the folder itself has the entry.
         type: int
       immutable:
         description:
@@ -115,7 +121,7 @@ import struct
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import is_folder, normal_path
-from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import full_access, mount_of, parse_mountinfo
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import full_access, mount_of, parse_mountinfo, without_access
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
@@ -125,6 +131,8 @@ DEFAULT = "system.posix_acl_default"
 GET_FLAGS = 0x80086601
 SET_FLAGS = 0x40086602
 IMMUTABLE = 0x10
+#: Each level that is walked needs a file descriptor, of which a process has 1024. What is deeper keeps its lists.
+DEEPEST = 800
 
 
 def flags_of(path):
@@ -174,9 +182,78 @@ def with_access(state, uid):
     return dict(state, access=access.hex(), default=default.hex(), mode="%04o" % (mode | 0o070))
 
 
+def without_user(state, uid):
+    """Return the state without the full access of a user."""
+    access, group = without_access(bytes.fromhex(state["access"]), uid)
+    default, _group = without_access(bytes.fromhex(state["default"]), uid)
+    mode = int(state["mode"], 8)
+    if group is not None:
+        mode = mode & ~0o070 | group << 3
+    return dict(state, access=access.hex(), default=default.hex(), mode="%04o" % mode)
+
+
+def free(path, uid):
+    """Remove the full access of a user from a file or folder."""
+    found = state_of(path)
+    wanted = without_user(found, uid)
+    if wanted != found:
+        bring(path, found, wanted)
+
+
+def free_content(top, uid):
+    """Remove the full access of a user from everything below a folder. People may change it meanwhile, so no path is followed, only what was opened.
+
+    A folder passes nothing on any more before its content is listed.
+    """
+    begin = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    device = os.fstat(begin).st_dev
+    levels = [(begin, iter(os.listdir(begin)))]
+    while levels:
+        folder, names = levels[-1]
+        name = next(names, None)
+        if name is None:
+            os.close(folder)
+            levels.pop()
+            continue
+        below = free_one(folder, name, uid, device)
+        if below is not None and len(levels) < DEEPEST:
+            levels.append((below, iter(os.listdir(below))))
+        elif below is not None:
+            os.close(below)
+
+
+def free_one(folder, name, uid, device):
+    """Free an entry of an open folder. Return the entry, opened, if it is a folder of the same file system."""
+    try:
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    try:
+        found = os.fstat(handle)
+        is_folder_here = stat.S_ISDIR(found.st_mode) and found.st_dev == device
+        if is_folder_here or stat.S_ISREG(found.st_mode):
+            free("/proc/self/fd/%d" % handle, uid)
+        return os.open("/proc/self/fd/%d" % handle, os.O_RDONLY | os.O_DIRECTORY) if is_folder_here else None
+    except PermissionError:
+        # An immutable file.
+        return None
+    finally:
+        os.close(handle)
+
+
+def free_tree(path, found, uid):
+    """Remove the full access of a user from a folder's default list and from its content. Its own entry stays: it says that the work is not finished."""
+    wanted = dict(found, default=without_user(found, uid)["default"])
+    if wanted["default"] != found["default"]:
+        bring(path, found, wanted)
+    free_content(path, uid)
+
+
 def wanted_state(found, folder):
     """Return the requested state of a folder from its current state."""
     wanted = dict(found)
+    if folder["without_uid"] is not None:
+        wanted = without_user(wanted, folder["without_uid"])
     for name in ("owner", "group"):
         if folder[name] is not None:
             wanted[name] = folder[name]
@@ -204,7 +281,7 @@ def bring(path, found, wanted):
                 os.setxattr(path, name, bytes.fromhex(wanted[key]))
             else:
                 os.removexattr(path, name)
-    if not wanted["access"] and found["access"]:
+    if wanted["access"] != found["access"]:
         os.chmod(path, int(wanted["mode"], 8))
     if wanted.get("immutable"):
         set_immutable(path, True)
@@ -302,11 +379,16 @@ class Folders:
             return
         if not missing:
             if folder["path"] not in self.record.get("folders", {}):
-                self.record.setdefault("folders", {})[folder["path"]] = found
+                # An entry that another of our folders has passed on is not the former state.
+                former = found if folder["without_uid"] is None else without_user(found, folder["without_uid"])
+                self.record.setdefault("folders", {})[folder["path"]] = former
                 self.write_record()
             self.note(folder["path"], self.lines(found), self.lines(wanted))
         if not self.module.check_mode:
             try:
+                if folder["without_uid"] is not None and without_user(found, folder["without_uid"]) != found:
+                    free_tree(folder["path"], found, folder["without_uid"])
+                    found = state_of(folder["path"])
                 bring(folder["path"], found, wanted)
             except PermissionError:
                 if not nfs_place(folder["path"]):
@@ -412,6 +494,7 @@ def main():
                     "group": {"type": "int"},
                     "mode": {"type": "str"},
                     "full_access_uid": {"type": "int"},
+                    "without_uid": {"type": "int"},
                     "immutable": {"type": "bool", "default": False},
                 },
             },

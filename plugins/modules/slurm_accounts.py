@@ -49,6 +49,44 @@ options:
           - Minutes that one job may run (C(MaxWall) of the account, which its members inherit). A job without C(--time) gets this limit.
           - If not set, only the limit of the partition applies.
         type: int
+      cpus:
+        description:
+          - CPUs that the running jobs of the account may have together (C(GrpTRES)). Further jobs wait with C(AssocGrpCpuLimit).
+          - If not set, O(accounts[].defaults) has the limit.
+        type: int
+      memory_gb:
+        description:
+          - Memory in GiB that the running jobs of the account may have together (C(GrpTRES)). Further jobs wait with C(AssocGrpMemLimit).
+          - If not set, O(accounts[].defaults) has the limit.
+        type: int
+      max_jobs_per_person:
+        description:
+          - Running jobs that each member may have in this account (C(MaxJobs), which members inherit). Each task of an array counts.
+          - If not set, O(accounts[].defaults) has the limit.
+        type: int
+      max_submitted_per_person:
+        description:
+          - Pending and running jobs that each member may have in this account (C(MaxSubmitJobs), which members inherit). Each task of an array counts.
+          - If not set, O(accounts[].defaults) has the limit.
+        type: int
+      defaults:
+        description:
+          - Limits for what the account does not set. They are set only if the account has no such limit yet, so that one that was set by hand stays.
+          - If not set, the module sets no limit.
+        type: dict
+        suboptions:
+          cpus:
+            description: See O(accounts[].cpus).
+            type: int
+          memory_gb:
+            description: See O(accounts[].memory_gb).
+            type: int
+          max_jobs_per_person:
+            description: See O(accounts[].max_jobs_per_person).
+            type: int
+          max_submitted_per_person:
+            description: See O(accounts[].max_submitted_per_person).
+            type: int
       members:
         description: Names of the people. A person's default account is the first one in the list. Every person may choose another one.
         type: list
@@ -370,13 +408,15 @@ class Accounts:
 def main():
     number = {"type": "int"}
     names = {"type": "list", "elements": "str", "default": []}
+    limits = dict.fromkeys(("cpus", "memory_gb", "max_jobs_per_person", "max_submitted_per_person"), number)
     module = AnsibleModule(
         argument_spec={
             "cluster": {"type": "str", "required": True},
             "accounts": {
                 "type": "list", "elements": "dict", "default": [],
                 "options": {"name": {"type": "str", "required": True}, "description": {"type": "str"}, "gpus": number, "max_gpus_per_person": number,
-                            "max_minutes": number, "members": names},
+                            "max_minutes": number, "members": names, "defaults": {"type": "dict", "options": limits},
+                            **limits},
             },
             "priorities": {
                 "type": "list", "elements": "dict", "default": [],

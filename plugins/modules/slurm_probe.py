@@ -12,6 +12,7 @@ version_added: "0.3.0"
 description:
   - Submits one job per node as a person, all at once, and waits for them. Each job has one GPU if the node has any.
   - A job is good if it ran on its node as that person, has exactly its own GPU, and can write to the share.
+  - A second task of each job, without GPUs, container and with little memory, tries to open GPUs, to get more memory, and to read folders of other jobs.
   - All jobs have ended when the task ends. Jobs that did not end in time are cancelled. Those of an earlier run that was killed are cancelled, too, and Slurm
     itself removes them after some minutes.
   - Run it once, on the scheduler, for all nodes.
@@ -44,6 +45,12 @@ options:
     description: Folder of the person on the share. A temporary folder is created in it. If empty, the share is not used.
     type: str
     default: ""
+  job_folders:
+    description: Folders on the nodes in which each job has a folder of its own, closed to other people.
+    type: list
+    elements: path
+    default: []
+    version_added: "0.4.0"
   reservation:
     description:
       - Reservation of the nodes. The person may use it until the task ends. If empty, the jobs wait like any other.
@@ -104,6 +111,10 @@ probes:
       description: What was found.
       type: str
       sample: job 4711 of anna ran
+    isolation:
+      description:
+        - What the task without GPUs says, with C(verdict) and C(found) as above. C(of_limits) is V(true) if nothing failed but the limits of memory and GPUs.
+      type: dict
 seconds:
   description: Seconds until all jobs had said what they had to say.
   type: int
@@ -201,8 +212,16 @@ class Probes:
         for asked in requests:
             if asked["problem"]:
                 continue
-            words = {"device": probe.DEVICE, "folder": self.folder, "token": self.token, "node": asked["node"], "image": self.module.params["image"],
-                     "seconds": self.seconds}
+            words = {
+                "device": probe.DEVICE,
+                "all_devices": probe.ALL_DEVICES,
+                "job_folders": self.module.params["job_folders"],
+                "folder": self.folder,
+                "token": self.token,
+                "node": asked["node"],
+                "image": self.module.params["image"],
+                "seconds": self.seconds,
+            }
             command = probe.submission(asked, self.module.params["account"], self.reservation, self.seconds)
             run = self.as_person(command, TRAINYARD_PROBE=json.dumps(words), TRAINYARD_PROBE_PROGRAM=program)
             number = re.search(r"^([0-9]+)(;|$)", run.stdout, re.MULTILINE)
@@ -281,6 +300,9 @@ class Probes:
         for asked in requests:
             node = asked["node"]
             found = probe.outcome(asked, seen.get(self.jobs.get(node)), self.refused.get(node, ""), self.person, self.seconds, self.nodes.get(node))
+            found["isolation"] = probe.isolation(
+                asked, seen.get(self.jobs.get(node)), found["found"]
+            )
             if node in left:
                 found.update(verdict="fail", found="%s; the job does not end (%s)" % (found["found"], left[node]))
             probes.append(found)
@@ -301,6 +323,7 @@ def main():
             "program": {"type": "str", "required": True},
             "image": {"type": "str", "default": ""},
             "folder": {"type": "str", "default": ""},
+            "job_folders": {"type": "list", "elements": "path", "default": []},
             "reservation": {"type": "str", "default": ""},
             "timeout": {"type": "int", "default": 120},
         },

@@ -10,6 +10,7 @@ import hashlib
 import shlex
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import ASCEND, reading_faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import RankTableError, rank_table, rendered
 
 ENVIRONMENT, TABLE = "/etc/trainyard/ascend.sh", "/etc/trainyard/hccl.json"
@@ -124,7 +125,16 @@ def summary(reading, npus):
 
 def ascend_plan(readings, npus, wanted):
     """Return the plan; see the filter. C(readings) and C(npus) are by host, in rank order."""
-    problems = ["%s: %s" % (name, text) for name in readings for text in host_problems(readings[name], npus[name])]
+    problems = [
+        fault
+        for name, reading in readings.items()
+        for fault in reading_faults(name, reading, ASCEND)
+    ]
+    problems += [
+        "%s: %s" % (name, text)
+        for name in readings
+        for text in host_problems(readings[name], npus[name])
+    ]
     warnings = ["%s: %s" % (name, text) for name in readings for text in host_warnings(readings[name], npus[name])]
     problems += list(wanted["format_problems"]) + different(readings, wanted["versions"])
     # Hosts without a driver have no addresses, which would only repeat it.

@@ -13,6 +13,10 @@ import re
 from ansible_collections.trainyard.gpu.plugins.module_utils._image_relay import auth_document
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import bad_names
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._job_container_plan import OF_PODMAN, image_name
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
+    IMAGE_RELAY,
+    reading_faults,
+)
 
 __all__ = ["auth_document", "client_plan", "drift", "former_registry", "host_plan", "images_plan", "removal"]
 
@@ -34,6 +38,9 @@ SYSTEMD = "/etc/systemd/system"
 RUN, USER = "/run/trainyard-image-registry", "docker-registry"
 SOCKET = RUN + "/registry.sock"
 PROXY_RUN = "/run/trainyard-image-proxy"
+# Where people list their own repositories if images are private, and how other reading is refused. roles/job_container/files/_registry.py has both, too.
+OWN, PRIVATE = "/own", "images of other groups are private"
+DENIED = '{"errors":[{"code":"DENIED","message":"%s"}]}'
 SERVICES = ("trainyard-image-registry.service", "trainyard-image-proxy.service")
 TIMERS = ("trainyard-image-tidy.timer", "trainyard-image-room.timer")
 ONESHOTS = ("trainyard-image-tidy.service", "trainyard-image-room.service")
@@ -67,9 +74,63 @@ def recipe_of(image):
 
 def _quoted(text):
     """Return a path as nginx reads it. The rules of the role allow no other characters in paths."""
-    if not re.fullmatch(r"[A-Za-z0-9/._@+-]+", text):
+    if not re.fullmatch(r"[A-Za-z0-9/._@+-]+", text.replace("$remote_user", "")):
         raise ValueError("'%s' has characters that a path of nginx cannot have; use letters, digits and . _ @ + -" % text)
     return '"%s"' % text
+
+
+def readers(wanted):
+    """Return who may read the images of each person: the members of a group or of an account of Slurm that the person belongs to."""
+    circles = [set(entry.get("members") or []) for entry in wanted["accounts"]]
+    by_group = {}
+    for user in wanted["users"]:
+        for group in user.get("groups") or []:
+            by_group.setdefault(group, set()).add(user["name"])
+    circles += by_group.values()
+    people = set(wanted["people"])
+    found = {}
+    for name in people:
+        theirs = set().union(*(circle for circle in circles if name in circle))
+        found[name] = sorted(theirs & people | {name})
+    return found
+
+
+def _one_of(names):
+    return "(%s)" % "|".join(re.escape(name) for name in names)
+
+
+def _private_rules(wanted):
+    """Return the lines of nginx's map that decide who reads, if images of people are private.
+
+    The registry would link a layer of another repository into the own one (mount=, from=), which is reading, too. What is written in an unusual way in such
+    a request is refused.
+    """
+    readable = {name: [] for name in wanted["people"]}
+    of_person = readers(wanted)
+    for owner, names in of_person.items():
+        for name in names:
+            readable[name].append(owner)
+    lines = ['    "~^POST [^?]*[?]([^=&;]*=[^&;]*[&;])*[^=&;]*%[^=&;]*(=|&|;|$)" 1;']
+    for name in sorted(wanted["people"]):
+        allowed = _one_of([wanted["folder"]] + sorted(readable[name]))
+        lines.append('    "~^POST %s [^?]*[?](.*[&;])?from=(?!%s(/|%%2[Ff]))" 1;' % (re.escape(name), allowed))
+    lines += ['    "~^(GET|HEAD)  " 0;', '    "~^(GET|HEAD) %s " 0;' % RELAY, r'    "~^(GET|HEAD) [^ ]+ /v2/([?]|$)" 0;',
+              '    "~^(GET|HEAD) [^ ]+ /v2/%s/" 0;' % re.escape(wanted["folder"])]
+    for name in sorted(wanted["people"]):
+        lines.append('    "~^(GET|HEAD) %s /v2/%s/" 0;' % (_one_of(of_person[name]), re.escape(name)))
+        lines.append('    "~^GET %s %s/%s/([a-z0-9][a-z0-9._-]*/)*$" 0;' % (re.escape(name), OWN, re.escape(name)))
+    return lines + ['    "~^(GET|HEAD) " private;']
+
+
+def _own_location(wanted):
+    """Return the location that lists a person's own repositories. The registry's own list has the names of all people's."""
+    return [
+        "    location %s/ {" % OWN,
+        "      if ($trainyard_refused) { return 403 '%s'; }" % DENIED % "people list their own repositories only",
+        '      auth_basic "images of the cluster"; auth_basic_user_file %s;' % HTPASSWD,
+        "      alias %s; autoindex on; autoindex_format json;" % _quoted(wanted["storage"] + "/registry/docker/registry/v2/repositories/"),
+        "    }",
+    ]
 
 
 def registry_config(wanted):
@@ -88,7 +149,7 @@ def proxy_config(wanted, checksum):
     in it, so that a renewed certificate is a change.
     """
     certificate, key = (wanted["certificate"], wanted["key"]) if wanted["certificate"] else (TLS_CERTIFICATE, TLS_KEY)
-    denied = '{"errors":[{"code":"DENIED","message":"%s"}]}'
+    is_private = wanted.get("private")
     lines = [
         HEADING + ("# Certificate %s.\n" % checksum if checksum else "") + "user %s;" % USER, "worker_processes auto;",
         "pid %s/pid;" % PROXY_RUN, "error_log stderr warn;", "events { worker_connections 1024; }",
@@ -101,7 +162,7 @@ def proxy_config(wanted, checksum):
         "  # and auth_basic refuses them.",
         '  map "$request_method $remote_user $request_uri" $trainyard_refused {',
         "    default 1;",
-        '    "~^(GET|HEAD) " 0;',
+        *(_private_rules(wanted) if is_private else ['    "~^(GET|HEAD) " 0;']),
         '    "~^(POST|PUT|PATCH|DELETE)  " 0;',
         '    "~^(POST|PUT|PATCH|DELETE) %s /v2/%s/" 0;' % (RELAY, re.escape(wanted["folder"])),
     ]
@@ -113,7 +174,10 @@ def proxy_config(wanted, checksum):
         r'    "~/\.{1,2}(/|\?|$)" 1;',
         r'    "~^/v2/([A-Za-z0-9._:-]+/)*[A-Za-z0-9._:-]*(\?[^#]*)?$" 0;',
         "  }",
+        "  # Each request checks a password. A pull of an image has one or two for each layer.",
+        "  limit_req_zone $binary_remote_addr zone=trainyard:1m rate=50r/s; limit_req_status 429;",
         "  server {",
+        "    limit_req zone=trainyard burst=500 nodelay;",
         "    listen %d ssl;" % wanted["port"],
         "    ssl_certificate %s; ssl_certificate_key %s;" % (_quoted(certificate), _quoted(key)),
         "    ssl_protocols TLSv1.2 TLSv1.3;",
@@ -121,13 +185,25 @@ def proxy_config(wanted, checksum):
         "".join("    %s_temp_path %s/%s;" % (name, PROXY_RUN, name) for name in ("proxy", "fastcgi", "uwsgi", "scgi")),
         '    add_header Docker-Distribution-Api-Version "registry/2.0" always;',
         "    location / { return 404; }",
+        "    # What `trainyard quota` shows.",
+        "    location = /trainyard/space {",
+        '      auth_basic "images of the cluster"; auth_basic_user_file %s;' % HTPASSWD,
+        "      root %s; try_files /$remote_user.json =404;" % _quoted(wanted["storage"] + "/space"),
+        "    }",
+        *(_own_location(wanted) if is_private else []),
         "    location /v2/ {",
-        "      if ($trainyard_odd) { return 400 '%s'; }" % denied % "the path has characters that names of images do not have",
-        "      if ($trainyard_refused) { return 403 '%s'; }" % denied % "people write below their own name only: use /<your name>/ in the name of the image",
+        "      if ($trainyard_odd) { return 400 '%s'; }" % DENIED % "the path has characters that names of images do not have",
+        *(["      if ($trainyard_refused = private) { return 403 '%s'; }" % DENIED % PRIVATE] if is_private else []),
+        "      if ($trainyard_refused) { return 403 '%s'; }" % DENIED % "people write below their own name only: use /<your name>/ in the name of the image",
+        '      set $trainyard_over "$request_method";',
+        '      if (-f %s) { set $trainyard_over "${trainyard_over} over"; }' % _quoted(wanted["storage"] + "/space/$remote_user.full"),
+        '      if ($trainyard_over ~ "^(POST|PUT|PATCH) over$") { return 403 \'%s\'; }' % DENIED % (
+            "your images use more than the %d GiB that each person has here (image_relay_person_gib): delete images of yours, and push again after the nightly "
+            "removal" % wanted["person_gib"]),
         '      set $trainyard_full "";',
         "      if ($request_method ~ ^(POST|PUT|PATCH)$) { set $trainyard_full write; }",
         '      if (-f %s) { set $trainyard_full "${trainyard_full} full"; }' % _quoted(wanted["storage"] + "/full"),
-        "      if ($trainyard_full = \"write full\") { return 403 '%s'; }" % denied % "the registry is full: delete images of yours, or tell the operator",
+        "      if ($trainyard_full = \"write full\") { return 403 '%s'; }" % DENIED % "the registry is full: delete images of yours, or tell the operator",
         '      auth_basic "images of the cluster"; auth_basic_user_file %s;' % HTPASSWD,
         "      proxy_pass http://unix:%s:;" % SOCKET,
         "      proxy_http_version 1.1; proxy_request_buffering off; proxy_buffering off; proxy_read_timeout 900s; proxy_send_timeout 900s;",
@@ -180,10 +256,10 @@ def units(wanted):
         "trainyard-image-tidy.service": _unit(
             "Removal of old tags and of unused content of the registry", "[Service]", "Type=oneshot", "ExecStart=%s tidy %s" % (PROGRAM, settings)),
         "trainyard-image-room.service": _unit(
-            "Size limit of the registry", "[Service]", "Type=oneshot", "ExecStart=%s room %s" % (PROGRAM, settings)),
+            "Size limits of the registry", "[Service]", "Type=oneshot", "ExecStart=%s room %s" % (PROGRAM, settings)),
         TIMERS[0]: _unit("Nightly removal of old tags and of unused content of the registry", "[Timer]", "OnCalendar=*-*-* %s:00" % wanted["tidy_time"],
                          "Persistent=true", "[Install]", "WantedBy=timers.target"),
-        TIMERS[1]: _unit("Size limit of the registry, each 5 minutes", "[Timer]", "OnBootSec=60", "OnUnitActiveSec=300", "[Install]",
+        TIMERS[1]: _unit("Size limits of the registry, each minute", "[Timer]", "OnBootSec=60", "OnUnitActiveSec=60", "[Install]",
                          "WantedBy=timers.target"),
     }
 
@@ -192,7 +268,8 @@ def settings(wanted):
     """Return what the programs on the registry's host know. The tags of C(images) never are too old, whether or not they were relayed already."""
     return {"storage": wanted["storage"], "folder": wanted["folder"], "config": CONFIG, "socket": SOCKET, "user": USER, "service": SERVICES[0],
             "images": sorted(image_name(image["name"]) for image in wanted["images"]), "keep_days": wanted["keep_days"],
-            "max_bytes": wanted["max_gib"] * GIB, "free_bytes": wanted["free_gib"] * GIB}
+            "max_bytes": wanted["max_gib"] * GIB, "free_bytes": wanted["free_gib"] * GIB, "people": sorted(wanted["people"]),
+            "person_bytes": wanted["person_gib"] * GIB}
 
 
 def policy(wanted):
@@ -229,7 +306,8 @@ def server_files(wanted, checksum):
                 _file(POLICY, policy(wanted)), _file(STORAGE_CONF, storage_conf(wanted)),
                 _file(SETTINGS, json.dumps(settings(wanted), indent=2, sort_keys=True) + "\n")]
     if not wanted["registry"]:
-        entries += [_folder(wanted["storage"] + "/registry", "0700", owner=USER), _file(CONFIG, registry_config(wanted)),
+        entries += [_folder(wanted["storage"] + "/registry", "0700", owner=USER), _folder(wanted["storage"] + "/space", "0750", group=USER),
+                    _file(CONFIG, registry_config(wanted)),
                     _file(PROXY, proxy_config(wanted, checksum))]
         entries += [_file("%s/%s" % (SYSTEMD, name), content) for name, content in sorted(units(wanted).items())]
     return entries
@@ -247,7 +325,7 @@ def record_of(found, wanted, packages):
 
 def problems(found, wanted):
     """Return what makes the registry impossible, before anything changes."""
-    texts = []
+    texts = reading_faults(wanted["host"], found, IMAGE_RELAY)
     if found["storage_type"] == "overlay" and any(image.get("complete") for image in wanted["images"]):
         texts.append("image_relay_storage: '%s' is on overlay, on which images cannot be unpacked; mount a disk or a volume there" % wanted["storage"])
     if found["strange"] and wanted["storage"] not in (found["record"].get("storage") or []):
@@ -290,7 +368,7 @@ def certificate_names(wanted):
 
 def numbers(wanted):
     """Return the request with numbers, which ansible-core before 2.19 makes texts of."""
-    return dict(wanted, **{name: int(wanted[name]) for name in ("port", "max_gib", "max_layer_gib", "free_gib", "keep_days")})
+    return dict(wanted, **{name: int(wanted[name]) for name in ("port", "max_gib", "person_gib", "max_layer_gib", "free_gib", "keep_days")})
 
 
 def host_plan(found, wanted):

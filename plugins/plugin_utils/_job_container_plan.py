@@ -11,9 +11,15 @@ import json
 import re
 import shlex
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import NFTABLES_FOLDER, firewall_unit, nftables_drop_in
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import JOB_CONTAINER, reading_faults
+
 FOLDER = "/etc/trainyard/job"
 LIBRARY = "/usr/local/lib/trainyard"
 LAUNCHER, RANK = LIBRARY + "/job/trainyard-launch", LIBRARY + "/job/rank"
+CLEAN_STORE = LIBRARY + "/job/clean-store"
+SYSTEMD = "/etc/systemd/system"
 CDI_FILE = "/etc/cdi/trainyard-job.json"
 CDI_KIND = "nvidia.com/gpu"
 STORAGE_CONF, POLICY = "/etc/containers/storage.conf", "/etc/containers/policy.json"
@@ -34,6 +40,12 @@ OWN_FOLDERS = ("images", "jobs")
 # What podman and buildah create when they run, and what systemd-tmpfiles creates for podman at a boot. Their packages do not remove it. A folder that is not
 # empty is used by others, too.
 OF_PODMAN, OF_ITS_BOOT = ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni"), ("/var/lib/cni/networks", "/var/lib/cni")
+# The table that opens the ports of a job to its person: what its program needs to know, and what loads it.
+PORTS_FILE, PORTS_PROGRAM = FOLDER + "/ports.json", LIBRARY + "/slurm/_job_ports.py"
+FIREWALL_SERVICE, FIREWALL_TABLE = "trainyard-jobs-firewall.service", "inet trainyard_jobs"
+FIREWALL_UNIT = "/etc/systemd/system/" + FIREWALL_SERVICE
+FIREWALL_DROP_IN = NFTABLES_FOLDER + "/trainyard-jobs.conf"
+DROP_IN = nftables_drop_in("job_container", FIREWALL_SERVICE)
 # ansible-core before 2.19 makes texts of numbers and of none in variables.
 UNKNOWN = (None, "")
 # What the table of playbook drift calls it.
@@ -44,6 +56,27 @@ HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
 def store_of(storage):
     """Return the folder of the images that all users of the host have."""
     return storage.rstrip("/") + "/images"
+
+
+def store_unit(storage):
+    """Return the name of the unit that mounts the image store."""
+    return unit_name(store_of(storage), "mount")
+
+
+def store_unit_file(storage):
+    """Return the path of the unit, as module job_container_info computes it."""
+    return "%s/%s" % (SYSTEMD, store_unit(storage))
+
+
+def store_unit_text(storage):
+    """Return the unit that mounts the image store on itself: no file in it gives rights on the host, and no device in it can be opened.
+
+    Containers are not affected: fuse-overlayfs shows them the files by a mount of its own. The processes of a running one keep the store open.
+    """
+    store = store_of(storage).replace("%", "%%")
+    return HEADING + "\n".join((
+        "[Unit]", "Description=Images of jobs, without rights on this host", "Before=slurmd.service", "[Mount]", "What=%s" % store, "Where=%s" % store,
+        "Type=none", "Options=bind,nosuid,nodev", "LazyUnmount=yes", "[Install]", "WantedBy=multi-user.target")) + "\n"
 
 
 def subordinate_range(uid):
@@ -165,7 +198,7 @@ def configuration(found, wanted):
         "podman": "/usr/bin/podman", "mount_program": "/usr/bin/fuse-overlayfs", "init": True, "storage": wanted["storage"],
         "store": store_of(wanted["storage"]), "registries": sorted(wanted["registries"]), "share": wanted["share"],
         "environment": FOLDER + "/environment", "launcher": LAUNCHER, "rank": RANK,
-        "shm_size": wanted["shm_size"], "constrain_devices": cgroups,
+        "shm_size": wanted["shm_size"], "job_bytes": int(wanted["job_gib"]) << 30, "constrain_devices": cgroups,
         # With a cgroup per job Slurm's signals reach the processes in the container by themselves.
         "forward_signals": not cgroups,
         "gpus": devices(found),
@@ -209,14 +242,73 @@ def record_of(found, wanted):
     return record
 
 
+def ports_config(found, wanted):
+    """Return the content of ports.json. What was known of a member that does not answer now stays."""
+    try:
+        former = json.loads(found["texts"].get(PORTS_FILE) or "{}").get("hosts") or {}
+    except ValueError:
+        former = {}
+    hosts = {}
+    for member in wanted["members"]:
+        named = [member["address"], member.get("fabric_address")] if member["address"] else former.get(member["name"]) or []
+        hosts[member["name"]] = sorted({address for address in named if address})
+    asked = wanted["firewall"]
+    open_ports = {int(port) for port in asked["open"]}
+    return {"enabled": asked["enabled"], "host": asked["host"], "hosts": {name: some for name, some in hosts.items() if some},
+            "training": sorted(asked["training"]), "login": sorted(asked["login"]), "open": sorted(open_ports - {0})}
+
+
+def firewall_entries(found, wanted):
+    """Return the files of the ports of jobs, (path, content) of each. Jobs have ports of their own without the firewall, too."""
+    entries = [(PORTS_FILE, json.dumps(ports_config(found, wanted), indent=2, sort_keys=True) + "\n")]
+    if wanted["firewall"]["enabled"]:
+        load = "/usr/bin/python3 -E -s -B %s" % PORTS_PROGRAM
+        entries.append((FIREWALL_UNIT, firewall_unit("job_container", "Firewall of jobs", FIREWALL_TABLE, load)))
+        entries.append((FIREWALL_DROP_IN, DROP_IN))
+    return entries
+
+
+def is_training_host(wanted):
+    return wanted["firewall"]["host"] in wanted["firewall"]["training"]
+
+
+def guard_files(found, wanted):
+    """Return the files of a host without jobs: the table that refuses its people the ports of jobs elsewhere."""
+    folders = ["/etc/trainyard", FOLDER, LIBRARY, LIBRARY + "/slurm", NFTABLES_FOLDER]
+    return ([{"path": path, "state": "directory", "mode": "0755"} for path in folders]
+            + [{"path": path, "content": content, "mode": "0644"} for path, content in firewall_entries(found, wanted)]
+            + [{"path": PORTS_PROGRAM, "content": wanted["programs"][PORTS_PROGRAM], "mode": "0644"}])
+
+
+def is_mounted_by_site(found, wanted):
+    """Return whether the site has a mount of its own for the image store, whose unit has the name of ours."""
+    return found["store_options"] != [] and store_unit_file(wanted["storage"]) not in found["files"]
+
+
+def store_plan(found, wanted):
+    """Return what the image store needs: C(mount), the state of its unit or empty, and whether it has to be cleaned of what would give rights on the host."""
+    if not is_training_host(wanted):
+        return {"unit": "", "mount": "", "clean": False}
+    lacks_options = not {"nosuid", "nodev"} <= set(found["store_options"])
+    state = ""
+    if lacks_options:
+        state = "restarted" if found["store_options"] else "started"
+    return {"unit": store_unit(wanted["storage"]), "mount": state, "clean": not found["store_is_clean"]}
+
+
 def files(found, wanted, record):
     """Return the files, for managed_files, with their folders before them."""
+    if not is_training_host(wanted):
+        return guard_files(found, wanted) if wanted["firewall"]["enabled"] else []
     texts, placed = found["texts"], found["record"].get("lines") or {}
     folders = ["/etc/trainyard", FOLDER, "/etc/containers", "/etc/containers/registries.conf.d", LIBRARY, LIBRARY + "/job", LIBRARY + "/slurm",
-               "/var/lib/trainyard", wanted["storage"]]
+               "/var/lib/trainyard", wanted["storage"]] + [NFTABLES_FOLDER] * wanted["firewall"]["enabled"]
     entries = [(FOLDER + "/config.json", json.dumps(configuration(found, wanted), indent=2, sort_keys=True) + "\n"),
                (FOLDER + "/environment", environment_file(wanted["environment"])), (FOLDER + "/containers.conf", job_containers_conf()),
                ("/etc/containers/registries.conf.d/trainyard.conf", registries_conf())]
+    entries += firewall_entries(found, wanted)
+    if not is_mounted_by_site(found, wanted):
+        entries.append((store_unit_file(wanted["storage"]), store_unit_text(wanted["storage"])))
     entries += sorted(_shared_contents(wanted, record).items())
     entries += [("/etc/" + name, id_file(texts.get("/etc/" + name) or "", wanted["users"], placed.get(name) or [])) for name in SUBORDINATE_FILES]
     if not record["podman"]:
@@ -254,7 +346,8 @@ def removal(found):
     absent = []
     if record.get("podman") is False:
         absent = list(OF_PODMAN[:1] if record.get("cni") else OF_PODMAN) + ([] if record.get("cni_state") else list(OF_ITS_BOOT))
-    return {"files": restored, "storage": record.get("storage") or [], "absent": absent}
+    storage = record.get("storage") or []
+    return {"files": restored, "storage": storage, "units": {folder: store_unit(folder) for folder in storage}, "absent": absent}
 
 
 def image_name(name):
@@ -283,11 +376,12 @@ def image_fill(found, wanted):
         if not there or present and (present == re.sub("^sha256:", "", there) or loaded.get(name) == there):
             continue
         # Users read the store, so files in it that only root can read are of no use. On the host a set-user-ID program of an image would run as root, and a
-        # folder that all can write to would be in the containers of all. In containers everything belongs to the user. A layer of a running job must stay.
-        save, load, readable, prune = (" ".join(shlex.quote(word) for word in words) for words in (
-            ["docker", "save", name], podman + ["load", "--quiet"], ["chmod", "-R", "a+rX,go-w,ug-s", store], podman + ["image", "prune", "--force"]))
-        lacking.append({"name": name, "id": there, "command": "set -o pipefail; umask 022; mkdir -p /run/trainyard && %s | %s && { [ -n \"$(ls -A "
-                                                              "/run/trainyard/jobs 2> /dev/null)\" ] || %s; } && %s" % (save, load, prune, readable)})
+        # folder that all can write to would be in the containers of all. In containers everything belongs to the user. So a layer is closed until
+        # clean-store has cleaned it. A layer of a running job must stay.
+        save, load, clean, prune = (" ".join(shlex.quote(word) for word in words) for words in (
+            ["docker", "save", name], podman + ["load", "--quiet"], [CLEAN_STORE, store], podman + ["image", "prune", "--force"]))
+        lacking.append({"name": name, "id": there, "command": "set -o pipefail; umask 022; mkdir -p /run/trainyard && umask 077 && %s | %s && { [ -n \"$(ls "
+                                                              "-A /run/trainyard/jobs 2> /dev/null)\" ] || %s; } && %s" % (save, load, prune, clean)})
     return lacking
 
 
@@ -298,7 +392,10 @@ def version_of(text):
 
 def problems(found, wanted):
     """Return what keeps jobs in containers from working on the host, one sentence each."""
-    texts = []
+    # The caller names the host.
+    texts = reading_faults("", found, JOB_CONTAINER) + firewall_problems(found, wanted)
+    if not is_training_host(wanted):
+        return texts
     podman = found["packages"].get("podman", "")
     version = version_of(podman)
     if version and version < OLDEST_PODMAN:
@@ -312,9 +409,15 @@ def problems(found, wanted):
         texts.append("job_container_storage: '%s' is on %s; use a folder on a local disk" % (wanted["storage"], found["storage_type"]))
     if found["storage_type"] == "overlay":
         texts.append("job_container_storage: '%s' is on overlay, on which containers cannot be stored; mount a disk or a volume there" % wanted["storage"])
+    if int(wanted["job_gib"]) and not found["storage_project_quota"]:
+        texts.append("job_container_job_gib: '%d' needs project quotas, and the file system of '%s' is not mounted with prjquota; use ext4 with the feature "
+                     "project or XFS, mounted with the option prjquota, or set job_container_job_gib to 0" % (int(wanted["job_gib"]), wanted["storage"]))
     strange = [name for name in OWN_FOLDERS if name in found["storage_entries"]]
     if strange and wanted["storage"] not in (found["record"].get("storage") or []):
         texts.append("job_container_storage: '%s' has a folder '%s' that this role did not create; use an empty folder" % (wanted["storage"], strange[0]))
+    if is_mounted_by_site(found, wanted) and store_plan(found, wanted)["mount"]:
+        texts.append("job_container_storage: a mount at '%s' lacks the options nosuid and nodev, so that programs of images could run as root; add them, or "
+                     "unmount it" % store_of(wanted["storage"]))
     if found["gpu_nodes"] and found["nvidia_ctk"] and not has_cdi_of_others(found):
         texts.append("no CDI specification describes the GPUs; set container_toolkit_cdi to true and run playbook gpu_stack")
     if found["gpu_nodes"] and found["npu_nodes"]:
@@ -331,20 +434,49 @@ def problems(found, wanted):
     return texts
 
 
+def firewall_problems(found, wanted):
+    """Return why the host cannot have the table. Without the package nothing is known but the capability."""
+    state = found["firewall"]
+    if not wanted["firewall"]["enabled"] or state["admin"] and not state["error"]:
+        return []
+    cause = "nft: %s" % state["error"] if state["error"] else "root of this host lacks the capability CAP_NET_ADMIN"
+    return ["job_container_firewall: it is true, and nftables cannot be used on this host (%s); %s, or set it to false, which leaves the ports of jobs open" % (
+        cause, "start the container of this host with --cap-add NET_ADMIN" if found["is_container"] else "repair nftables")]
+
+
+def firewall_plan(found, wanted):
+    """Return C(load), whether the unit has to be started or has to load the table again, and C(stop), whether it has to be stopped."""
+    state, asked = found["firewall"], wanted["firewall"]["enabled"]
+    changed = [path for path, content in firewall_entries(found, wanted) + [(PORTS_PROGRAM, wanted["programs"].get(PORTS_PROGRAM, ""))]
+               if found["files"].get(path) != _digest(content)]
+    return {"load": asked and (bool(changed) or not all(state[name] for name in ("active", "enabled", "table"))),
+            "stop": not asked and FIREWALL_UNIT in found["files"]}
+
+
+def packages(wanted):
+    """Return the names of the packages of a host."""
+    return list(PACKAGES if is_training_host(wanted) else ()) + ["nftables"] * wanted["firewall"]["enabled"]
+
+
 def differs(entry, found):
     return "content" in entry and found["files"].get(entry["path"]) != _digest(entry["content"])
 
 
 def job_container_plan(found, wanted):
     """Return the plan; see the filter."""
-    record = record_of(found, wanted)
+    record = record_of(found, wanted) if is_training_host(wanted) else found["record"]
     entries = files(found, wanted, record)
-    absent = [CDI_FILE] if CDI_FILE in found["cdi"] and not needs_cdi_file(found) else []
+    absent = [CDI_FILE] if is_training_host(wanted) and CDI_FILE in found["cdi"] and not needs_cdi_file(found) else []
+    firewall = firewall_plan(found, wanted)
+    absent += [FIREWALL_UNIT, FIREWALL_DROP_IN, NFTABLES_FOLDER] * firewall["stop"]
+    if not is_training_host(wanted) and not wanted["firewall"]["enabled"]:
+        absent += [path for path in (PORTS_FILE, PORTS_PROGRAM) if path in found["files"]]
     return {
-        "packages": list(PACKAGES), "lacks_packages": [name for name in PACKAGES if name not in found["packages"]],
+        "packages": packages(wanted), "lacks_packages": [name for name in packages(wanted) if name not in found["packages"]],
         "files": entries, "absent": absent, "files_differ": bool(absent) or any(differs(entry, found) for entry in entries),
         "record": record, "record_differs": record != found["record"],
-        "problems": problems(found, wanted), "images": image_fill(found, wanted),
+        "problems": problems(found, wanted), "images": image_fill(found, wanted) if is_training_host(wanted) else [],
+        "firewall": firewall, "store": store_plan(found, wanted),
     }
 
 
@@ -385,15 +517,29 @@ def image_drift(found, wanted):
     return rows
 
 
+def store_drift(store, wanted):
+    """Return what the image store lacks so that nobody gets rights on the host by it."""
+    rows = []
+    if store["mount"]:
+        rows.append(_row(store_of(wanted["storage"]), "mounted with nosuid and nodev", "not mounted so"))
+    if store["clean"]:
+        rows.append(_row(store_of(wanted["storage"]), "cleaned of set-user-ID bits and capabilities", "not cleaned"))
+    return rows
+
+
 def job_container_drift(found, wanted):
     """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference. Empty if a run of the role would change nothing."""
     plan = job_container_plan(found, wanted)
     rows = [_row(PART, "a host that can run them", sentence) for sentence in plan["problems"]]
-    if not found["record"]:
+    if not found["record"] and is_training_host(wanted):
         return rows + [_row(PART, "configured", "not configured")]
     if plan["lacks_packages"]:
         rows.append(_row(PART, "installed", "no packages " + ", ".join(plan["lacks_packages"])))
     rows += file_drift(found, wanted, plan["files"])
-    rows += [_row(path, "absent, because another specification describes the GPUs", "present") for path in plan["absent"]]
-    rows += image_drift(found, wanted)
+    rows += [_row(path, "absent, because another specification describes the GPUs" if path == CDI_FILE else "absent", "present") for path in plan["absent"]]
+    rows += image_drift(found, wanted) if is_training_host(wanted) else []
+    is_loaded = found["firewall"]["active"] and found["firewall"]["table"]
+    if wanted["firewall"]["enabled"] and not is_loaded:
+        rows.append(_row("firewall of jobs", "loaded", "not loaded"))
+    rows += store_drift(plan["store"], wanted)
     return rows or [_row(PART, "the record of the role as planned", "changed")] * plan["record_differs"]

@@ -47,6 +47,9 @@ def folders(wanted):
     found = [{"path": path, "owner": 0, "group": 0, "mode": "0755"} for path in (base.rpartition("/")[0], base)]
     for user in people(wanted["accounts"], wanted["users"]):
         owner = {"owner": user["uid"], "group": user.get("gid") or user["uid"], "mode": "0700"}
+        if wanted.get("anonymous_uid") not in (None, ""):
+            # As role shared_storage does with the folders of people: the access list of the share would replace their umask.
+            owner["without_uid"] = int(wanted["anonymous_uid"])
         found += [dict(owner, path="%s/%s" % (base, user["name"])), dict(owner, path="%s/%s/.out" % (base, user["name"]))]
     return found
 

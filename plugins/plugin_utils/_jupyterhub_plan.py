@@ -12,6 +12,7 @@ import json
 import re
 from urllib.parse import urlsplit
 
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import NFTABLES_FOLDER, firewall_unit, nftables_drop_in
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._jobs_plan import people
 
 USER = "trainyard-hub"
@@ -19,23 +20,30 @@ HUB, NOTEBOOK = "/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebo
 #: Parts of the role, with the folder that a host with the part has.
 PARTS = {"hub": HUB, "notebook": NOTEBOOK}
 ENVIRONMENT = "environment"
+#: Ends of the names of files that other programs load.
+READ_ONLY = (".py", ".cjs")
 FOLDER, NOTEBOOK_FOLDER, TLS = "/etc/trainyard/hub", "/etc/trainyard/notebook", "/etc/trainyard/tls"
 STATE = "/var/lib/trainyard/hub"
+#: The authority of instances, which the proxy's unit creates.
+IDENTITIES = STATE + "/identities"
 VSCODE, VSCODE_BUILDS = NOTEBOOK + "/vscode", HUB + "/vscode"
 SUDOERS = "/etc/sudoers.d/trainyard-hub"
 TOKEN, JOBS_TOKEN = FOLDER + "/proxy.env", FOLDER + "/jobs.env"
 UNITS = "/etc/systemd/system"
 HUB_SERVICE, PROXY_SERVICE, LINKS_SERVICE, JOBS_SERVICE = "trainyard-hub", "trainyard-hub-proxy", "trainyard-hub-links", "trainyard-hub-jobs"
 FIREWALL_SERVICE, FIREWALL, TABLE = "trainyard-instances", "/etc/trainyard/firewall/instances.nft", "inet trainyard_instances"
+#: Node loads it before the proxy.
+PRELOAD = "instance_tls.cjs"
 #: The proxy first: the hub waits for it, and it is the one that is not restarted without need.
 SERVICES = (PROXY_SERVICE, HUB_SERVICE, LINKS_SERVICE, JOBS_SERVICE)
-OF_HUB = ("_helper.py", "_instance.py", "_jobs_page.py", "instance", "jobs_page.py", "jupyterhub_config.py", "links", "trainyard_hub.py")
-OF_NOTEBOOK = ("_idle.py", "_notebook.py", "jupyter_server_config.py", "server", "trainyard_notebook.py")
+OF_HUB = ("_helper.py", "_identity.py", "_instance.py", "_jobs_page.py", "_watch.py", "instance",
+          PRELOAD, "jobs_page.py", "jupyterhub_config.py", "links", "trainyard_hub.py")
+OF_NOTEBOOK = ("_idle.py", "_notebook.py", "jupyter_server_config.py", "look", "server", "trainyard_notebook.py")
 PACKAGES_OF_HUB, PACKAGES_OF_NOTEBOOK, PACKAGES_OF_FIREWALL = ("openssl", "python3-venv", "sudo"), ("python3-venv",), ("nftables",)
 #: Of the build of VS Code: its modules that are compiled, and the program that it searches with.
 PACKAGES_OF_BUILD = ("g++", "libkrb5-dev", "libsecret-1-dev", "libx11-dev", "libxkbfile-dev", "make", "pkg-config", "ripgrep")
 PERSON = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
-#: Of steps of jobs: FIRST_PORT and PORTS of roles/job_container/files/trainyard_run.py.
+#: FIRST_PORT and LAST_PORT of roles/job_container/files/_job_ports.py.
 PORTS_OF_JOBS = (10000, 29999)
 #: Where Jupyter looks for settings, and for those of hosts without GPUs.
 SETTINGS, WITHOUT_GPUS = NOTEBOOK + "/share/jupyter/settings", NOTEBOOK + "/share/jupyter/without-gpus"
@@ -48,6 +56,14 @@ INSTANCE_MARK = "trainyard instance"
 LAB_EXTENSION = NOTEBOOK + "/share/jupyter/labextensions/trainyard-instance"
 LAB_PACKAGE = {"name": "trainyard-instance", "version": "1.0.0", "jupyterlab": {"extension": True, "_build": {
     "load": "static/idle_warning.js", "extension": "./extension"}}}
+#: Seconds for which a login is valid in a browser.
+LOGIN_SECONDS = 86400
+#: Seconds for which browsers ask a name by TLS only. They forget it if they do not trust the certificate, and keep nothing about addresses.
+HSTS_SECONDS = 180 * 86400
+#: Seconds after which sudo kills a helper of the hub. It ends itself after SECONDS of instance.py, and the hub waits PATIENCE of _helper.py.
+HELPER_SECONDS = 140
+#: What a service may use at most, for 200 instances. Helpers of people run in the units of the hub and of the pages of jobs, 32 at a time in each.
+LIMITS = {PROXY_SERVICE: ("1G", 64), HUB_SERVICE: ("3G", 512), LINKS_SERVICE: ("128M", 16), JOBS_SERVICE: ("2G", 512)}
 KERNEL = {"argv": [NOTEBOOK + "/server", "kernel", "{connection_file}"], "display_name": "Python (container)", "language": "python"}
 
 
@@ -123,18 +139,33 @@ def sudoers(names):
     """Return what the hub may do: one program without arguments, as people of the cluster. root and accounts of the system are not among them."""
     lines = ["# Managed by trainyard.gpu, role jupyterhub.",
              # The hub asks for the state of each instance, which would fill the log of the host. It logs what it starts and stops.
-             "Defaults:%s !syslog, !pam_session, !requiretty, env_reset" % USER]
+             # A person may stop a process that runs in their name. sudo kills it then.
+             "Defaults:%s !syslog, !pam_session, !requiretty, env_reset, command_timeout=%d" % (USER, HELPER_SECONDS)]
     if names:
         lines += ["Runas_Alias TRAINYARD_PEOPLE = " + ", ".join(names), '%s ALL=(TRAINYARD_PEOPLE) NOPASSWD: %s/instance ""' % (USER, HUB)]
     return "\n".join(lines) + "\n"
+
+
+def limits_of(service, with_helpers=False):
+    """Return the lines of a unit that limit what its processes use. A helper that needs too much memory is killed alone."""
+    memory, tasks = LIMITS[service]
+    return ["MemoryMax=" + memory, "TasksMax=%d" % tasks] + ["OOMPolicy=continue"] * with_helpers
+
+
+def hsts(wanted):
+    """Return the header that makes browsers use TLS only. Names of people are below the name of the hub."""
+    return "max-age=%d%s" % (HSTS_SECONDS, "; includeSubDomains" if wanted["subdomains"] else "")
 
 
 def unit_of_proxy(wanted):
     certificate, key, _ca = certificate_paths(wanted)
     environment = "%s/%s" % (HUB, ENVIRONMENT)
     target = "http://127.0.0.1:%d" % wanted["hub_port"]
-    command = [environment + "/bin/node", environment + "/proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy",
+    command = [environment + "/bin/node", "--require=%s/%s" % (HUB, PRELOAD),
+               environment + "/proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy",
                "--port=%d" % wanted["port"], "--ssl-key=${CREDENTIALS_DIRECTORY}/key", "--ssl-cert=${CREDENTIALS_DIRECTORY}/certificate",
+               "--client-ssl-key=%s/proxy.key" % IDENTITIES, "--client-ssl-cert=%s/proxy.pem" % IDENTITIES,
+               "--client-ssl-ca=%s/authority.pem" % IDENTITIES,
                "--api-ip=127.0.0.1", "--api-port=%d" % wanted["proxy_api_port"],
                "--default-target=" + target, "--error-target=%s/hub/error" % target, "--log-level=warn"]
     command += ["--ip=" + wanted["listen_address"]] if wanted["listen_address"] else []
@@ -145,8 +176,9 @@ def unit_of_proxy(wanted):
         "[Unit]", "Description=Proxy of JupyterHub", "After=network-online.target",
         "Wants=network-online.target", "", "[Service]", "User=" + USER, "Group=" + USER, "EnvironmentFile=" + TOKEN,
         "LoadCredential=key:" + key, "LoadCredential=certificate:" + certificate,
+        "ExecStartPre=%s/bin/python -B %s/_identity.py %s" % (environment, HUB, IDENTITIES),
         "ExecStart=" + " ".join(command), "AmbientCapabilities=CAP_NET_BIND_SERVICE", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE", "NoNewPrivileges=true",
-        "ProtectSystem=strict", "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true",
+        "ProtectSystem=strict", "ReadWritePaths=" + IDENTITIES, "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true"] + limits_of(PROXY_SERVICE) + [
         # So it ends when it is stopped.
         "SuccessExitStatus=2", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
@@ -160,7 +192,7 @@ def unit_of_hub():
         "WorkingDirectory=" + STATE, "UMask=0077",
         "ExecStart=%s/%s/bin/jupyterhub --config=%s/jupyterhub_config.py" % (HUB, ENVIRONMENT, HUB),
         # Its port is below 1024. Programs that sudo starts do not have the capability.
-        "AmbientCapabilities=CAP_NET_BIND_SERVICE",
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE"] + limits_of(HUB_SERVICE, with_helpers=True) + [
         # Helpers of people run in its group of processes, and their jobs do not.
         "KillMode=mixed", "TimeoutStopSec=20", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
@@ -169,7 +201,8 @@ def unit_of_links():
     return "\n".join([
         "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Login links of JupyterHub", "", "[Service]", "User=" + USER, "Group=" + USER,
         "RuntimeDirectory=trainyard-hub", "RuntimeDirectoryMode=0755", "ExecStart=/usr/bin/python3 -E -s -B %s/links" % HUB, "NoNewPrivileges=true",
-        "ProtectSystem=strict", "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true", "PrivateNetwork=true", "ReadWritePaths=%s/links" % STATE,
+        "ProtectSystem=strict", "ProtectHome=true", "PrivateTmp=true", "PrivateDevices=true", "PrivateNetwork=true",
+        "ReadWritePaths=%s/links" % STATE, *limits_of(LINKS_SERVICE),
         "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
@@ -179,14 +212,18 @@ def unit_of_jobs(wanted, address):
                  "TRAINYARD_PORT": str(wanted["jobs_port"]), "PYTHONDONTWRITEBYTECODE": "1"}
     if wanted["subdomains"]:
         url = url_of(wanted, address)
-        variables.update(JUPYTERHUB_HOST=url, JUPYTERHUB_OAUTH_CALLBACK_URL=url.replace("://", "://jobs--service.") + "/services/jobs/oauth_callback")
+        own = url.replace("://", "://jobs--service.")
+        variables.update(
+            JUPYTERHUB_HOST=url, JUPYTERHUB_COOKIE_HOST_PREFIX_ENABLED="1",
+            JUPYTERHUB_OAUTH_CALLBACK_URL=own + "/services/jobs/oauth_callback")
     # It asks the helper by sudo, as the hub does.
     return "\n".join([
         "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Jobs in the browser", "After=%s.service" % HUB_SERVICE, "", "[Service]",
         "User=" + USER, "Group=" + USER, "EnvironmentFile=" + JOBS_TOKEN] + ["Environment=%s=%s" % pair for pair in sorted(variables.items())] + [
-        "WorkingDirectory=" + STATE, "UMask=0077", "ExecStart=%s/%s/bin/python %s/jobs_page.py" % (HUB, ENVIRONMENT, HUB),
-        "AmbientCapabilities=CAP_NET_BIND_SERVICE", "KillMode=mixed", "Restart=always",
-        "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
+        'Environment="TRAINYARD_HSTS=%s"' % hsts(wanted), "WorkingDirectory=" + STATE, "UMask=0077",
+        "ExecStart=%s/%s/bin/python %s/jobs_page.py" % (HUB, ENVIRONMENT, HUB),
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE", *limits_of(JOBS_SERVICE, with_helpers=True),
+        "KillMode=mixed", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
 def rules(wanted, address, is_hub, is_notebook):
@@ -214,26 +251,24 @@ def family(address):
     return "ip6" if ":" in address else "ip"
 
 
-def unit_of_firewall():
-    # Debian's nftables.service flushes all tables when it stops and when it loads its file again, this one included.
-    return "\n".join([
-        "# Managed by trainyard.gpu, role jupyterhub.", "[Unit]", "Description=Firewall of the instances of JupyterHub", "After=nftables.service",
-        "PartOf=nftables.service", "ReloadPropagatedFrom=nftables.service", "Before=slurmd.service", "", "[Service]", "Type=oneshot", "RemainAfterExit=yes",
-        "ExecStart=/usr/sbin/nft --file " + FIREWALL, "ExecReload=/usr/sbin/nft --file " + FIREWALL, "ExecStop=/usr/sbin/nft delete table " + TABLE, "",
-        "[Install]", "WantedBy=multi-user.target nftables.service", ""])
-
-
 def firewall_files(wanted, address, is_hub, is_notebook):
-    return [_folder("/etc/trainyard"), _folder(FIREWALL.rpartition("/")[0]),
-            _file(FIREWALL, rules(wanted, address, is_hub, is_notebook), validate="/usr/sbin/nft --check --file %s"),
-            _file("%s/%s.service" % (UNITS, FIREWALL_SERVICE), unit_of_firewall())]
+    table = rules(wanted, address, is_hub, is_notebook)
+    load = "/usr/sbin/nft --file " + FIREWALL
+    unit = firewall_unit("jupyterhub", "Firewall of the instances of JupyterHub", TABLE, load)
+    drop_in = nftables_drop_in("jupyterhub", FIREWALL_SERVICE + ".service")
+    return [
+        _folder("/etc/trainyard"), _folder(FIREWALL.rpartition("/")[0]), _folder(NFTABLES_FOLDER),
+        _file(FIREWALL, table, validate="/usr/sbin/nft --check --file %s"),
+        _file("%s/%s.service" % (UNITS, FIREWALL_SERVICE), unit),
+        _file("%s/%s.conf" % (NFTABLES_FOLDER, FIREWALL_SERVICE), drop_in),
+    ]
 
 
 def settings(wanted, address):
     """Return what the programs on the host of the hub know."""
     return {"url": url_of(wanted, address), "hub_port": wanted["hub_port"], "jobs_port": wanted["jobs_port"], "proxy_api_port": wanted["proxy_api_port"],
             "state": STATE, "authenticator": wanted["authenticator"], "links": STATE + "/links", "link_seconds": wanted["link_seconds"],
-            "queue_seconds": wanted["queue_seconds"],
+            "queue_seconds": wanted["queue_seconds"], "token_days": wanted["token_days"], "login_seconds": LOGIN_SECONDS, "hsts": hsts(wanted),
             "instances_per_person": wanted["instances_per_person"], "subdomains": wanted["subdomains"], "default_class": wanted["default_class"],
             "people": persons(wanted), "addresses": {name: each for name, each in addresses(wanted["members"]).items() if name in wanted["training_hosts"]}}
 
@@ -254,10 +289,11 @@ def hub_files(wanted, address):
     mine = {"owner": "root", "group": USER}
     own = {"owner": USER, "group": USER}
     found = [_folder("/etc/trainyard"), _folder(FOLDER), _folder("/usr/local/lib/trainyard"), _folder(HUB), _folder("/var/lib/trainyard"),
-             _folder(STATE, "0700", **own), _folder(STATE + "/links", "0700", **own)]
+             _folder(STATE, "0700", **own), _folder(STATE + "/links", "0700", **own),
+             _folder(IDENTITIES, "0700", **own)]
     # First what can be refused: a run that ends there has changed nothing that services have to load.
     found.append(_file(SUDOERS, sudoers(persons(wanted)), "0440", validate="/usr/sbin/visudo --check --file=%s"))
-    found += [_file("%s/%s" % (HUB, name), wanted["programs"][name], "0644" if name.endswith(".py") else "0755") for name in OF_HUB]
+    found += [_file("%s/%s" % (HUB, name), wanted["programs"][name], "0644" if name.endswith(READ_ONLY) else "0755") for name in OF_HUB]
     found += [_file(FOLDER + "/hub.json", _json(settings(wanted, address)), "0640", **mine),
               _file("%s/%s.service" % (UNITS, PROXY_SERVICE), unit_of_proxy(wanted)), _file("%s/%s.service" % (UNITS, HUB_SERVICE), unit_of_hub()),
               _file("%s/%s.service" % (UNITS, LINKS_SERVICE), unit_of_links()),
@@ -292,7 +328,8 @@ def notebook_files(wanted):
         ca = NOTEBOOK_FOLDER + "/ca.pem"
     found.append(_file(NOTEBOOK_FOLDER + "/server.json", _json({
         "addresses": addresses(wanted["members"]), "ports": ports(wanted), "environment": "%s/%s" % (NOTEBOOK, ENVIRONMENT), "ca": ca, "idle": {
-            "seconds": 60 * wanted["idle_minutes"], "warning": 60 * wanted["idle_warning_minutes"], "gpu_seconds": 60 * wanted["idle_gpu_minutes"]}})))
+            "seconds": 60 * wanted["idle_minutes"], "warning": 60 * wanted["idle_warning_minutes"], "gpu_seconds": 60 * wanted["idle_gpu_minutes"],
+            "login": LOGIN_SECONDS}})))
     return found
 
 
@@ -496,9 +533,10 @@ def restarts(changed_paths, environment_changed, certificate_changed):
     # Created again if an operator has removed it.
     tokens = {PROXY_SERVICE: {TOKEN}, HUB_SERVICE: {TOKEN, JOBS_TOKEN}, LINKS_SERVICE: set(), JOBS_SERVICE: {JOBS_TOKEN}}
     programs = {path for path in changed_paths if path.startswith(HUB + "/")}
+    preload = "%s/%s" % (HUB, PRELOAD)
     return [name for name in SERVICES if units[name] or tokens[name] & set(changed_paths) or {
-        PROXY_SERVICE: environment_changed or certificate_changed,
-        HUB_SERVICE: environment_changed or bool(programs - {HUB + "/" + name for name in ("instance", "links", "jobs_page.py", "_jobs_page.py")})
+        PROXY_SERVICE: environment_changed or certificate_changed or preload in programs,
+        HUB_SERVICE: environment_changed or bool(programs - {preload} - {HUB + "/" + name for name in ("instance", "links", "jobs_page.py", "_jobs_page.py")})
         or bool({FOLDER + "/hub.json", FOLDER + "/authenticator.json"} & set(changed_paths)),
         LINKS_SERVICE: bool(programs & {HUB + "/links", HUB + "/_instance.py"}),
         JOBS_SERVICE: environment_changed or bool(programs & {HUB + "/" + each for each in ("jobs_page.py", "_jobs_page.py", "_helper.py")})}[name]]

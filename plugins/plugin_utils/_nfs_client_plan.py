@@ -15,6 +15,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._nfs_options import 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._quoting import quoted
 
 UNITS = "/etc/systemd/system"
+# People write on the share, so no file on it gives rights of another, unless the site wants it.
+SAFE_OPTIONS = {"nosuid": "suid", "nodev": "dev"}
 # Options of a line in fstab that the kernel does not show.
 FSTAB_OPTIONS = ["x-trainyard.placed", "x-systemd.mount-timeout=infinity"]
 
@@ -64,6 +66,7 @@ def nfs_mounts(mounts, host, members=(), options=("hard",), version="", nconnect
         path, target = normal_path(mount["path"]), normal_path(mount.get("target") or mount["path"])
         chosen = ["_netdev", "nofail"] + list(mount.get("options") or options)
         given = {option.partition("=")[0] for option in chosen}
+        chosen += [option for option, opposite in SAFE_OPTIONS.items() if not given & {option, opposite}]
         if version and not version_in(chosen):
             chosen.append("vers=%s" % version)
         if int(nconnect) > 1 and "nconnect" not in given:
@@ -153,8 +156,14 @@ def nfs_client_plan(found, mounts, unit, timeout=0, waited=(), now=()):
     checksums = found.get("files") or {}
     kind = "automount" if unit == "automount" else "mount"
 
+    # Jobs keep their files open, so these are added to the mount as it is.
+    tightened = {target: mount["differences"] for target, mount in states.items()
+                 if mount["state"] == "differs" and mount["differences"] and set(mount["differences"]) <= set(SAFE_OPTIONS)}
+
     def must_restart(target):
         state = states.get(target, {})
+        if target in tightened:
+            return False
         return state.get("state") == "differs" and bool(state["differences"]) or target in first_folders
 
     return {
@@ -171,6 +180,7 @@ def nfs_client_plan(found, mounts, unit, timeout=0, waited=(), now=()):
         ),
         "hanging": [{name: mount[name] for name in ("target", "source", "options")} for mount in mounts
                     if states.get(mount["target"], {}).get("state") == "hangs"],
+        "tightened": [{"target": mount["target"], "options": tightened[mount["target"]]} for mount in ours if mount["target"] in tightened],
         "detached": [target for target in stale if target not in first_folders],
         "points": [{"path": mount["target"], "immutable": True} for mount in ours if mount["target"] in unmounted],
         "our_files": our_files,

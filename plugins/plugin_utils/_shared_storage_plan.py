@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._people_plan import remembered_clashes
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._nfs_client_plan import nfs_mounts
 
 _CAUSES = {"missing": "it does not exist", "no_directory": "it is not a directory", "no_space": "its storage or quota is full",
@@ -64,8 +65,28 @@ def own_groups(users, groups=None, key="gid"):
     return own if groups is None else [group for group in own if group[key] in [other[key] for other in groups]]
 
 
+def id_problems(users: list, groups: list, recorded: dict, accepted=()) -> list:
+    """Return texts about requested ids that belonged to somebody else; see the filter."""
+    requested = {
+        "users": {user["name"]: user["uid"] for user in users},
+        "groups": {group["name"]: group["gid"] for group in list(groups) + own_groups(users)},
+    }
+    accepted = [int(number) for number in accepted]
+    found = {}
+    for host, owned in recorded.items():
+        for clash in remembered_clashes(requested, owned or {}, accepted):
+            hosts = found.setdefault((clash["name"], clash["kind"]), dict(clash, hosts=[]))["hosts"]
+            hosts.append(host)
+    text = (
+        "shared_storage_%(kind)ss: %(kind)s '%(name)s' has ID %(id)d of former %(kind)s "
+        "'%(former)s' (recorded on %(hosts)s), whose files have this owner. Use an ID that nobody "
+        "had. Or remove or hand over the files, and add %(id)d to shared_storage_reused_ids"
+    )
+    return [text % dict(clash, hosts=", ".join(clash["hosts"])) for clash in found.values()]
+
+
 def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=(), exports=(), members=(), host="", backend="nfs", client=None,
-                        require_mount=True, written=None, login_hosts=()):
+                        require_mount=True, written=None, login_hosts=(), anonymous_uid=None):
     """Return the plan; see the filter."""
     folder = share
     names = {member["address"]: member["name"] for member in members if member["address"]}
@@ -94,6 +115,9 @@ def shared_storage_plan(share, storage, trees=(), users=(), groups=(), mounts=()
             limit = one.get("quota_mib") if one.get("quota_mib") is not None else tree.get("quota_mib") or 0
             if limit:
                 quotas.append({"path": path, "kind": tree["of"][:-1], "id": one["uid" if tree["of"] == "users" else "gid"], "limit_mib": limit})
+    if backend == "nfs" and anonymous_uid is not None:
+        # Below the share they would get the access list of the share, which lets root of all hosts write and replaces people's umask.
+        folders = [dict(entry, without_uid=int(anonymous_uid)) for entry in folders]
     targets = {(mount.get("target") or mount["path"]).rstrip("/"): names.get(mount["server"], mount["server"]) for mount in mounts}
     # A mount that names the storage host itself only sets the options.
     served = [path for path in paths if not any(_covers(target, path) and server != storage for target, server in targets.items())]

@@ -11,7 +11,8 @@ import json
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_sessions, _slurm_ssh
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_limits, _slurm_sessions, _slurm_ssh
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import SLURM, reading_faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import RELEASES, distance, effect, gpus_of, is_before, parse_conf, reach
 
 FOLDER = "/etc/slurm"
@@ -379,15 +380,56 @@ def former_scheduler_problems(readings, scheduler):
 
 # The files.
 
+def limits_fault(cgroup: dict, release: str) -> str:
+    """Return why Slurm cannot limit jobs on a host with these control groups, or empty.
+
+    Without C(release) it is not judged.
+    """
+    if not cgroup["usable"]:
+        return cgroup["why"]
+    # cgroup/v2 came with 22.05.
+    if cgroup["version"] == 2 and release and is_before(release, "22.05"):
+        return "Slurm %s does not know control groups version 2" % release
+    return ""
+
+
 def cgroups_usable(readings, releases):
     """Return (usable, why not): one cluster has one ProctrackType, so the weakest host decides."""
     for name, reading in readings.items():
-        if not reading["cgroup"]["usable"]:
-            return False, "%s: %s" % (name, reading["cgroup"]["why"])
-        # cgroup/v2 came with 22.05.
-        if reading["cgroup"]["version"] == 2 and is_before(releases[name], "22.05"):
-            return False, "%s: Slurm %s does not know control groups version 2" % (name, releases[name])
+        why = limits_fault(reading["cgroup"], releases[name])
+        if why:
+            return False, "%s: %s" % (name, why)
     return True, ""
+
+
+def way_to_limits(cgroup: dict) -> str:
+    """Return what gives a host control groups that Slurm can use."""
+    if cgroup["usable"]:
+        return (
+            "start the kernel with systemd.unified_cgroup_hierarchy=0, which gives it version 1, "
+            "or install Slurm 22.05 or later, as Ubuntu 24.04 and Debian 12 have it"
+        )
+    if "is a container" in cgroup["why"]:
+        return "use a machine in place of a container"
+    return (
+        "start the kernel with systemd.unified_cgroup_hierarchy=1 cgroup_enable=memory, "
+        "or use a host with control groups version 2"
+    )
+
+
+def no_limits_problems(readings: dict, releases: dict) -> list[str]:
+    """Return a problem for each host on which Slurm cannot limit jobs."""
+    sentence = (
+        "%s: Slurm cannot limit jobs here, because %s. One such host takes the limits of CPUs, "
+        "memory and GPUs from all jobs of the cluster. To get them, %s. To do without, set "
+        "slurm_accept_no_limits to true"
+    )
+    found = []
+    for name, reading in readings.items():
+        why = limits_fault(reading["cgroup"], releases[name])
+        if why:
+            found.append(sentence % (name, why, way_to_limits(reading["cgroup"])))
+    return found
 
 
 def _heading(*lines):
@@ -473,6 +515,8 @@ def slurm_conf(cluster_name, controller, nodes, former, partitions, options, usa
 def _partition_line(partition):
     words = ["PartitionName=" + partition["name"], "Nodes=" + ",".join(partition["hosts"]), "Default=" + ("YES" if partition["default"] else "NO"),
              "MaxTime=" + (str(partition["max_minutes"]) if partition["max_minutes"] else "INFINITE"), "State=UP"]
+    if partition["default_minutes"]:
+        words.append("DefaultTime=%d" % partition["default_minutes"])
     if partition["memory_per_cpu"]:
         words.append("DefMemPerCPU=%d" % partition["memory_per_cpu"])
     if partition["cpus_per_gpu"]:
@@ -636,7 +680,20 @@ def _controller(reading, address, lab):
             "database_pid_file": _pid_file(reading, "slurmdbd")}
 
 
-def _partitions(partitions, nodes, groups):
+def _minutes(entry: dict, limits: dict) -> tuple:
+    """Return the longest time of a partition, and the time of a job that names none.
+
+    0 means no limit, and the longest time.
+    """
+    longest, usual = limits["max_minutes"], limits["default_minutes"]
+    if entry.get("max_minutes") is not None:
+        longest = int(entry["max_minutes"])
+    if entry.get("default_minutes") is not None:
+        usual = int(entry["default_minutes"])
+    return longest, min(longest, usual) if longest else usual
+
+
+def _partitions(partitions, nodes, groups, limits):
     """Return the partitions with what their lines say."""
     names, known = list(nodes), {name: node for name, node in nodes.items() if node["known"]}
     planned = []
@@ -644,9 +701,10 @@ def _partitions(partitions, nodes, groups):
         hosts = hosts_of(entry, names, groups)[0]
         members = [known[name] for name in hosts if name in known]
         with_gpus = [node for node in members if node["gpu_count"]]
+        longest, usual = _minutes(entry, limits)
         planned.append({
             "name": entry["name"], "hosts": hosts, "default": bool(entry.get("default")) or len(partitions) == 1,
-            "max_minutes": entry.get("max_minutes") or 0, "priorities": list(entry.get("priorities") or []),
+            "max_minutes": longest, "default_minutes": usual, "priorities": list(entry.get("priorities") or []),
             # A job that names no memory would otherwise take all of a host.
             "memory_per_cpu": min((node["real_memory"] // node["cpus"] for node in members), default=0),
             # A job that names GPUs only gets its part of the CPUs, and by these of the memory.
@@ -665,8 +723,9 @@ def _folder(path, mode="0755", owner="root"):
 
 def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", login_hosts=(), groups=None, partitions=(), priorities=(),
                node_features=None, accounts=(), options=None, accept_smaller=(), gpu_models=None, gpu_types=None, node_hardware=None, scripts=None, ssh=None,
-               outside=None):
+               outside=None, accept_no_limits=False, limits=None):
     """Return the plan; see the filter."""
+    limits = _slurm_limits.numbers(limits)
     groups, options, scripts = groups or {}, options or {}, dict(SCRIPTS, **scripts or {})
     node_features, gpu_models, gpu_types, node_hardware = node_features or {}, gpu_models or {}, gpu_types or {}, node_hardware or {}
     partitions = [dict(entry) for entry in partitions] or [{"name": "train", "hosts": ["all"], "default": True}]
@@ -683,6 +742,14 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     nothing = {"problems": problems, "warnings": warnings, "complete": False, "scheduler": scheduler, "hosts": list(hosts)}
     if not controller_reading:
         problems.append("%s: the scheduler was not read; check that the host answers, or set cluster_scheduler_host to another one" % scheduler)
+        return nothing
+    faults = [
+        fault
+        for name, reading in readings.items()
+        for fault in reading_faults(name, reading or {}, SLURM)
+    ]
+    if faults:
+        problems += faults
         return nothing
     known = {name: readings[name] for name in dict.fromkeys([scheduler, *hosts]) if readings.get(name)}
     releases = {name: reading["release"] for name, reading in known.items()}
@@ -704,7 +771,8 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
                          for group in nodes[name]["gpus"] if not group["type"]]
         elif name in former:
             # Its jobs may still run. Without its line slurmctld would end them.
-            nodes[name] = {"name": name, "known": False, "gpu_count": gpus_of(former[name]), "features": former[name].get("feature", "").split(",")}
+            nodes[name] = {"name": name, "known": False, "gpu_count": gpus_of(former[name]), "features": former[name].get("feature", "").split(","),
+                           **_slurm_limits.node_size(former[name])}
             kept.append(_former_line(name, former[name]))
             kept_gres += [line for line in former_gres if re.match(r"NodeName=%s " % re.escape(name), line)]
             warnings.append("%s: the host does not answer; its node stays as it is" % name)
@@ -715,6 +783,8 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     problems += foreign_problems(known, scheduler) + former_scheduler_problems(readings, scheduler) + _release_problems(scheduler, releases)
     problems += _same([(name, nodes[name]["address"]) for name in hosts_known], "address %s: both %s have it; correct cluster_address")
     problems += _same([(name, nodes[name]["hostname"]) for name in hosts_known], "host name %s: %s have the same; set a name of its own for each")
+    if not accept_no_limits:
+        problems += no_limits_problems({name: known[name] for name in hosts_known}, releases)
     if not nodes:
         problems.append("no training host was read, so the cluster would have no node; check that the hosts of group gpu answer")
     partitions_known = [dict(entry, hosts=[host for host in hosts_of(entry, list(hosts), groups)[0] if host in nodes]) for entry in partitions]
@@ -728,7 +798,7 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     usable, why = cgroups_usable({name: known[name] for name in hosts_known}, releases)
     lab = any(node_hardware.get(name) for name in hosts_known)
     controller = _controller(controller_reading, addresses.get(scheduler, ""), lab)
-    planned = _partitions([entry for entry in partitions_known if entry["hosts"]], nodes, groups)
+    planned = _partitions([entry for entry in partitions_known if entry["hosts"]], nodes, groups, limits)
     oldest = min(value for value in releases.values() if value)
     groups_of_hosts = [known[name]["cgroup"] for name in hosts_known]
     without_cores = [name for name in hosts_known if not known[name]["cgroup"]["cores"]]
@@ -783,7 +853,7 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
         "node_files": [_folder("/etc/systemd/system/slurmd.service.d"), _entry("/etc/systemd/system/slurmd.service.d/trainyard.conf", drop_in)],
         "packages": wanted, "installed": [name for name, names in wanted.items() if set(names) <= set(readings[name]["packages"])],
         "cluster_name": cluster_name, "missing_people": controller_reading.get("missing_people", []),
-        "accounts": [{key: value for key, value in account.items() if key != "hosts_classes"} for account in accounts],
+        "accounts": _slurm_limits.with_defaults(accounts, list(nodes.values()), limits),
         "munge_hosts": munge_hosts({name: readings[name] for name in dict.fromkeys([scheduler, *hosts, *login_hosts]) if name in readings}, scheduler),
         # A training host that was a login host before: its commands would use the file instead of slurmd's.
         "absent": {name: [FOLDER + "/slurm.conf"] for name in hosts_known if name != scheduler and known[name]["texts"].get(FOLDER + "/slurm.conf")},

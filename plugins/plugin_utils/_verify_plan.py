@@ -13,6 +13,7 @@ from __future__ import annotations
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import is_ours
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 
+ISOLATION = "scheduler-isolation"
 #: Ranks of a host without GPUs that is measured alone.
 RANKS_ALONE = 2
 
@@ -174,8 +175,38 @@ def probe(slurm, users, trees, image=""):
     return dict(found, person=best[1], account=best[2], folder="%s/%s" % (of_users[0], best[1]) if of_users else "")
 
 
-def probe_checks(result, plan, hosts, reason=""):
-    """Return the findings of check scheduler-job. C(result) is of module slurm_probe; if it is empty, C(reason) says why no job was submitted."""
+def _isolation_check(entry: dict | None, host: str, reason: str, accepted: bool, seconds: int):
+    """Return the finding of check scheduler-isolation of a host."""
+    if entry is None:
+        found = reason or "no job was submitted"
+        return finding(ISOLATION, host, "skipped", found=found, source="srun")
+    isolation, fix = entry["isolation"], ""
+    verdict, found = isolation["verdict"], isolation["found"]
+    if verdict == "not_made":
+        verdict, fix = "not_evaluated", "remove the reason, then run verify.yml"
+    elif verdict == "fail" and accepted and isolation["of_limits"]:
+        # The inventory has accepted a cluster without limits. Folders of jobs need none.
+        verdict, found = "warn", found + ". slurm_accept_no_limits accepts it"
+        fix = "use hosts with control groups, and set slurm_accept_no_limits to false"
+    elif verdict == "fail":
+        fix = (
+            "run scheduler.yml, which writes cgroup.conf, and look for ConstrainDevices and "
+            "ConstrainRAMSpace there; then run verify.yml"
+        )
+    expected = (
+        "no GPU opens in a task without GPUs, its memory is limited, and others cannot read the "
+        "folder of a job"
+    )
+    more = {"expected": expected, "fix": fix, "seconds": seconds}
+    return finding(ISOLATION, host, verdict, found=found, source="srun", **more)
+
+
+def probe_checks(result, plan, hosts, reason="", accepted=False):
+    """Return the findings of checks scheduler-job and scheduler-isolation.
+
+    C(result) is of module slurm_probe. If it is empty, C(reason) says why no job was submitted.
+    C(accepted) says whether the cluster may have hosts that limit nothing.
+    """
     probes = {entry["node"]: entry for entry in result.get("probes", [])}
     place = " in a container of %s" % plan["image"] if plan.get("image") else ""
     share = ", and the share" if plan.get("folder") else ""
@@ -190,7 +221,10 @@ def probe_checks(result, plan, hosts, reason=""):
         fix = {"pass": "", "fail": "repair what the finding names, then run verify.yml", "not_evaluated": "remove the reason, then run verify.yml"}[verdict]
         checks.append(finding("scheduler-job", host, verdict, found=entry["found"], source="sbatch", fix=fix, seconds=result.get("seconds", 0),
                               expected="a job of %s on this host%s, with its GPU alone%s" % (plan["person"], place, share)))
-    return checks
+    return checks + [
+        _isolation_check(probes.get(host), host, reason, accepted, result.get("seconds", 0))
+        for host in hosts
+    ]
 
 
 def unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_process_sets, needs_horovod, has_person=True):
@@ -211,5 +245,5 @@ def unmeasured(required, of_jobs, can_start, is_asked, hosts, has_tool, has_proc
     if not needs_horovod:
         left_out += unless_required("horovod-build")
     if not has_person:
-        left_out += unless_required("scheduler-job")
+        left_out += unless_required("scheduler-job", "scheduler-isolation")
     return left_out

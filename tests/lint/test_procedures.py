@@ -1,4 +1,4 @@
-"""docs/procedures.md: each step of the guides is in its tables, and the code has all that they name."""
+"""docs/procedures.md and docs/security.md: the tables are complete, and the code has all that they name."""
 
 from __future__ import annotations
 
@@ -24,24 +24,33 @@ def cells(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def tables():
-    """Yield the rows of each guide's table."""
-    text = (ROOT / "docs/procedures.md").read_text(encoding="utf-8")
+def tables(page, columns):
+    """Yield title and rows of each section's table."""
+    text = (ROOT / page).read_text(encoding="utf-8")
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         lines = [line for line in section.splitlines() if line.startswith("|")]
-        assert cells(lines[0]) == COLUMNS, section.partition("\n")[0]
-        yield section[:2], [cells(line) for line in lines[2:]]
+        title = section.partition("\n")[0]
+        assert cells(lines[0]) == columns, title
+        yield title, [cells(line) for line in lines[2:]]
 
 
-ROWS = [(guide, *row) for guide, rows in tables() for row in rows]
+ROWS = [(title[:2], *row) for title, rows in tables("docs/procedures.md", COLUMNS) for row in rows]
+PROMISE_COLUMNS = ["Promise", "Mechanism", "Test", "Not promised"]
+PROMISES = [row for _title, rows in tables("docs/security.md", PROMISE_COLUMNS) for row in rows]
 
 
 def named(text):
     return re.findall(r"`([^`]+)`", text)
 
 
-def paths_in(row):
-    return [name for cell in row[3:] for name in named(cell) if "::" in name]
+def paths_in(cell):
+    return [name for name in named(cell) if "::" in name]
+
+
+def is_a_test(name):
+    """Return whether a file of the tree has the function that path::function names."""
+    path, _colons, function = name.partition("::")
+    return (ROOT / path).is_file() and function in functions(path)
 
 
 def options(spec):
@@ -93,9 +102,7 @@ def test_a_step_has_tests_and_a_fault_or_a_reason(row):
     assert row[3] == "none" or named(row[3]) and all("::" in name for name in named(row[3])), "tests as path::function, or none"
     if row[3] == "none" or row[4].startswith(("GAP", "Not carried over")):
         assert REASON.match(row[4]), "a step without a test or a fault needs 'GAP: ...' or 'Not carried over: ...'"
-    for name in paths_in(row):
-        path, _colons, function = name.partition("::")
-        assert (ROOT / path).is_file() and function in functions(path), name
+    assert [name for cell in row[3:] for name in paths_in(cell) if not is_a_test(name)] == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1])
@@ -111,3 +118,10 @@ def test_what_a_step_names_exists(row):
     words = re.findall(r"`([a-z][a-z0-9_]*(?:\[\]\.\w+)?)`", text)
     assert [word for word in words if word.startswith(prefixes) and word not in variables() | KINDS["module"]] == []
     assert [word for word in named(text) if word.startswith("trainyard ") and word.split()[1] not in COMMANDS] == []
+
+
+@pytest.mark.parametrize("row", PROMISES, ids=lambda row: row[0][:60])
+def test_a_promise_has_a_mechanism_and_tests_that_exist(row):
+    assert len(row) == len(PROMISE_COLUMNS) and all(row), "four cells, none of them empty"
+    assert paths_in(row[2]), "tests as path::function"
+    assert [name for name in paths_in(row[2]) if not is_a_test(name)] == []

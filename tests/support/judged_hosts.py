@@ -46,10 +46,11 @@ def a_host(name="a", address="10.0.0.11", **changes):
         "npus": 0,
         "hostname": name,
         "own_name_in_hosts": [],
+        "cgroup": {"version": 2, "usable": True, "why": "", "cores": True, "swap": True},
         "interfaces": [{"name": "eth0", "up": True, "addresses": [{"address": address, "prefix": 24}]}],
     }
     answer = {
-        "labelled_images": [],
+        "labelled_images": [], "candidates": {},
         "docker_config_error": "", "docker_config_warnings": [],
         "disk_free_mib": {"/var/lib/docker": 50000},
         "listeners": [],

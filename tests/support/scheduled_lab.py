@@ -53,6 +53,7 @@ class ScheduledLab(WholeCluster):
         variables = {
             **inventory.package_sources(os.environ, inventory.parse_pip_config(pip)),
             "cluster_scheduler": "slurm", "slurm_gpu_type": "demo", "slurm_node_hardware": {"cpus": 8, "real_memory": 4000},
+            "slurm_accept_no_limits": True, "slurm_accept_login_on_gpu_hosts": True,
             "shared_storage_backend": "existing", "shared_storage_trees": [{"path": "/data1/share/user", "of": "users"}],
             "shared_storage_users": [{"name": name, "uid": 2000 + number} for number, name in enumerate(PEOPLE, 1)],
             "slurm_accounts": [{"name": "group%d" % number, "members": PEOPLE[number::4]} for number in range(4)],

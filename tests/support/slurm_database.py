@@ -14,7 +14,7 @@ GPU = "gres/gpu"
 
 
 def empty(cluster="trainyard"):
-    return {"tres": ["cpu", GPU], "qos": {"normal": {"priority": 0, "preempts": [], "mode": "cluster", "flags": []}},
+    return {"tres": ["cpu", "mem", GPU], "qos": {"normal": {"priority": 0, "preempts": [], "mode": "cluster", "flags": []}},
             "accounts": {"root": "default root account"},
             "rows": [row(cluster, "root", qos=["normal"]), row(cluster, "root", "root")], "users": {"root": {"admin": "Administrator"}},
             "defaults": {f"{cluster} root": "root"}, "jobs": [], "busy": 0, "log": [], "fails": {}}
@@ -22,7 +22,7 @@ def empty(cluster="trainyard"):
 
 def row(cluster, account, user="", partition="", **more):
     return {"cluster": cluster, "account": account, "user": user, "partition": partition, "parent": "" if user or account == "root" else "root",
-            "limits": {}, "minutes": None, "qos": [], "default_qos": "", "submit": None, **more}
+            "limits": {}, "minutes": None, "qos": [], "default_qos": "", "submit": None, "running": None, **more}
 
 
 class Refused(Exception):
@@ -52,7 +52,7 @@ class Database:
         assert entity == "assoc" and columns.startswith("Cluster,Account,User,Partition"), entity
         return ["|".join((each["cluster"], each["account"], each["user"], each["partition"], each["parent"],
                           ",".join(f"{name}={number}" for name, number in sorted(each["limits"].items())), wall(each["minutes"]), ",".join(sorted(each["qos"])),
-                          each["default_qos"], "" if each["submit"] is None else str(each["submit"]))) for each in self.sorted()]
+                          each["default_qos"], *("" if each[name] is None else str(each[name]) for name in ("submit", "running")))) for each in self.sorted()]
 
     def sorted(self):
         return sorted(self.state["rows"], key=lambda each: (each["cluster"], each["account"] != "root", each["account"], each["user"], each["partition"]))
@@ -141,8 +141,8 @@ class Database:
                         each["limits"][name] = int(count)
             elif key in ("MaxWall", "MaxWallDurationPerJob"):
                 each["minutes"] = number and int(number)
-            elif key == "MaxSubmitJobs":
-                each["submit"] = number and int(number)
+            elif key in ("MaxSubmitJobs", "MaxJobs"):
+                each["submit" if key == "MaxSubmitJobs" else "running"] = number and int(number)
             elif key == "DefaultQOS":
                 each["default_qos"] = number and self.known([number])[0] or ""
             elif key == "QOS":

@@ -61,10 +61,10 @@ class Driver:
             raise Failed("%s: %s" % (told["error"], told["message"].split("\n")[0])) from None
 
     @contextlib.contextmanager
-    def open(self, width=1300, height=900):
-        """A browser with a profile of its own. Its certificate authority is that of the hub, which it does not know."""
+    def open(self, rules="", width=1300, height=900):
+        """A browser with a profile of its own. Its certificate authority is that of the hub, which it does not know. C(rules) say where names lead."""
         options = {"binary": self.browser, "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-                                                    "--window-size=%d,%d" % (width, height), "--no-proxy-server"]}
+                                                    "--window-size=%d,%d" % (width, height), "--no-proxy-server", "--host-resolver-rules=" + rules]}
         told = self.ask("POST", "/session", {"capabilities": {"alwaysMatch": {"acceptInsecureCerts": True, "goog:chromeOptions": options}}})
         browser = Browser(self, "/session/" + told["sessionId"])
         try:

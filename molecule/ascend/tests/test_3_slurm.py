@@ -11,6 +11,8 @@ HOST = "ascend-a"
 testinfra_hosts = ["ansible://" + HOST]
 VARIABLES = {
     "cluster_scheduler": "slurm", "job_container_enabled": False, "slurm_node_hardware": {"cpus": 8, "real_memory": 8000},
+    # Hosts are containers, and the first one has all parts.
+    "slurm_accept_no_limits": True, "slurm_accept_login_on_gpu_hosts": True,
     "shared_storage_trees": [{"path": "/data1/share/user", "of": "users"}], "shared_storage_users": [{"name": "anna", "uid": 2201}],
     "slurm_accounts": [{"name": "vision", "gpus": 8, "members": ["anna"]}],
 }

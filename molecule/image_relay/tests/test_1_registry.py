@@ -36,6 +36,32 @@ def test_the_registry_itself_tells_403(site):
     assert site.http("PUT", "/v2/site/x/manifests/1", "trainyard-relay /v2/site/:x") == 401
 
 
+def test_images_of_other_groups_can_be_private(site):
+    """bob reads alice's images as long as they share no group, or everyone reads all. A layer of hers is not linked into his repository."""
+    site.push("alice", "alice/secret:1")
+    alone = [{"name": "alice", "uid": 2101}, {"name": "bob", "uid": 2102}]
+    layer = json.loads(site.skopeo("alice", "inspect", "--raw", "docker://%s/alice/secret:1" % REGISTRY).out)["layers"][0]["digest"]
+    steal = "/v2/bob/stolen/blobs/uploads/?mount=%s&from=alice%%2Fsecret" % layer
+    assert site.http("GET", "/v2/alice/secret/manifests/1", "bob") == 200
+    try:
+        site.role(check=True, image_relay_private=True, shared_storage_users=alone)
+        done = site.skopeo("bob", "inspect", "--raw", "docker://%s/alice/secret:1" % REGISTRY, host=site.other, check=False)
+        assert done.code != 0 and "images of other groups are private" in done.text
+        for method, path in (("GET", "/v2/alice/secret/manifests/1"), ("HEAD", "/v2/alice/secret/blobs/" + layer), ("GET", "/v2/alice/secret/tags/list"),
+                             ("GET", "/v2/_catalog"), ("GET", "/own/alice/"), ("POST", steal), ("POST", steal.replace("from=", "%66rom="))):
+            assert site.http(method, path, "bob") == 403, path
+        # The own ones, the approved ones, and the own list.
+        for path in ("/v2/", "/v2/site/tools/manifests/1", "/own/bob/"):
+            assert site.http("GET", path, "bob") in (200, 404), path
+        assert site.http("GET", "/own/alice/secret/", "alice") == site.http("GET", "/v2/alice/secret/manifests/1", "alice") == 200
+        assert site.http("GET", "/own/alice/") == site.http("GET", "/v2/alice/secret/manifests/1") == 401
+        site.role(check=True, image_relay_private=True, shared_storage_users=alone, slurm_accounts=[{"name": "course", "members": ["alice", "bob"]}])
+        assert site.http("GET", "/v2/alice/secret/manifests/1", "bob") == 200 and site.http("POST", steal, "bob") == 201
+    finally:
+        site.role(check=True)
+    assert site.http("GET", "/v2/alice/secret/manifests/1", "bob") == 200
+
+
 def test_without_a_login_nothing_can_be_read_or_written(site):
     for method, path in (("GET", "/v2/"), ("GET", "/v2/_catalog"), ("GET", "/v2/site/tools/manifests/1"), ("POST", "/v2/alice/x/blobs/uploads/")):
         assert site.http(method, path) == 401, path
@@ -126,6 +152,14 @@ def completed(site):
                         "xargs --max-args 1 tar --directory ../root --extract --file" % (folder, folder, REGISTRY, folder, folder, folder))
     yield folder
     site.on(site.other, "rm -rf " + folder)
+
+
+def test_programs_of_a_completed_image_were_not_root(site, completed):
+    """Its root was an ID of the host that no account has. In the image, files belong to its root."""
+    inside, outside, count = map(int, site.on(site.other, "cat %s/root/etc/who-completed" % completed).out.split())
+    assert (inside, outside, count) == (0, 2 ** 28 - 2 ** 16, 2 ** 16)
+    assert site.on(site.other, "stat --format %%u %s/root/usr/sbin/sshd" % completed).out == "0\n"
+    assert site.on(site.relay, "test ! -e /srv/relay/build").code == 0
 
 
 def test_the_completed_image_works(site, completed):

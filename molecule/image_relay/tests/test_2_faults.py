@@ -93,7 +93,7 @@ def test_a_source_that_is_down_leaves_what_was_relayed(site):
 
 def test_a_full_registry_and_a_full_disk(site):
     before = site.digest("site/tools:1")
-    # A limit below what it has. The timer does the same each 5 minutes.
+    # A limit below what it has. The timer does the same each minute.
     site.on(site.relay, "cd /etc/trainyard/registry; cp relay.json /srv/relay.json; sed -i 's/\"max_bytes\": [0-9]*/\"max_bytes\": 1000/' relay.json; "
                         "systemctl start trainyard-image-room.service")
     try:
@@ -110,6 +110,43 @@ def test_a_full_registry_and_a_full_disk(site):
     site.push("alice", "alice/late:1")
     # The run above has written the right settings again or not: this one changes nothing else.
     site.on(site.relay, "test ! -e /srv/relay/full")
+
+
+def test_a_person_with_too_many_images_cannot_push(site):
+    def space(person):
+        return json.loads(site.on(site.relay, "cat /srv/relay/space/%s.json" % person).out)
+
+    # Content without an image counts, too. What approved images have does not.
+    program = (
+        "import json, ssl, urllib.parse, urllib.request\n"
+        "login = json.load(open('/etc/trainyard/registry/people/alice.json'))['auths']['%s']\n"
+        "tls = ssl.create_default_context(cafile='/etc/containers/certs.d/%s/ca.crt')\n"
+        "url = 'https://%s/v2/alice/never/blobs/uploads/'\n"
+        "for method, body in (('POST', b''), ('PATCH', bytes(3 << 20))):\n"
+        "    asked = urllib.request.Request(url, body, method=method)\n"
+        "    asked.add_header('Authorization', 'Basic ' + login['auth'])\n"
+        "    asked.add_header('Content-Type', 'application/octet-stream')\n"
+        "    answer = urllib.request.urlopen(asked, context=tls)\n"
+        "    url = urllib.parse.urljoin(url, answer.headers['Location'])\n"
+    ) % (REGISTRY, REGISTRY, REGISTRY)
+    site.on(site.relay, "python3 -c " + shlex.quote(program))
+    site.on(site.relay, "cd /etc/trainyard/registry; cp relay.json /srv/relay.json; sed -i 's/\"person_bytes\": [0-9]*/\"person_bytes\": 2097152/' relay.json; "
+                        "systemctl start trainyard-image-room.service")
+    try:
+        done = site.push("alice", "alice/enough:1", check=False)
+        assert done.code != 0 and "your images use more than the 100 GiB that each person has here (image_relay_person_gib)" in done.text
+        assert site.http("POST", "/v2/alice/enough/blobs/uploads/", "alice") == 403
+        # Others go on, and so do pulls and deletions.
+        assert site.http("POST", "/v2/bob/fresh/blobs/uploads/", "bob") == 202
+        assert site.http("GET", "/v2/alice/tools/tags/list", "alice") == 200
+        assert site.http("DELETE", "/v2/alice/none/manifests/sha256:" + "0" * 64, "alice") == 404
+        # Only with a login, and each person their own.
+        assert site.http("GET", "/trainyard/space", "alice") == 200 and site.http("GET", "/trainyard/space") == 401
+        assert site.on(site.relay, "runuser -u alice -- ls /srv/relay/space", check=False).code != 0
+    finally:
+        site.on(site.relay, "cp /srv/relay.json /etc/trainyard/registry/relay.json; systemctl start trainyard-image-room.service")
+    assert space("alice")["limit_mib"] == 100 * 1024
+    site.push("alice", "alice/enough:1")
 
 
 def test_a_registry_that_stops(site):
@@ -266,7 +303,7 @@ def test_a_registry_that_is_replaced(site):
     assert "the former registry is stopped, and its images are kept in /srv/relay" in done.text, done.text[-3000:]
     assert site.on(site.relay, state, check=False).out.split() == ["inactive"] * 4 + ["people", "policy.json", "relay.json", "storage.conf"]
     assert site.on(site.relay, "ls /etc/trainyard/registry/people /srv/relay").out.split() == [
-        "/etc/trainyard/registry/people:", "/srv/relay:", "registry", "relayed.json", "work"]
+        "/etc/trainyard/registry/people:", "/srv/relay:", "registry", "relayed.json", "space", "work"]
     assert site.on(site.other, "ls /etc/trainyard/registry/people").out == ""
     done = site.role(check=True, **wanted)
     assert done.changed == [0, 0] and "former registry" not in done.text

@@ -52,9 +52,38 @@ def test_nobody_reads_the_folders_of_another_job(host):
             assert "Permission denied" in host.run("setpriv --reuid=bob --regid=bob --init-groups ls %s" % path).stderr
 
 
+# Files with capabilities.
+CAPABLE = "import os, sys; print([path for path in sys.stdin.read().split('\\0') if path and 'security.capability' in os.listxattr(path, follow_symlinks=False)])"
+
+
+def in_store(host, name):
+    """The path of a file of the image in the store."""
+    return host.check_output("find %s/images/overlay -path '*/%s'" % (STORAGE, name)).splitlines()[0]
+
+
 def test_people_cannot_change_the_image_store_nor_become_root_by_it(host):
     assert host.run("setpriv --reuid=alice --regid=alice --init-groups find %s/images -writable ! -type l" % STORAGE).stdout == ""
     assert host.check_output("find %s/images -perm /6000" % STORAGE) == "", "people would run them as root"
+    capable = host.check_output('find %s/images -type f -print0 | python3 -c "%s"' % (STORAGE, CAPABLE))
+    assert capable == "[]", "people would have the capabilities"
+    as_bob = "setpriv --reuid=bob --regid=bob --init-groups "
+    # Each of them can be started and read, and does nothing that bob cannot.
+    assert host.run(as_bob + in_store(host, "usr/bin/reads-all") + " /etc/hostname").rc == 0
+    assert "Permission denied" in host.run(as_bob + in_store(host, "usr/bin/reads-all") + " /etc/shadow").stderr
+    assert host.check_output(as_bob + in_store(host, "usr/bin/who-am-i") + " --user") == "2102"
+    assert "Permission denied" in host.run(as_bob + "head --bytes=1 " + in_store(host, "dev/of-host")).stderr
+    options = host.run("findmnt --noheadings --output OPTIONS %s/images" % STORAGE).stdout.strip().split(",")
+    assert {"nosuid", "nodev"} <= set(options), "the mount lacks them"
+
+
+def test_nobody_else_reaches_the_store_of_a_person(host):
+    """A set-user-ID file in it would be run as that person."""
+    with Job(host, 117) as job:
+        assert job.run("true").rc == 0
+        host.run_expect([0], "chmod 777 %s/people/2101" % STORAGE)
+    with Job(host, 118), Job(host, 119, person="bob"):
+        for path in ("people/2101", "jobs/118"):
+            assert "Permission denied" in host.run("setpriv --reuid=bob --regid=bob --init-groups ls %s/%s" % (STORAGE, path)).stderr
 
 
 def test_an_unknown_image_and_a_missing_prolog_are_refused(host):

@@ -45,6 +45,7 @@ def replaced(host, path, old, new):
      "/dev/nvidia0"),
     (SLURM + "/prolog", "os.fchmod(folder, 0o700)", "os.fchmod(folder, 0o755)", tests.test_nobody_reads_the_folders_of_another_job, "Permission denied"),
     (SLURM + "/prolog", '0o711 if path.endswith("jobs") else 0o755', "0o755", tests.test_nobody_reads_the_folders_of_another_job, "Permission denied"),
+    (SLURM + "/prolog", "    os.fchmod(folder, 0o700)", "    pass", tests.test_nobody_else_reaches_the_store_of_a_person, "Permission denied"),
     (RUN, "if not found or not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:", "if False:", tests.test_an_unknown_image_and_a_missing_prolog_are_refused,
      "the prolog of Slurm has not run"),
     # What is alive may also write into the folder that the epilog removes.
@@ -57,7 +58,7 @@ def replaced(host, path, old, new):
     (SLURM + "/epilog", "    if alive:", "    if False:", tests.test_a_process_that_cannot_be_killed_fails_the_epilog, "0 == 1|these processes do not end"),
     (SLURM + "/health", 'return "" if found is None or found >= expected else', 'return "" if True else', tests.test_health_misses_a_gpu, r"\(0, ''\) == \(1,"),
     ("/etc/containers/policy.json", '"type": "reject"', '"type": "insecureAcceptAnything"', tests.test_people_pull_from_the_registries_only, "rejected by policy"),
-], ids=["devices", "shm-size", "user", "processes", "groups", "tmp", "devices-of-others", "folder-of-job", "list-of-jobs", "prolog", "sweep", "shm-of-host",
+], ids=["devices", "shm-size", "user", "processes", "groups", "tmp", "devices-of-others", "folder-of-job", "list-of-jobs", "store-of-person", "prolog", "sweep", "shm-of-host",
         "files-of-job", "other-jobs", "drain", "gpus", "registries"])
 def test_a_mechanism_that_is_off_is_seen(host, path, old, new, test, said):
     assert left(host) == ""
@@ -66,12 +67,27 @@ def test_a_mechanism_that_is_off_is_seen(host, path, old, new, test, said):
     assert left(host) == ""
 
 
-def test_an_image_that_was_only_loaded_is_seen(host):
-    host.run_expect([0], "umask 022; %s rmi site/tools:1 && docker save site/tools:1 | %s load" % (PODMAN, PODMAN))
+CLEAN_STORE = "/usr/local/lib/trainyard/job/clean-store %s/images" % STORAGE
+# As releases before 0.4.0 have filled it.
+OLD = "umask 022; %s rmi site/tools:1 && docker save site/tools:1 | %s load && chmod -R a+rX,go-w,%%s %s/images" % (PODMAN, PODMAN, STORAGE)
+
+
+@pytest.mark.parametrize("modes, said", [("u+s", "people would run them as root"), ("ug-s", "people would have the capabilities")])
+def test_an_image_that_was_only_loaded_is_seen(host, modes, said):
+    host.run_expect([0], OLD % modes)
     try:
-        with pytest.raises(AssertionError, match="people would run them as root"):
+        with pytest.raises(AssertionError, match=said):
             tests.test_people_cannot_change_the_image_store_nor_become_root_by_it(host)
     finally:
-        # As the role does it.
-        host.run_expect([0], "chmod -R a+rX,go-w,ug-s %s/images" % STORAGE)
+        host.run_expect([0], "rm %s/images/trainyard-clean; %s" % (STORAGE, CLEAN_STORE))
     tests.test_people_cannot_change_the_image_store_nor_become_root_by_it(host)
+
+
+def test_a_store_that_is_not_mounted_is_seen(host):
+    unit = "$(systemd-escape --path --suffix=mount %s/images)" % STORAGE
+    host.run_expect([0], "systemctl stop " + unit)
+    try:
+        with pytest.raises(AssertionError, match="the mount lacks them"):
+            tests.test_people_cannot_change_the_image_store_nor_become_root_by_it(host)
+    finally:
+        host.run_expect([0], "systemctl start " + unit)

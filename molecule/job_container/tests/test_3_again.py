@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from jobs import STORAGE, Job, left
 from packages_left import packages_that_differ
+from test_1_jobs import in_store
 
 HOST = "job-container-a"
 testinfra_hosts = ["ansible://" + HOST]
@@ -27,6 +28,18 @@ def test_another_image_of_the_name_is_loaded_while_a_job_runs(host, role):
         with Job(host, 202) as other:
             assert other.run("ls /new").rc == 0
     assert role().changed == 0
+
+
+def test_a_store_of_an_earlier_release_is_cleaned(host, role):
+    """Its layers are open, with what people would become root by, and nothing is mounted. The next run mounts and cleans it, and the one after changes nothing."""
+    store = STORAGE + "/images"
+    program = in_store(host, "usr/bin/who-am-i")
+    host.run_expect([0], "systemctl stop $(systemd-escape --path --suffix=mount %s) && rm %s/trainyard-clean && chmod u+s %s" % (store, store, program))
+    as_bob = "setpriv --reuid=bob --regid=bob --init-groups " + program
+    assert "(root)" in host.check_output(as_bob)
+    assert differences(role) == [(store, "not mounted so"), (store, "not cleaned")]
+    assert role().changed == 2 and "(root)" not in host.check_output(as_bob)
+    assert role().changed == 0 and differences(role) == []
 
 
 def differences(role):
@@ -65,7 +78,8 @@ def test_the_range_of_a_person_who_leaves_goes(host, role):
 
 @pytest.mark.parametrize("point", ["/proc/sys", "/var/lib/trainyard/containers"])
 def test_a_host_that_cannot_run_containers_is_refused(host, role, point):
-    host.run_expect([0], "mount -t tmpfs none %s" % point if point == "/proc/sys" else "umount %s" % point)
+    # The image store is a mount below it.
+    host.run_expect([0], "mount -t tmpfs none %s" % point if point == "/proc/sys" else "umount --recursive %s" % point)
     run = role()
     host.run_expect([0], "umount %s" % point if point == "/proc/sys" else "mount --bind /var/lib/docker/of-jobs %s" % point)
     assert run.code == 2 and ("systempaths=unconfined" if point == "/proc/sys" else "is on overlay, on which containers cannot be stored") in run.text

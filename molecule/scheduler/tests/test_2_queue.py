@@ -33,6 +33,33 @@ def test_what_can_never_run_is_refused_at_submit(cluster):
     assert "AssocMaxGRES" in cluster.refused("anna", "--gpus=3") or "policy" in cluster.refused("anna", "--gpus=3")
 
 
+def test_a_job_without_gpus_cannot_take_all_cpus(cluster):
+    """Account vision has 2 of 8 GPUs, so half of the CPUs."""
+    assert "policy" in cluster.refused("anna", "--nodes=2", "--ntasks-per-node=8", "--gpus=0")
+    first = cluster.submit("anna", "--cpus-per-task=8", "--nodelist=" + cluster.head, "--gpus=0", "--mem=100")
+    second = cluster.submit("anna", "--cpus-per-task=8", "--nodelist=" + cluster.peer, "--gpus=0", "--mem=100")
+    cluster.state_of(first, "RUNNING")
+    cluster.wait("the second job waits for its account", lambda: cluster.job(second)[:2] == ("PENDING", "AssocGrpCpuLimit"))
+    # Memory, too.
+    assert "policy" in cluster.refused("anna", "--nodes=2", "--mem=6000")
+    cluster.state_of(cluster.submit("ben", "--gpus=4"), "RUNNING")
+
+
+def test_one_person_cannot_fill_the_list_of_jobs(cluster):
+    for _each in range(2):
+        cluster.submit("anna", "--hold", "--array=1-1000")
+    assert "AssocMaxSubmitJobLimit" in cluster.refused("anna", "--hold")
+    cluster.state_of(cluster.submit("ben", "--gpus=1"), "RUNNING")
+
+
+def test_no_job_without_an_end(cluster):
+    assert "time limit" in cluster.refused("anna", "--time=365-0").lower()
+    numbers = [cluster.submit(person) for person in ("anna", "ben")]
+    # The account of ben has a limit of its own.
+    told = [cluster.on(cluster.head, "squeue --noheader --format=%%l --jobs=%s" % number).out for number in numbers]
+    assert told == ["30-00:00:00", "10:00:00"]
+
+
 def test_a_person_without_an_account_is_refused(cluster):
     assert "Invalid account" in cluster.refused("carla", "--gpus=1")
     assert "Invalid account" in cluster.refused("anna", "--account=language", "--gpus=1")

@@ -37,6 +37,14 @@ def test_a_job_of_a_person_runs_on_each_node(cluster):
         assert all(re.fullmatch(r"ben\|language\|.*gres/gpu=1(,.*)?", line) for line in told.splitlines()), told
     (quota,) = found["scheduler-quota", cluster.head]
     assert quota["verdict"] == "pass", quota
+    for host in cluster.hosts:
+        # These hosts limit nothing, which slurm_accept_no_limits accepts. It is no good verdict.
+        (check,) = found["scheduler-isolation", host]
+        assert check["verdict"] == "warn" and check["host"] == host, check
+        assert (
+            "MiB of memory with a limit of 64 MiB" in check["found"]
+            and "slurm_accept_no_limits accepts it" in check["found"]
+        ), check
     cluster.nothing_is_left_of_verify()
     # Other checks fail on these hosts, but none of them drains a node.
     assert cluster.nodes() == dict.fromkeys(cluster.hosts, "idle")
@@ -72,3 +80,21 @@ def test_no_job_beside_a_job(cluster):
     assert "drained" not in cluster.nodes().values()
     # Jobs start again.
     cluster.state_of(cluster.submit("ben", "--nodelist=" + cluster.head, "--gpus=1"), "RUNNING")
+
+
+def test_hosts_without_limits_that_nobody_accepts(cluster):
+    """The variable is taken away: the run stops before it changes anything, and the check fails and
+    drains.
+    """
+    run = cluster.playbook("scheduler.yml", slurm_accept_no_limits=False)
+    assert run.code == 2 and run.changed == {}, run.text[-3000:]
+    for host in cluster.hosts:
+        assert (
+            "%s: Slurm cannot limit jobs here, because the host is a container" % host in run.text
+        ), run.text[-3000:]
+    run = cluster.playbook("inventory_check.yml", slurm_accept_login_on_gpu_hosts=False)
+    assert (
+        run.code == 2
+        and "slurm_accept_login_on_gpu_hosts: true" in run.text
+        and "login: {hosts: {front: }}" in run.text
+    ), run.text[-3000:]

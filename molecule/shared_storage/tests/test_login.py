@@ -26,11 +26,16 @@ def known_hosts():
     return path
 
 
+def ssh(user, address, key, command):
+    options = ["IdentitiesOnly=yes", "BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=10"]
+    options += ["UserKnownHostsFile=" + known_hosts(), "HostKeyAlgorithms=ssh-ed25519", "LogLevel=ERROR"]
+    words = [word for option in options for word in ("-o", option)]
+    return ["ssh", "-F", "/dev/null", "-i", key] + words + ["%s@%s" % (user, address), command]
+
+
 def login(user, address=LOGIN, key=KEY, command="id -un; pwd"):
-    return subprocess.run(["ssh", "-F", "/dev/null", "-i", key, "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",
-                           "-o", "UserKnownHostsFile=%s" % known_hosts(), "-o", "HostKeyAlgorithms=ssh-ed25519", "-o", "LogLevel=ERROR",
-                           "-o", "ConnectTimeout=10", "%s@%s" % (user, address), command],
-                          text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    return subprocess.run(ssh(user, address, key, command), text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
 
 
 def test_a_person_with_a_key_logs_in():

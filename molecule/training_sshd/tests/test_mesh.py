@@ -1,7 +1,9 @@
 """Every container logs in to every other with a key and with host keys checked, and no other client can log in."""
 
+import contextlib
 import json
 import re
+import socket
 import subprocess
 import time
 
@@ -53,6 +55,14 @@ def test_algorithms_are_those_that_ssh_audit_finds_no_fault_with(host):
 def test_listens_on_the_cluster_address_only(host):
     listening = [line.split()[3] for line in host.check_output("ss --no-header --listening --tcp --numeric sport = :%d" % PORT).splitlines()]
     assert listening == ["%s:%d" % (address(host), PORT)]
+
+
+def test_connections_of_one_address_keep_nobody_out(host):
+    """They send nothing. Without a limit per address, sshd drops most of the others."""
+    with contextlib.ExitStack() as held:
+        for _number in range(400):
+            held.enter_context(socket.create_connection((address(host), PORT), 10))
+        assert [inside(host, "ssh %s true" % address(host)).rc for _time in range(5)] == [0] * 5
 
 
 def test_password_is_refused(host):

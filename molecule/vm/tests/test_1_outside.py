@@ -8,7 +8,7 @@ from virtual_cluster import SHARE
 def test_client_has_mounted_it_by_nfs_4_from_the_server(cluster):
     kind, source, options = cluster.mount(cluster.client)
     assert (kind, source) == ("nfs4", "%s:%s" % (cluster.address[cluster.server], SHARE))
-    assert {"hard", "vers=4.2", "rw"} <= set(options.split(","))
+    assert {"hard", "vers=4.2", "rw", "nosuid", "nodev"} <= set(options.split(","))
     assert cluster.on(cluster.client, "systemctl is-enabled data1-share.mount").out == "enabled\n"
     # The server uses the folder directly and does not mount its own export.
     assert cluster.mount(cluster.server) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from virtual_cluster import SHARE
+
 ANNA, BEN = {"owner": 2001, "group": 3001, "mode": "0700"}, {"owner": 2002, "group": 2002, "mode": "0700"}
 RECORD = "/var/lib/trainyard/placed.d/test.json"
 
@@ -45,3 +47,29 @@ def test_a_limit_that_the_kernel_keeps(cluster):
     assert cluster.module(cluster.server, "disk_quotas", record=RECORD, state="former").code == 0
     cluster.on(cluster.server, write)
     cluster.on(cluster.server, "rm -r /data1/ben /srv/quota*; find /usr/local/sbin -name '*quota' -delete; test ! -e " + RECORD)
+
+
+def test_what_people_write_below_the_share_is_theirs(cluster):
+    """The umask of a person counts, and root of another host, who is user 65534 on the server, reads nothing. The share itself stays open for it."""
+    tree, as_anna = SHARE + "/people", "setpriv --reuid 2001 --regid 2001 --clear-groups sh -c "
+    as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups "
+    # As an earlier release has left it, with a file.
+    cluster.on(cluster.server, "mkdir -p %s/anna %s/vision && chown 2001:2001 %s/anna && chmod 0700 %s/anna && chgrp 3001 %s/vision && chmod 2770 %s/vision" % (
+        (tree,) * 6))
+    cluster.on(cluster.server, as_anna + "'umask 077; mkdir %s/anna/old; touch %s/anna/old/file'" % (tree, tree))
+    assert cluster.on(cluster.server, as_nobody + "touch %s/vision/of-nobody" % tree, check=False).code == 0, "the fault of earlier releases"
+    folders = [{"path": tree, "without_uid": 65534}, dict(ANNA, path=tree + "/anna", group=2001, without_uid=65534),
+               {"path": tree + "/vision", "owner": 0, "group": 3001, "mode": "2770", "without_uid": 65534}]
+    assert cluster.module(cluster.server, "shared_folders", folders=folders, record=RECORD).code == 0
+    again = cluster.module(cluster.server, "shared_folders", folders=folders, record=RECORD)
+    assert (again.code, again.changed) == (0, {})
+    cluster.on(cluster.client, as_anna + "'umask 077; cd %s/anna; mkdir .ssh; touch .ssh/key'" % tree)
+    seen = cluster.on(cluster.server, "cd %s/anna; stat --format %%a .ssh .ssh/key" % tree)
+    assert seen.out.split() == ["700", "600"]
+    # Although anna opens her folder.
+    cluster.on(cluster.server, "chmod 755 %s/anna" % tree)
+    for command in ("ls %s/anna/.ssh", "ls %s/vision", "touch %s/vision/x", "touch %s/anna/old/x"):
+        assert cluster.on(cluster.client, command % tree, check=False).code != 0, command
+        assert cluster.on(cluster.server, as_nobody + command % tree, check=False).code != 0, command
+    cluster.on(cluster.client, "touch %s/of-root && rm %s/of-root" % (SHARE, SHARE))
+    cluster.on(cluster.server, "rm -r %s %s" % (tree, RECORD))

@@ -18,11 +18,30 @@ import uuid
 from types import SimpleNamespace
 
 
+def lead(name, address):
+    """Lead a name and all names below it to an address, in this process: the wildcard that a site has in DNS."""
+    usual = socket.getaddrinfo
+
+    def found(host, *more, **others):
+        text = host.decode() if isinstance(host, bytes) else host or ""
+        return usual(address if text == name or text.endswith("." + name) else host, *more, **others)
+
+    socket.getaddrinfo = found
+
+
+def origin(url, names, path):
+    """Return the address of the host that has a path: with a name for each person, their instances and services of the hub have a host of their own."""
+    found = re.match(r"/(user|services)/([^/?]+)", path) if names else None
+    if not found:
+        return url
+    return url.replace("://", "://%s%s." % (found.group(2), "--service" if found.group(1) == "services" else ""))
+
+
 class Session:
     """One browser of one person."""
 
-    def __init__(self, url, ca):
-        self.url, self.token = url, ""
+    def __init__(self, url, ca, names=False):
+        self.url, self.names, self.token = url, names, ""
         self.context = ssl.create_default_context(cadata=ca)
         self.jar = http.cookiejar.CookieJar()
         self.opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=self.context), urllib.request.HTTPCookieProcessor(self.jar),
@@ -36,12 +55,15 @@ class Session:
             data = json.dumps(data).encode()
         if self.token:
             headers["Authorization"] = "token " + self.token
-        request = urllib.request.Request((url or self.url) + path, data, headers, method=method)
+        request = urllib.request.Request((url or self.origin(path)) + path, data, headers, method=method)
         try:
             with self.opener.open(request, timeout=120) as answer:
-                return SimpleNamespace(code=answer.status, text=answer.read().decode("utf-8", "replace"), url=answer.url)
+                return SimpleNamespace(code=answer.status, text=answer.read().decode("utf-8", "replace"), url=answer.url, headers=answer.headers)
         except urllib.error.HTTPError as error:
-            return SimpleNamespace(code=error.code, text=error.read().decode("utf-8", "replace"), url=error.url)
+            return SimpleNamespace(code=error.code, text=error.read().decode("utf-8", "replace"), url=error.url, headers=error.headers)
+
+    def origin(self, path):
+        return origin(self.url, self.names, path)
 
     def log_in(self, link):
         """Do what the page does with a link: its part after # is in the body of a form, never in an address."""
@@ -68,7 +90,15 @@ class Session:
         return self.ask("/hub/api/users/%s/servers/%s" % (person, server), "DELETE", {"remove": True})
 
     def server(self, person, server):
-        return json.loads(self.ask("/hub/api/users/%s?include_stopped_servers" % person).text)["servers"].get(server)
+        """Return what the hub says of a server, with the path of its pages as C(url)."""
+        told = json.loads(self.ask("/hub/api/users/%s?include_stopped_servers" % person).text)
+        found = told["servers"].get(server)
+        if found:
+            path = urllib.parse.urlsplit(found["url"]).path
+            # With a name for each person the hub tells the whole address.
+            assert found["url"] == (self.origin(path) if self.names else "") + path
+            found["url"] = path
+        return found
 
     def progress(self, person, server):
         """Yield the messages of a server that starts."""
@@ -102,7 +132,7 @@ class WebSocket:
     """As much of RFC 6455 as a kernel needs."""
 
     def __init__(self, session, path):
-        parts = urllib.parse.urlsplit(session.url)
+        parts = urllib.parse.urlsplit(session.origin(path))
         raw = socket.create_connection((parts.hostname, parts.port or 443), timeout=120)
         self.socket = session.context.wrap_socket(raw, server_hostname=parts.hostname)
         key = base64.b64encode(os.urandom(16)).decode()

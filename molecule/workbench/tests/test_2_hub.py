@@ -6,9 +6,10 @@ import html
 import json
 import re
 import time
+from urllib.parse import urlsplit
 
 import pytest
-from browser_session import Session, WebSocket
+from browser_session import Session, WebSocket, lead, origin
 from conftest import Cluster
 from test_2_services import _laptop
 
@@ -33,13 +34,25 @@ class Hub:
     def __init__(self, cluster):
         self.cluster = cluster
         self.ca = cluster.on(cluster.head, "cat /etc/trainyard/tls/ca.pem").out
-        self.url = json.loads(cluster.on(cluster.head, "cat /etc/trainyard/hub/hub.json").out)["url"]
+        site = json.loads(cluster.on(cluster.head, "cat /etc/trainyard/hub/hub.json").out)
+        self.url, self.names, self.address = site["url"], site["subdomains"], site["addresses"][cluster.head]
+        if self.names:
+            lead(urlsplit(self.url).hostname, self.address)
 
     def link(self, person):
         return json.loads(self.cluster.trainyard(person, "login", "--json").out)["url"]
 
     def nobody(self):
-        return Session(self.url, self.ca)
+        return Session(self.url, self.ca, self.names)
+
+    def origin(self, path):
+        return origin(self.url, self.names, path)
+
+    def rules(self, **others):
+        """How Chromium finds the names: those of the hub, and before them some that lead elsewhere."""
+        name = urlsplit(self.url).hostname
+        found = ["MAP %s %s" % pair for pair in others.items()]
+        return ",".join(found + ["MAP %s %s" % (each, self.address) for each in (name, "*." + name)] * self.names)
 
     def browser(self, person):
         """A browser in which a person has logged in."""
@@ -79,14 +92,14 @@ def instance(hub, alice):
 
 def test_a_link_is_valid_once(hub):
     link = hub.link("alice")
-    assert link.startswith(hub.url + "/hub/login#")
+    assert link.startswith(hub.url + "/hub/login#alice:")
     assert hub.nobody().log_in(link).code == 200
     again = hub.nobody().log_in(link)
     assert again.code == 403 and "was used before" in again.text
     assert hub.nobody().log_in(link[:-1] + "AB"[link[-1] == "A"]).code == 403
     assert hub.nobody().post_token("").code == 403
     # Not in an address, an argument or a log.
-    token = link.partition("#")[2]
+    token = link.rpartition(":")[2]
     assert token not in hub.cluster.on(hub.cluster.head, "journalctl --no-pager --output=cat; ps -ef; cat /var/log/*.log 2> /dev/null || true").out
 
 
@@ -242,7 +255,9 @@ def test_the_hub_alone_reaches_the_server(hub, alice, instance):
 
     assert reached() == {("trainyard-hub", hub.cluster.head)}
     # nftables.service flushes all tables when it restarts. Here its drop-in removes this one only: Docker has rules for the names of these hosts.
-    flush = "[Service]\nExecStart=\nExecStart=/bin/true\nExecStop=\nExecReload=\nExecReload=/usr/sbin/nft delete table inet trainyard_instances\n"
+    # The first restart is a start, because nftables.service does not run on these hosts.
+    delete = "-/usr/sbin/nft delete table inet trainyard_instances"
+    flush = "[Service]\nExecStart=\nExecStart=%s\nExecStop=\nExecReload=\nExecReload=%s\n" % (delete, delete)
     for each in hub.cluster.hosts:
         hub.cluster.on(each, "install -d /run/systemd/system/nftables.service.d && printf '%s' > /run/systemd/system/nftables.service.d/test.conf && "
                              "systemctl daemon-reload && systemctl restart nftables" % flush)
@@ -384,7 +399,7 @@ def test_jobs_in_the_browser(hub):
         return session.ask("/services/jobs/" + path, "POST", dict(fields, _xsrf=xsrf), {"Content-Type": "application/x-www-form-urlencoded"})
 
     done = send("new", **dict(values, command="echo of the form; id -un"))
-    number = re.fullmatch(re.escape(hub.url) + r"/services/jobs/job/(\d+)", done.url).group(1)
+    number = re.fullmatch(re.escape(hub.origin("/services/jobs/")) + r"/services/jobs/job/(\d+)", done.url).group(1)
     assert hub.cluster.ends("alice", number)["state"] == "completed"
     page = browser.ask("/services/jobs/job/" + number).text
     assert re.search(r"\] of the form\n\[.*\] alice\n", page) and "form_1" in browser.ask("/services/jobs/").text

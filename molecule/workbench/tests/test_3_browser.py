@@ -60,6 +60,13 @@ def _hub(cluster):
     return Hub(cluster)
 
 
+def log_in(browser, link, person):
+    """Open a link, whose page asks first."""
+    browser.go(link)
+    assert browser.wait("the question", lambda: browser.run("return document.querySelector('#submit').value")) == "Log in as " + person
+    browser.click("#submit")
+
+
 @pytest.fixture(scope="module", name="alice")
 def _alice(hub, driver):
     """The browser of alice, who has logged in with a link. Her home has a notebook, a text, the curves of a job, and TensorBoard for the image's Python."""
@@ -70,8 +77,8 @@ def _alice(hub, driver):
     cluster.as_person("alice", "rm -rf curves")
     assert cluster.ends("alice", cluster.submit("alice", TRAINS))["state"] == "completed"
     PICTURES.mkdir(parents=True, exist_ok=True)
-    with driver.open() as browser:
-        browser.go(hub.link("alice"))
+    with driver.open(hub.rules()) as browser:
+        log_in(browser, hub.link("alice"), "alice")
         browser.wait("the home of the hub", lambda: browser.url == hub.url + "/hub/home")
         yield browser
         # Nothing of it is left, whatever failed.
@@ -91,10 +98,10 @@ def _instance(hub, alice):
     alice.click("input[type=submit], button[type=submit]", "")
     alice.wait("JupyterLab", lambda: BASE + "lab" in alice.url, 240)
     # Without the tabs of an earlier run, which JupyterLab opens again.
-    alice.go(hub.url + BASE + "lab?reset")
+    alice.go(hub.origin(BASE) + BASE + "lab?reset")
     alice.wait("the launcher", lambda: alice.text(".jp-Launcher"), 120)
     assert hub.gpus_in_use() == 1
-    return hub.url + BASE
+    return hub.origin(BASE) + BASE
 
 
 def test_a_cell_prints_the_gpu_and_the_world_size(alice, instance):
@@ -148,22 +155,22 @@ def test_a_file_is_opened_in_vs_code(alice, instance):
 def test_others_are_refused(hub, driver, alice, instance):
     """bob in a browser of his own, somebody without a login, and a link that is wrong."""
     paths = [BASE + path for path in ("lab", "trainyard/", "trainyard/idle", "tensorboard/", "tensorboard/data/plugin/scalars/tags", "vscode/", "proxy/8001/")]
-    with driver.open() as browser:
+    with driver.open(hub.rules()) as browser:
         for path in paths:
-            browser.go(hub.url + path)
+            browser.go(hub.origin(path) + path)
             # What a script asks for has no way to the login.
             assert browser.url.startswith(hub.url + "/hub/login") or path.endswith("/idle") and "Forbidden" in browser.text(), path
-        browser.go(hub.url + "/hub/login#" + "A" * 43)
+        log_in(browser, hub.url + "/hub/login#alice:" + "A" * 43, "alice")
         browser.wait("the refusal", lambda: "Type trainyard login on the cluster for a new one" in browser.text())
         browser.go(hub.url + "/hub/home")
         assert "/hub/login" in browser.url
-        browser.go(hub.link("bob"))
+        log_in(browser, hub.link("bob"), "bob")
         browser.wait("the home of the hub", lambda: browser.url == hub.url + "/hub/home")
         for path in paths:
-            browser.go(hub.url + path)
+            browser.go(hub.origin(path) + path)
             assert browser.run(STATUS) in (403, 404), (path, browser.text())
         browser.picture(PICTURES / "refused.png")
-    alice.go(hub.url + BASE + "api/status")
+    alice.go(hub.origin(BASE) + BASE + "api/status")
     assert '"started"' in alice.text()
 
 
@@ -189,12 +196,12 @@ def test_stop_frees_the_gpu(hub, alice, instance):
     hub.cluster.wait("the end", lambda: hub.gpus_in_use() == 0, 120)
     assert hub.cluster.on(hub.cluster.head, "sinfo --noheader --Format GresUsed:40").out.count("gpu:h100:0") == 1
     alice.picture(PICTURES / "home.png")
-    alice.go(hub.url + BASE + "api/status")
+    alice.go(hub.origin(BASE) + BASE + "api/status")
     assert '"started"' not in alice.text()
 
 
 def test_a_job_is_submitted_in_the_form(hub, alice):
-    alice.go(hub.url + "/services/jobs/new")
+    alice.go(hub.origin("/services/jobs/") + "/services/jobs/new")
     for key, text in (("name", "of_form"), ("worker_memory", "1"), ("command", "echo of the form")):
         alice.type("#" + key, text)
     alice.run("document.querySelector('#worker_image').value = arguments[0]", IMAGE)

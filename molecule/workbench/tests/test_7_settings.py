@@ -1,4 +1,4 @@
-"""Settings of the hub that few sites need: other ways to log in, each with a server (LDAP by Debian's slapd, PAM, OpenID Connect), and names of people."""
+"""Settings of the hub that few sites need: other ways to log in, each with a server (LDAP by Debian's slapd, PAM, OpenID Connect), and one name for all people."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ SITE_CERTIFICATE = """
 mkdir -p /srv/logins && cd /srv/logins
 test -e ca.key || openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 30 -subj /CN=authority 2> /dev/null
 openssl req -newkey rsa:2048 -nodes -keyout site.key -subj /CN=hub -out site.csr 2> /dev/null
-printf 'subjectAltName = IP:172.30.104.21' > site.ext
+printf 'subjectAltName = IP:172.30.104.21, DNS:hub.test, DNS:*.hub.test' > site.ext
 openssl x509 -req -in site.csr -CA ca.pem -CAkey ca.key -set_serial $1 -days 30 -extfile site.ext -out certificate.pem 2> /dev/null
 chmod 600 site.key
 ln -sf certificate.pem site.pem
@@ -186,38 +186,18 @@ def test_a_certificate_of_the_site(cluster, playbook, settings):
     assert former.nobody().ask("/hub/health").code == 200
 
 
-@pytest.fixture(name="names")
-def _names(cluster, monkeypatch):
-    """A wildcard in DNS, for this process and for the hosts."""
-    usual = socket.getaddrinfo
-    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **others: usual(HUB if host.endswith("hub.test") else host, *more, **others))
-    for host in cluster.hosts:
-        # Docker mounts the file: it cannot be replaced.
-        cluster.on(host, "cp /etc/hosts /root/hosts && echo %s hub.test alice.hub.test jobs--service.hub.test >> /etc/hosts" % HUB)
-    yield
-    for host in cluster.hosts:
-        cluster.on(host, "cat /root/hosts > /etc/hosts && rm /root/hosts")
-
-
-def test_a_name_for_each_person(cluster, settings, names):
-    hub = settings(jupyterhub_subdomains=True, jupyterhub_url="https://hub.test")
-    assert hub.url == "https://hub.test"
-    alice, path, own = hub.program("alice"), "/user/alice/named/", "https://alice.hub.test"
+def test_one_name_for_all(cluster, settings):
+    """The other way round: people who trust each other need no wildcard in DNS."""
+    hub = settings(jupyterhub_subdomains=False, jupyterhub_url="", jupyterhub_accept_shared_origin=True)
+    assert hub.url == "https://" + HUB and not hub.names
+    alice = hub.program("alice")
     try:
-        assert alice.start("alice", "named", display_name="named", user_options=SMALL).code in (201, 202)
-        alice.is_ready("alice", "named")
-        assert alice.ask(path + "api/status", url=own).code == 200
-        browser = hub.browser("alice")
-        answer = browser.ask(path + "lab", url=own)
-        assert (answer.code, answer.url.partition("?")[0]) == (200, own + path + "lab") and "jupyter-config-data" in answer.text
-        # The cookie of the login stays with the hub, and the instance has its own.
-        found = {(cookie.name, cookie.domain, cookie.domain_specified) for cookie in browser.jar}
-        assert ("jupyterhub-hub-login", "hub.test", False) in found and any(domain == "alice.hub.test" for _name, domain, _given in found), found
-        # Not under the name of the hub.
-        assert browser.ask(path + "lab").url.startswith(own)
-        assert hub.browser("bob").ask(path + "lab", url=own).code == 403
-        page = browser.ask("/services/jobs/", url="https://jobs--service.hub.test")
-        assert page.code == 200 and "named" in page.text and 'href="https://hub.test/hub/home"' in page.text
+        assert alice.start("alice", "shared", display_name="shared", user_options=SMALL).code in (201, 202)
+        alice.is_ready("alice", "shared")
+        answer = hub.browser("alice").ask("/user/alice/shared/lab")
+        assert (answer.code, answer.url.partition("?")[0]) == (200, hub.url + "/user/alice/shared/lab") and "jupyter-config-data" in answer.text
+        assert hub.browser("bob").ask("/user/alice/shared/lab").code == 403
+        assert "shared" in hub.browser("alice").ask("/services/jobs/").text
     finally:
-        alice.stop("alice", "named")
+        alice.stop("alice", "shared")
     cluster.nothing_left("alice")

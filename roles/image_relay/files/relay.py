@@ -5,6 +5,7 @@
 """The programs of the image relay on the registry's host: relay SPEC copies and completes images, tidy and room keep the registry small."""
 
 import contextlib
+import ctypes
 import datetime
 import fcntl
 import glob
@@ -26,6 +27,11 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
                "TMPDIR": "/var/tmp"}
 SITE, WHEELS = "/etc/trainyard/site", "/var/lib/trainyard/wheels"
 DAY = 86400
+#: Programs of an image that is completed have these IDs on the host, its root the first one: it is an image of a third party. No account has them: those that
+#: role job_container gives to people begin after them, and those of useradd begin at 100000.
+FIRST_ID, IDS = (1 << 28) - (1 << 16), 1 << 16
+#: linux/sched.h
+CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000
 #: What an image gets: how to tell that it is there, and what brings it.
 APT = {"openssh-server": ("usr/sbin/sshd",), "sudo": ("usr/bin/sudo",)}
 # Arguments: packages for apt, packages for pip. The first value of a setting counts for sshd. A key that all containers of an image have is no secret.
@@ -105,6 +111,86 @@ def remove_file(path):
         pass
 
 
+# --- programs of images: without the rights of root ---------------------------------------------------------------------------
+
+def places_of(folder):
+    """Return (path, path in the container) of the site's files and wheels. Only root may read files with passwords of a proxy, so they are copied."""
+    places = []
+    if os.path.isdir(SITE):
+        shutil.copytree(SITE, folder + "/site")
+        places.append((folder + "/site", SITE))
+    if os.path.isdir(WHEELS):
+        places.append((WHEELS, "/run/trainyard/wheels"))
+    return places
+
+
+def give(folder):
+    """Make the root of the image the owner of a folder and of what is in it."""
+    os.chown(folder, FIRST_ID, FIRST_ID)
+    for place, folders, names in os.walk(folder):
+        for name in folders + names:
+            os.chown(os.path.join(place, name), FIRST_ID, FIRST_ID, follow_symlinks=False)
+
+
+def enter(entered, mapped):
+    """Become root of a new user namespace. C(entered) and C(mapped) are pipes: the other process may write the IDs only after this one is in it."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER | CLONE_NEWNS):
+        raise Failed("this host creates no user namespaces (%s); check sysctl user.max_user_namespaces" % os.strerror(ctypes.get_errno()))
+    os.write(entered, b"x")
+    os.read(mapped, 1)
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+
+
+def answer_of(work, entered, mapped):
+    """Return what the process in the namespace answers."""
+    try:
+        enter(entered, mapped)
+        return {"result": work()}
+    except (Failed, _image_relay.ParseError, OSError) as error:
+        return {"error": str(error)}
+
+
+def with_own_ids(work):
+    """Return the result of a function that runs in a process as root of a user namespace, with a mount namespace. What it leaves running is ended."""
+    (answers, answer), (has_entered, entered), (mapped, has_mapped) = os.pipe(), os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            for unused in (answers, has_entered, has_mapped):
+                os.close(unused)
+            os.write(answer, json.dumps(answer_of(work, entered, mapped)).encode("utf-8"))
+        finally:
+            os._exit(0)
+    for unused in (answer, entered, mapped):
+        os.close(unused)
+    with open(answers, encoding="utf-8") as stream, open(has_mapped, "wb", buffering=0) as signal_of_map:
+        if os.read(has_entered, 1):
+            for name in ("uid_map", "gid_map"):
+                with open("/proc/%d/%s" % (child, name), "w", encoding="ascii") as table:
+                    table.write("0 %d %d\n" % (FIRST_ID, IDS))
+            signal_of_map.write(b"x")
+        said = json.loads(stream.read() or '{"error": "the process that completes it was ended; see the log"}')
+    os.close(has_entered)
+    os.waitpid(child, 0)
+    end_processes()
+    if "error" in said:
+        raise Failed(said["error"])
+    return said["result"]
+
+
+def end_processes():
+    """End the processes with the IDs of images. What root reads afterwards does not change any more."""
+    for entry in glob.glob("/proc/[0-9]*"):
+        try:
+            owner = os.stat(entry).st_uid
+            if FIRST_ID <= owner < FIRST_ID + IDS:
+                os.kill(int(os.path.basename(entry)), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+
+
 # --- relay ------------------------------------------------------------------------------------------------------------------
 
 class Relay:
@@ -112,6 +198,7 @@ class Relay:
 
     def __init__(self, spec):
         self.spec, self.plain = spec, spec["plain_http"]
+        self.storage = {"CONTAINERS_STORAGE_CONF": spec["storage_conf"], "TMPDIR": spec["work"]}
         self.folder = tempfile.mkdtemp(prefix="run.", dir=RUN)
         self.auth = os.path.join(self.folder, "auth.json")
         document = read_json(spec["logins"], {"auths": {}})
@@ -128,7 +215,7 @@ class Relay:
         return run(["skopeo", "--policy", self.spec["policy"]] + list(words), **options)
 
     def buildah(self, *words, **options):
-        return run(["buildah"] + list(words), environment={"CONTAINERS_STORAGE_CONF": self.spec["storage_conf"], "TMPDIR": self.spec["work"]}, **options)
+        return run(["buildah"] + list(words), environment=self.storage, **options)
 
     def manifest(self, reference):
         return self.skopeo("inspect", "--raw", "--authfile", self.auth, *_image_relay.tls_options(reference, self.plain), reference, binary=True).stdout
@@ -165,35 +252,55 @@ class Relay:
         return apt, pip
 
     def complete(self, image, source):
-        """Add what is missing, push the result, and return what was added."""
-        name, root = self.container(source)
+        """Add what is missing, push the result, and return what was added. The logins stay here: what runs programs of the image has none."""
+        folder = self.spec["build"]
+        shutil.rmtree(folder, ignore_errors=True)
+        os.mkdir(folder, 0o700)
         try:
-            apt, pip = self.lacks(root)
-            if pip and self.buildah("run", "--isolation", "chroot", "--user", "0:0", name, "--", "python3",
-                                    "-m", "pip", "--version", check=False, quiet=True).returncode:
-                raise Failed("it has no pip for its python3, which installs %s; use an image with pip, or complete: false" % ", ".join(pip))
-            say("%s: adding %s" % (image["name"], ", ".join(apt + pip) or "nothing"))
-            places = [(path, target) for path, target in ((SITE, SITE), (WHEELS, "/run/trainyard/wheels")) if os.path.isdir(path)]
-            before = [target for _path, target in places if not os.path.lexists(root + target)]
-            volumes = ["--volume=%s:%s:ro" % place for place in places]
-            done = self.buildah("run", "--isolation", "chroot", "--user", "0:0", *volumes, name, "--", "/bin/sh",
-                                "-c", SCRIPT, "complete", " ".join(apt), " ".join(pip),
-                                check=False)
-            say(done.stdout.rstrip())
-            if done.returncode:
-                raise Failed("%s could not be added (%s); see what apt and pip say in the log" % (
-                    ", ".join(apt + pip), _image_relay.last_line(done.stderr or done.stdout)))
-            for target in before:
-                self.remove_empty(root, target)
-            self.buildah("config", "--label", "trainyard.relay.source=%s" % image["source"], "--label", "trainyard.relay.digest=%s" % image["digest"],
-                         "--label", "trainyard.relay.recipe=%s" % image["recipe"], name)
-            made = self.buildah("commit", "--quiet", "--format", "docker", name, quiet=True).stdout.strip().splitlines()[-1]
+            self.skopeo("copy", "--quiet", "--authfile", self.auth, *_image_relay.tls_options(source, self.plain, "--src-tls-verify"), source,
+                        "dir:%s/source" % folder)
+            places = places_of(folder)
+            give(folder)
+            added = with_own_ids(lambda: self.build(image, folder, places))
             target = "docker://" + image["target"]
-            self.buildah("push", "--quiet", "--signature-policy", self.spec["policy"], "--authfile", self.auth,
-                         *_image_relay.tls_options(target, self.plain), made, target)
-            return apt + pip
+            self.skopeo("copy", "--quiet", "--authfile", self.auth, *_image_relay.tls_options(target, self.plain, "--dest-tls-verify"),
+                        "dir:%s/made" % folder, target)
+            return added
         finally:
-            self.buildah("rm", name, check=False, quiet=True)
+            shutil.rmtree(folder)
+
+    def build(self, image, folder, places):
+        """Complete an image as root of a user namespace, with a store of its own. Return what was added."""
+        self.storage = {"CONTAINERS_STORAGE_CONF": folder + "/storage.conf", "TMPDIR": folder, "HOME": folder, "XDG_RUNTIME_DIR": folder,
+                        # buildah would enter another namespace, for which an account of the host would need IDs.
+                        "_CONTAINERS_USERNS_CONFIGURED": "done"}
+        with open(folder + "/storage.conf", "w", encoding="utf-8") as stream:
+            stream.write('[storage]\ndriver = "overlay"\nrunroot = "%s/run"\ngraphroot = "%s/store"\n' % (folder, folder))
+        name = self.buildah("from", "--quiet", "--pull", "--signature-policy", self.spec["policy"], "dir:%s/source" % folder,
+                            quiet=True).stdout.strip().splitlines()[-1]
+        root = self.buildah("mount", name, quiet=True).stdout.strip()
+        apt, pip = self.lacks(root)
+        if pip and self.inside(name, "python3", "-m", "pip", "--version", quiet=True).returncode:
+            raise Failed("it has no pip for its python3, which installs %s; use an image with pip, or complete: false" % ", ".join(pip))
+        say("%s: adding %s" % (image["name"], ", ".join(apt + pip) or "nothing"))
+        before = [target for _path, target in places if not os.path.lexists(root + target)]
+        volumes = ["--volume=%s:%s:ro" % place for place in places]
+        done = self.inside(name, "/bin/sh", "-c", SCRIPT, "complete", " ".join(apt), " ".join(pip), options=volumes)
+        say(done.stdout.rstrip())
+        if done.returncode:
+            raise Failed("%s could not be added (%s); see what apt and pip say in the log" % (
+                ", ".join(apt + pip), _image_relay.last_line(done.stderr or done.stdout)))
+        for target in before:
+            self.remove_empty(root, target)
+        self.buildah("config", "--label", "trainyard.relay.source=%s" % image["source"], "--label", "trainyard.relay.digest=%s" % image["digest"],
+                     "--label", "trainyard.relay.recipe=%s" % image["recipe"], name)
+        made = self.buildah("commit", "--quiet", "--format", "docker", name, quiet=True).stdout.strip().splitlines()[-1]
+        self.buildah("push", "--quiet", "--signature-policy", self.spec["policy"], made, "dir:%s/made" % folder)
+        return apt + pip
+
+    def inside(self, name, *command, options=(), quiet=False):
+        """Run a program of an image in its container."""
+        return self.buildah("run", "--isolation", "chroot", "--user", "0:0", *options, name, "--", *command, check=False, quiet=quiet)
 
     @staticmethod
     def remove_empty(root, target):
@@ -303,9 +410,63 @@ def size_of(folder):
     return total
 
 
+def layers(base: str, name: str) -> tuple:
+    """Return the digests that the repositories below a name use, and bytes of running pushes.
+
+    Content counts before a manifest names it: a push may never send one.
+    """
+    digests, unfinished = set(), 0
+    for folder, folders, _names in os.walk(os.path.join(base, name)):
+        linked = os.path.join(folder, "_layers", "sha256")
+        if os.path.isdir(linked):
+            digests.update(os.listdir(linked))
+        unfinished += size_of(os.path.join(folder, "_uploads"))
+        folders[:] = [each for each in folders if not each.startswith("_")]
+    return digests, unfinished
+
+
+def used_by(top: str, person: str, approved_layers: set) -> int:
+    """Return the bytes of a person in the registry.
+
+    What approved images have, too, does not count. Nor does what was removed already.
+    """
+    digests, total = layers(os.path.join(top, "repositories"), person)
+    for digest in digests - approved_layers:
+        try:
+            blob = os.path.join(top, "blobs", "sha256", digest[:2], digest, "data")
+            total += os.stat(blob).st_size
+        except FileNotFoundError:
+            pass
+    return total
+
+
+def space(settings: dict) -> None:
+    """Record the space of each person, and refuse writes of those who use too much.
+
+    nginx looks for the files.
+    """
+    folder, limit = os.path.join(settings["storage"], "space"), settings["person_bytes"]
+    top = os.path.join(settings["storage"], "registry", "docker", "registry", "v2")
+    os.makedirs(folder, exist_ok=True)
+    kept = set()
+    approved_layers = layers(os.path.join(top, "repositories"), settings["folder"])[0]
+    for person in settings["people"]:
+        used = used_by(top, person, approved_layers)
+        told = {"used_mib": used >> 20, "limit_mib": limit >> 20 or None}
+        kept.add(person + ".json")
+        write_json(os.path.join(folder, person + ".json"), told)
+        if limit and used > limit:
+            kept.add(person + ".full")
+            with open(os.path.join(folder, person + ".full"), "w", encoding="utf-8"):
+                say("writes of %s are refused: %d bytes used of %d" % (person, used, limit))
+    for name in set(os.listdir(folder)) - kept:
+        os.unlink(os.path.join(folder, name))
+
+
 def room(path):
     """Refuse writes while the registry is larger than it may be, or its disk is nearly full: nginx looks for the file."""
     settings = read_json(path)
+    space(settings)
     flag = os.path.join(settings["storage"], "full")
     disk = os.statvfs(settings["storage"])
     used, free = size_of(os.path.join(settings["storage"], "registry")), disk.f_bavail * disk.f_frsize

@@ -21,12 +21,18 @@ LOGINS, CERTIFICATES = "/etc/trainyard/registry/people", "/etc/containers/certs.
 #: Seconds for one answer, and for a whole list.
 SECONDS, LIST_SECONDS = 3, 5
 PAGE = 1000
+#: Of role image_relay, too: where a person's own repositories are listed if images are private, and how the list of all is refused then.
+OWN, PRIVATE = "/own", "images of other groups are private"
 #: What `trainyard-run --save` appends to a name.
 DATE = re.compile(r"\d{8}-\d{6}")
 
 
 class RegistryError(Exception):
-    """The registry does not do what it was asked for. The message is for the person, without an advice."""
+    """The registry does not do what it was asked for. The message is for the person, without an advice. C(status) is that of HTTP, 0 without an answer."""
+
+    def __init__(self, text, status=0):
+        super().__init__(text)
+        self.status = status
 
 
 # --- pure functions ---
@@ -130,7 +136,7 @@ class Registry:
                 text = said_by(error.read().decode("utf-8", "replace"))
             if error.code == 401:
                 text = "it does not accept your login"
-            raise RegistryError("the registry %s refuses it: %s" % (self.name, text or "HTTP status %d" % error.code)) from None
+            raise RegistryError("the registry %s refuses it: %s" % (self.name, text or "HTTP status %d" % error.code), error.code) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise RegistryError("the registry %s does not answer: %s" % (self.name, getattr(reason, "strerror", None) or reason)) from None
@@ -140,17 +146,51 @@ class Registry:
         _body, headers = self.ask("POST", "/v2/%s/blobs/uploads/" % repository)
         self.ask("DELETE", headers["Location"])
 
+    def repositories_of(self, person, deadline):
+        """Return the names of the repositories of a person. If images are private, the list of all is refused, and there is one of the person's own."""
+        found, path = [], "/v2/_catalog?n=%d" % PAGE
+        while path:
+            try:
+                body, headers = self.ask("GET", path, max(0.1, min(SECONDS, deadline - time.monotonic())))
+            except RegistryError as error:
+                if PRIVATE in str(error):
+                    return self.own_repositories(person, deadline)
+                raise
+            found += [name for name in self.read(body, "repositories") if name.startswith(person + "/")]
+            path = next_page(headers["Link"])
+        return found
+
+    def own_repositories(self, person, deadline):
+        """Return the names of a person's repositories, from the folders that role image_relay lists.
+
+        A repository has a folder _manifests.
+        """
+        found, waiting = [], [person]
+        while waiting:
+            folder = waiting.pop()
+            self.check_time(deadline)
+            try:
+                body, _headers = self.ask("GET", "%s/%s/" % (OWN, folder), max(0.1, min(SECONDS, deadline - time.monotonic())))
+            except RegistryError as error:
+                # The person has none.
+                if error.status == 404:
+                    continue
+                raise
+            try:
+                names = [str(entry["name"]) for entry in json.loads(body) if entry["type"] == "directory"]
+            except (ValueError, KeyError, TypeError):
+                raise RegistryError("the registry %s answers with something else" % self.name) from None
+            if "_manifests" in names:
+                found.append(folder)
+            waiting += ["%s/%s" % (folder, name) for name in names if not name.startswith("_")]
+        return sorted(found)
+
     def images_of(self, person):
         """Return the full names of the images of a person, the newest first."""
-        deadline, found, path = time.monotonic() + LIST_SECONDS, [], "/v2/_catalog?n=%d" % PAGE
-        repositories = []
-        while path:
-            body, headers = self.ask("GET", path, max(0.1, min(SECONDS, deadline - time.monotonic())))
-            repositories += [name for name in self.read(body, "repositories") if name.startswith(person + "/")]
-            path = next_page(headers["Link"])
+        deadline, found = time.monotonic() + LIST_SECONDS, []
+        repositories = self.repositories_of(person, deadline)
         for repository in repositories:
-            if time.monotonic() > deadline:
-                raise RegistryError("the registry %s needs more than %d s for a list" % (self.name, LIST_SECONDS))
+            self.check_time(deadline)
             # Those whose images were removed stay in the catalogue.
             try:
                 tags = self.read(self.ask("GET", "/v2/%s/tags/list" % repository)[0], "tags")
@@ -161,11 +201,30 @@ class Registry:
             found += ["%s/%s:%s" % (self.name, repository, tag) for tag in tags]
         return newest_first(found)
 
+    def check_time(self, deadline):
+        if time.monotonic() > deadline:
+            raise RegistryError("the registry %s needs more than %d s for a list" % (self.name, LIST_SECONDS))
+
     def read(self, body, key):
         try:
             return [str(name) for name in json.loads(body)[key] or []]
         except (ValueError, KeyError, TypeError):
             raise RegistryError("the registry %s answers with something else" % self.name) from None
+
+
+def space(person: str) -> dict:
+    """Return how much of the registry a person uses and may use, in MiB. No limit is None."""
+    registry = Registry(*read_login(person))
+    body, _headers = registry.ask("GET", "/trainyard/space")
+    try:
+        found = json.loads(body)
+        limit = found["limit_mib"]
+        return {
+            "registry_used_mib": int(found["used_mib"]),
+            "registry_mib": None if limit is None else int(limit),
+        }
+    except (ValueError, KeyError, TypeError):
+        raise RegistryError("the registry %s answers with something else" % registry.name) from None
 
 
 def saved_images(person):

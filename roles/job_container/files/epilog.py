@@ -10,6 +10,7 @@ job's user are touched. Those of the same user's other jobs and logins are left 
 import contextlib
 import errno
 import glob
+import importlib
 import itertools
 import json
 import os
@@ -21,6 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
+
+# Teardown would find the folder of the compiled module.
+sys.dont_write_bytecode = True
+_job_ports = importlib.import_module("_job_ports")
 
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
@@ -51,16 +56,6 @@ class Failed(Exception):
 
 
 # --- pure functions: processes as data ---
-
-def subordinate(name, uid, text):
-    """Return the ranges (first, end) of a user's subordinate IDs, from the text of /etc/subuid."""
-    found = []
-    for line in text.splitlines():
-        fields = line.split(":")
-        if len(fields) == 3 and fields[0] in (name, str(uid)) and fields[1].isdigit() and fields[2].isdigit():
-            found.append((int(fields[1]), int(fields[1]) + int(fields[2])))
-    return found
-
 
 def belongs(uid, owner, ranges):
     """Return whether a process or file is the user's: by the own ID, or by one that only the user's containers have."""
@@ -117,7 +112,7 @@ def of_job(processes, job, own_cgroup, last, only_in_jobs=False):
     processes C(only_in_jobs), all others.
     """
     if last and only_in_jobs:
-        return set(processes)
+        return {pid for pid, process in processes.items() if not process["engine"]}
     found = {
         pid
         for pid, process in processes.items()
@@ -151,20 +146,31 @@ def settings(path: str) -> dict:
     return json.loads(read(path) or b"{}")
 
 
+def namespace(folder, kind):
+    """Return the namespace of a process, empty if it has ended."""
+    try:
+        return os.readlink("%s/ns/%s" % (folder, kind))
+    except OSError:
+        return ""
+
+
 def look(pid, host_space, proc="/proc"):
-    """Return what is known of a process: owner, parent, environment, cgroup, pid namespace (empty for the host's), and its start, which no other has."""
+    """Return what is known of a process: owner, parent, environment, cgroup, pid namespace (empty for the host's), and its start, which no other has.
+
+    C(engine) tells a container of root's engine: it has a pid namespace of its own and the users of
+    the host, where an ID of a person is any program's. Containers of people have other users.
+    """
     folder = "%s/%s" % (proc, pid)
     text = read(folder + "/stat").decode(errors="replace")
     fields = text.rpartition(")")[2].split()
     status = re.search(r"^Uid:\s+(\d+)\s+(\d+)", read(folder + "/status").decode(errors="replace"), re.MULTILINE)
     if len(fields) < 20 or not status or fields[0] in ("Z", "X"):
         return None
-    try:
-        space = os.readlink(folder + "/ns/pid")
-    except OSError:
-        space = host_space
+    space = namespace(folder, "pid") or host_space
+    same_users = namespace(folder, "user") == namespace(proc + "/self", "user")
     return {"uid": int(status.group(1)), "parent": int(fields[1]), "start": fields[19], "name": text.partition("(")[2].rpartition(")")[0],
-            "environ": read(folder + "/environ"), "cgroup": read(folder + "/cgroup").decode(errors="replace"), "space": "" if space == host_space else space}
+            "environ": read(folder + "/environ"), "cgroup": read(folder + "/cgroup").decode(errors="replace"), "space": "" if space == host_space else space,
+            "engine": space != host_space and same_users}
 
 
 def owned(uid, ranges, proc="/proc"):
@@ -478,7 +484,7 @@ def finish(job, uid, storage, runtime=RUNTIME):
         name, gid, home = entry.pw_name, entry.pw_gid, entry.pw_dir
     except KeyError:
         name, gid, home = str(uid), uid, "/"
-    ranges = subordinate(name, uid, read("/etc/subuid").decode(errors="replace"))
+    ranges = _job_ports.subordinate(name, uid, read("/etc/subuid").decode(errors="replace"))
 
     def end_processes(last):
         alive = sweep(job, uid, ranges, last)
@@ -493,6 +499,7 @@ def finish(job, uid, storage, runtime=RUNTIME):
             os.unlink("%s/%s" % (LINGER, name))
     end_processes(last)
     forget_cgroups(job)
+    _job_ports.close_ports(job)
     tops = ("%s/jobs/%s/" % (storage, job), "%s/jobs/%s/" % (runtime, job))
     unmount([point for point in own_mounts(uid, mount_table()) if point.startswith(tops)])
     errors = clean(["%s/jobs/%s" % (storage, job), "%s/jobs/%s" % (runtime, job)], uid, ranges)
@@ -550,7 +557,11 @@ def main():
     if uid == "0":
         return 0
     try:
-        finish(job, int(uid), settings(CONFIG).get("storage", "/var/lib/containers/trainyard"))
+        config = settings(CONFIG)
+        storage = config.get("storage", "/var/lib/containers/trainyard")
+        finish(job, int(uid), storage)
+        if config.get("job_bytes"):
+            importlib.import_module("_disk_limit").finish(storage, job)
     except Failed as problem:
         note(job, uid, str(problem))
         return 1

@@ -30,6 +30,8 @@ FAILED = "/run/trainyard/epilog.failed"
 #: Where epilogs put folders aside: beside them, for none can be moved to another file system.
 RUNTIME, SHARED_FOLDERS = "/run/trainyard", ("/dev/shm", "/tmp", "/var/tmp")
 EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
+#: Of role jupyterhub, on hosts with instances: ends those that are idle although their own process does not.
+INSTANCES = "/usr/local/lib/trainyard/notebook/look"
 #: Errors after which a GPU needs a reset or a repair. Others, such as 13, 31 and 43, are faults of programs.
 XIDS = {48: "uncorrectable memory error", 62: "halted", 63: "row remapping", 64: "row remapping failed", 74: "NVLink error", 79: "fallen off the bus",
         92: "too many memory errors", 94: "contained memory error", 95: "uncontained memory error", 119: "GSP timeout", 120: "GSP error", 140: "memory error"}
@@ -239,6 +241,8 @@ def main():
     if node:
         os.makedirs(os.path.dirname(REASON), exist_ok=True)
         drain(node, reason)
+        if os.path.exists(INSTANCES):
+            output([INSTANCES], TOOL_SECONDS)
     return 1 if reason else 0
 
 

@@ -4,11 +4,16 @@
 """Prolog of slurmd, as root: makes the folders of a job on this host. It calls no commands of Slurm. A failure drains the node and requeues the job."""
 
 import contextlib
+import importlib
 import json
 import os
 import pwd
 import stat
 import sys
+
+# Teardown would find the folder of the compiled module.
+sys.dont_write_bytecode = True
+_job_ports = importlib.import_module("_job_ports")
 
 CONFIG = "/etc/trainyard/job/config.json"
 RUNTIME = "/run/trainyard"
@@ -38,20 +43,23 @@ def shared_folder(path, mode):
 
 def own_folder(path, uid, gid):
     """Make a folder of the user, in a folder of root. Return whether it is new. A folder of another user is an error."""
+    is_new = True
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
+        is_new = False
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
             raise Failed("%s exists and does not belong to user %d; remove it" % (path, uid)) from None
-        return False
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        os.fchown(folder, uid, gid)
+        if is_new:
+            os.fchown(folder, uid, gid)
+        # Also of one that exists: others would run a set-user-ID program in the store of a person as that person.
         os.fchmod(folder, 0o700)
     finally:
         os.close(folder)
-    return True
+    return is_new
 
 
 def begin(job, uid, gid, storage, runtime=RUNTIME, login=LOGIN):
@@ -73,13 +81,23 @@ def begin(job, uid, gid, storage, runtime=RUNTIME, login=LOGIN):
             pass
 
 
+def limit_disk(job: str, config: dict) -> None:
+    """Limit what the job may write into its folder on the local disk, if the site has a limit."""
+    if config.get("job_bytes"):
+        # Only here: prologs without a limit do not wait for it.
+        disk = importlib.import_module("_disk_limit")
+        disk.begin("%s/jobs/%s" % (config["storage"], job), job, config["job_bytes"])
+
+
 def main():
     try:
         job, uid = job_of(os.environ)
         with open(CONFIG, encoding="utf-8") as stream:
-            storage = json.load(stream)["storage"]
+            config = json.load(stream)
         if uid:
-            begin(job, uid, pwd.getpwuid(uid).pw_gid, storage)
+            begin(job, uid, pwd.getpwuid(uid).pw_gid, config["storage"])
+            limit_disk(job, config)
+            _job_ports.open_ports(job, uid, os.environ)
     except KeyError as error:
         raise Failed("user %s is unknown on this host; run playbook people" % error) from error
     except Failed:

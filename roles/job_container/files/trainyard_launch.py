@@ -44,6 +44,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal
 #: Variables that describe the step of this worker. mpirun and its daemons would take them for their own and start through Slurm.
 OF_SLURM = ("SLURM_", "PMI_", "PMIX_", "PMI2_", "HYDRA_", "I_MPI_HYDRA_", "OMPI_MCA_plm_slurm", "PRTE_MCA_plm_slurm")
 KEPT_OF_SLURM = ("SLURM_JOB_ID",)
+#: Options of torchrun without a value.
+TORCHRUN_FLAGS = ("standalone", "no-python", "run-path", "h", "help")
 #: Of role train: path of the description of the job, in place of the one that trainyard-run has written.
 DESCRIPTION = "TRAINYARD_LAUNCH_JOB"
 #: Path of what each rank of this host is started with.
@@ -73,12 +75,41 @@ def slots(job):
     return sum(entry["slots"] for entry in job["entries"])
 
 
+def torchrun_options(arguments):
+    """Return the options of torchrun among the arguments, (name, value) of each. Those of the script, which come after its name, are not among them."""
+    found, words = [], list(arguments)
+    while words and words[0].startswith("-"):
+        name, equal, value = words.pop(0).lstrip("-").partition("=")
+        name = name.replace("_", "-")
+        if name in ("m", "module"):
+            break
+        if not equal and name not in TORCHRUN_FLAGS and words:
+            value = words.pop(0)
+        found.append((name, value))
+    return found
+
+
+def has_own_rendezvous(arguments):
+    """Return whether the user has chosen a rendezvous, or a number of hosts that changes, which static rendezvous does not have."""
+    options = torchrun_options(arguments)
+    return any(name.startswith("rdzv") or name == "nnodes" and ":" in value for name, value in options)
+
+
 def torchrun(job, arguments):
-    """Return the command. torchrun takes the last of several equal options, so those of the user win."""
+    """Return the command. torchrun takes the last of several equal options, so those of the user win.
+
+    The hosts of a step are known, so the rendezvous is static: the one of c10d keeps pickled objects
+    in a store, which everybody who reaches its port can replace.
+    """
     me, first = job["entries"][job["index"]], job["entries"][0]
-    return ["torchrun", "--nnodes=%d" % job["count"], "--nproc-per-node=%d" % me["slots"], "--rdzv-backend=c10d",
-            "--rdzv-id=%s.%s" % (job["job"], job["step"]), "--rdzv-endpoint=%s:%d" % (first["address"], job["ports"]["master"]),
-            "--rdzv-conf=is_host=%d" % (job["index"] == 0), "--local-addr=%s" % me["address"]] + arguments
+    master = job["ports"]["master"]
+    command = ["torchrun", "--nnodes=%d" % job["count"], "--nproc-per-node=%d" % me["slots"]]
+    if has_own_rendezvous(arguments):
+        command += ["--rdzv-backend=c10d", "--rdzv-id=%s.%s" % (job["job"], job["step"]),
+                    "--rdzv-endpoint=%s:%d" % (first["address"], master), "--rdzv-conf=is_host=%d" % (job["index"] == 0)]
+    else:
+        command += ["--node-rank=%d" % job["index"], "--master-addr=%s" % first["address"], "--master-port=%d" % master]
+    return command + ["--local-addr=%s" % me["address"]] + arguments
 
 
 def horovodrun(job, arguments):

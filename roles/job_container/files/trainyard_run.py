@@ -11,6 +11,7 @@ the one of the command. 125 means that the container was not started, and 124 th
 
 import argparse
 import contextlib
+import errno
 import glob
 import importlib
 import json
@@ -19,6 +20,7 @@ import pwd
 import re
 import resource
 import select
+import selectors
 import shlex
 import signal
 import socket
@@ -40,8 +42,12 @@ NOT_STARTED, NO_PEER = 125, 124
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 #: Seconds in which all workers of a step have to start. Slurm starts them together, so this is for a busy host. A host that pulls the image needs longer.
 PEER_SECONDS, PULL_SECONDS = 60, 3900
-#: Not the ephemeral ports of the kernel, and below those that sites use for services. Each step tries several of them.
-PORTS, FIRST_PORT, TRIES = 20000, 10000, 32
+#: What the prolog has given the job on this host: _job_ports.py writes it. The firewall opens these ports only.
+PORTS = "/run/trainyard/ports/%s.json"
+#: Of each step: for sshd, the rendezvous and control.
+PORTS_OF_STEP = 3
+#: Of the exchange: seconds for a whole message, its bytes, and how many senders that have not finished theirs are heard at a time.
+MESSAGE_SECONDS, MESSAGE_BYTES, STRANGERS = 5, 1 << 20, 64
 #: The values of the image are correct in it, and those of the host are not.
 OF_IMAGE = {"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "SHELL", "SHLVL", "PWD", "OLDPWD", "_", "HOSTNAME", "TMPDIR", "MAIL", "LS_COLORS",
             "XDG_RUNTIME_DIR", "XDG_SESSION_ID", "XDG_DATA_DIRS", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "SLURM_CONF", "SLURM_JWT",
@@ -140,10 +146,12 @@ def step_name(environment):
     return environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID") or "batch"
 
 
-def candidate_ports(job, step):
-    """Return the ports of a step, in the order in which they are tried. All its hosts compute the same ones."""
-    first = int(job) * 131 + sum(ord(character) for character in step) * 17
-    return [FIRST_PORT + (first + number * 37) % PORTS for number in range(TRIES)]
+def step_ports(ranges, step):
+    """Return the ports of a step, in the order in which they are tried. Each step of the job begins with others."""
+    ports = [port for first, last in ranges for port in range(first, last + 1)]
+    number = int(step) if step.isdigit() else sum(ord(character) for character in step)
+    begin = number * PORTS_OF_STEP % len(ports) if ports else 0
+    return ports[begin:] + ports[:begin]
 
 
 def image_names(image):
@@ -346,19 +354,12 @@ def unmunged(text, uid):
         return None
 
 
-def receive(connection):
-    """Return one line."""
-    data = b""
-    while not data.endswith(b"\n"):
-        part = connection.recv(65536)
-        if not part or len(data) > 1 << 20:
-            return b""
-        data += part
-    return data.strip()
+def family(address):
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def free(address, port):
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+    with socket.socket(family(address)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
@@ -370,7 +371,7 @@ def free(address, port):
 def listening(address, ports):
     """Return a listening socket on the first free port."""
     for port in ports:
-        server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        server = socket.socket(family(address))
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             server.bind((address, port))
@@ -382,13 +383,22 @@ def listening(address, ports):
     raise Refused("none of the job's ports is free on %s: %s" % (address, last))
 
 
+def chosen_by_kernel(address):
+    """Return free ports for a step of one task that has too few of the job's: people without a job on this host do not reach them either."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket(family(address))) for _number in range(PORTS_OF_STEP)]
+        for probe in probes:
+            probe.bind((address, 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
 def common_ports(entries):
-    """Return the ports for sshd (free on all hosts), for the rendezvous and for control (free on the first host)."""
+    """Return the ports for sshd, for the rendezvous and for control. Each is the job's on all of its hosts: the firewall of both ends asks for that."""
     shared = [port for port in entries[0]["ports"] if all(port in entry["ports"] for entry in entries)]
-    if not shared or len(entries[0]["ports"]) < 3:
-        raise Refused("none of the job's ports is free on all of its hosts: %s" % ", ".join(sorted({entry["address"] for entry in entries})))
-    rest = [port for port in entries[0]["ports"] if port != shared[0]]
-    return {"ssh": shared[0], "master": rest[0], "control": rest[1]}
+    if len(shared) < PORTS_OF_STEP:
+        raise Refused("the job has %d free ports on all of its hosts, and %d are needed: %s. End steps or jobs there, or submit the job again" % (
+            len(shared), PORTS_OF_STEP, ", ".join(sorted({entry["address"] for entry in entries}))))
+    return dict(zip(("ssh", "master", "control"), shared))
 
 
 def make_keys(folder):
@@ -407,59 +417,179 @@ def make_keys(folder):
     return keys
 
 
-def lead(job, step, count, own, uid, keys, ports, seconds=PEER_SECONDS):
+class Messages:
+    """Connections whose message of one line is not complete yet. All are heard at the same time, and each has a deadline for the whole message."""
+
+    def __init__(self, waiting):
+        self.waiting, self.parts, self.deadlines = waiting, {}, {}
+
+    def add(self, connection, seconds):
+        """Hear a connection. If there are too many, the oldest one is closed: a worker sends its message at once."""
+        connection.setblocking(False)
+        self.parts[connection], self.deadlines[connection] = b"", time.monotonic() + seconds
+        self.waiting.register(connection, selectors.EVENT_READ)
+        if len(self.parts) > STRANGERS:
+            self.drop(next(iter(self.parts)))
+
+    def forget(self, connection):
+        self.waiting.unregister(connection)
+        del self.deadlines[connection]
+        return self.parts.pop(connection)
+
+    def drop(self, connection):
+        self.forget(connection)
+        connection.close()
+
+    def drop_late(self):
+        now = time.monotonic()
+        for connection in [each for each, deadline in self.deadlines.items() if deadline < now]:
+            self.drop(connection)
+
+    def read(self, connection):
+        """Return the message if it is complete, else None. A connection that ends or sends too much is closed."""
+        try:
+            part = connection.recv(65536)
+        except BlockingIOError:
+            return None
+        except OSError:
+            part = b""
+        self.parts[connection] += part
+        if not part or len(self.parts[connection]) > MESSAGE_BYTES:
+            self.drop(connection)
+            return None
+        return self.forget(connection).strip() if part.endswith(b"\n") else None
+
+    def close(self):
+        for connection in list(self.parts):
+            self.drop(connection)
+
+
+def listen_in_ranges(address, ranges):
+    """Return a listening socket in each of the job's ranges of ports: another job may have one of them on another host."""
+    servers, problem = [], "the job has none on this host"
+    for first, last in ranges:
+        try:
+            servers.append(listening(address, range(first, last + 1)))
+        except Refused as error:
+            problem = str(error)
+    if not servers:
+        raise Refused("no port for the exchange of the workers: %s" % problem)
+    return servers
+
+
+def lead(job, step, count, own, uid, keys, ranges, seconds=PEER_SECONDS):
     """First worker: collect the entries of all workers, and send each of them the result."""
-    entries, waiting = {0: own}, {}
+    entries, workers_waiting = {0: own}, []
     deadline = time.monotonic() + seconds
-    with listening(own["address"], ports) as server:
-        used = server.getsockname()[1]
-        own["ports"] = [port for port in own["ports"] if port != used]
+    with contextlib.ExitStack() as stack:
+        waiting = stack.enter_context(selectors.DefaultSelector())
+        servers = [stack.enter_context(server) for server in listen_in_ranges(own["address"], ranges)]
+        messages = Messages(waiting)
+        stack.callback(messages.close)
+        for server in servers:
+            server.setblocking(False)
+            waiting.register(server, selectors.EVENT_READ)
+        used = {server.getsockname()[1] for server in servers}
+        own["ports"] = [port for port in own["ports"] if port not in used]
         while len(entries) < count:
-            server.settimeout(max(0.1, deadline - time.monotonic()))
-            try:
-                connection = server.accept()[0]
-            except OSError:
-                connection = None
-            if connection is None or time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 missing = [str(index) for index in range(count) if index not in entries]
                 raise TimeoutError("worker %s did not start within %d seconds; see the messages of its host" % (", ".join(missing), seconds))
-            connection.settimeout(5)
-            try:
-                said = unmunged(receive(connection), uid)
-            except OSError:
-                said = None
-            if said and (said.get("job"), said.get("step")) == (job, step) and 0 < said.get("index", 0) < count:
-                entries[said["index"]] = said["entry"]
-                waiting[said["index"]] = connection
-            else:
-                connection.close()
+            for key, _events in waiting.select(0.1):
+                if key.fileobj in servers:
+                    with contextlib.suppress(OSError):
+                        messages.add(key.fileobj.accept()[0], MESSAGE_SECONDS)
+                elif key.fileobj in messages.parts:
+                    text = messages.read(key.fileobj)
+                    if text is not None:
+                        said = worker_of(unmunged(text, uid), job, step, count)
+                        workers_waiting += _kept(key.fileobj, said, entries)
+            messages.drop_late()
         ordered = [entries[index] for index in range(count)]
         result = {"job": job, "step": step, "entries": ordered, "ports": common_ports(ordered), "keys": keys}
-        for connection in waiting.values():
+        for connection in workers_waiting:
+            connection.settimeout(MESSAGE_SECONDS)
             with contextlib.suppress(OSError):
                 connection.sendall(munged(result, uid) + b"\n")
             connection.close()
     return result
 
 
+def worker_of(said, job, step, count):
+    """Return the message of another worker of this step, or None."""
+    is_one = said and (said.get("job"), said.get("step")) == (job, step) and 0 < said.get("index", 0) < count
+    return said if is_one else None
+
+
+def _kept(connection, said, entries):
+    """Note the entry of a worker, and return its connection. It may have one to each of the first worker's ports."""
+    if said is None:
+        connection.close()
+        return []
+    entries[said["index"]] = said["entry"]
+    return [connection]
+
+
 def follow(job, step, place, own, uid, first, ports, seconds=PEER_SECONDS):
-    """Other workers: send the own entry to the first one, and return its result. Its port is one of those that the step tries."""
+    """Other workers: send the own entry to the first one, and return its result. Its port is one of those that the step tries.
+
+    All ports are tried at the same time, because another person may have one of them there, and say nothing.
+    """
     began = time.monotonic()
     deadline = began + seconds
-    while time.monotonic() < deadline:
-        for port in ports:
-            try:
-                with socket.create_connection((first, port), timeout=2) as connection:
-                    connection.settimeout(max(1, deadline - time.monotonic()))
-                    connection.sendall(munged({"job": job, "step": step, "index": place["index"], "entry": own}, uid) + b"\n")
-                    said = unmunged(receive(connection), uid)
-            except OSError:
-                continue
-            if said and (said.get("job"), said.get("step")) == (job, step):
-                return said
-        # The first host may pull the image.
-        time.sleep(0.1 if time.monotonic() < began + PEER_SECONDS else 2)
+    message = {"job": job, "step": step, "index": place["index"], "entry": own}
+    with contextlib.ExitStack() as stack:
+        waiting = stack.enter_context(selectors.DefaultSelector())
+        messages, tried, made = Messages(waiting), {}, {}
+        stack.callback(messages.close)
+        stack.callback(lambda: [connection.close() for connection in tried.values()])
+        while time.monotonic() < deadline:
+            for port in ports:
+                if made.get(port) not in messages.parts and port not in tried:
+                    connect(waiting, tried, first, port)
+            # The first host may pull the image.
+            pause = time.monotonic() + (0.1 if time.monotonic() < began + PEER_SECONDS else 2)
+            while time.monotonic() < pause:
+                for key, _events in waiting.select(max(0.01, pause - time.monotonic())):
+                    if key.fileobj in messages.parts:
+                        text = messages.read(key.fileobj)
+                        said = unmunged(text, uid) if text is not None else None
+                        if text is not None:
+                            key.fileobj.close()
+                        if said and (said.get("job"), said.get("step")) == (job, step):
+                            return said
+                    elif connected(waiting, tried, key, message, uid):
+                        made[key.data] = key.fileobj
+                        messages.add(key.fileobj, max(1, deadline - time.monotonic()))
     raise TimeoutError("worker 0 on %s did not answer within %d seconds; see the messages of its host" % (first, seconds))
+
+
+def connect(waiting, tried, address, port):
+    """Begin a connection. One that hangs is not tried again: a port that begins to answer answers it."""
+    connection = socket.socket(family(address))
+    connection.setblocking(False)
+    error = connection.connect_ex((address, port))
+    if error not in (0, errno.EINPROGRESS):
+        connection.close()
+        return
+    tried[port] = connection
+    waiting.register(connection, selectors.EVENT_WRITE, port)
+
+
+def connected(waiting, tried, key, message, uid):
+    """Return whether a connection is made and has the own entry. One that is refused is closed."""
+    connection = tried.pop(key.data)
+    waiting.unregister(connection)
+    try:
+        refused = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if not refused:
+            connection.settimeout(MESSAGE_SECONDS)
+            connection.sendall(munged(message, uid) + b"\n")
+    except OSError:
+        refused = True
+    if refused:
+        connection.close()
+    return not refused
 
 
 # --- the host ---
@@ -683,12 +813,14 @@ def provide_image(name, person, config, runtime, disk, environment, pulls):
 def write_task(folder, job, step, place, gpus, person, environment, config, seconds=PEER_SECONDS, root=False):
     """Write what the command and trainyard-launch read in the container. C(seconds) is the time in which the other workers have to start."""
     address = own_address(environment.get("SLURMD_NODENAME") or socket.gethostname(), config)
-    candidates = candidate_ports(job, step)
+    ranges = read_json(PORTS % job, {}).get("ports") or []
+    candidates = step_ports(ranges, step)
     own = {"address": address, "slots": len(gpus) or 1, "devices": gpus, "ports": [port for port in candidates if free(address, port)], "local": place["local"]}
     if place["count"] == 1:
+        own["ports"] = own["ports"] if len(own["ports"]) >= PORTS_OF_STEP else chosen_by_kernel(address)
         said = {"entries": [own], "ports": common_ports([own]), "keys": {}}
     elif place["index"] == 0:
-        said = lead(job, step, place["count"], own, person["uid"], make_keys(folder), candidates, seconds)
+        said = lead(job, step, place["count"], own, person["uid"], make_keys(folder), ranges, seconds)
     else:
         said = follow(job, step, place, own, person["uid"], own_address(place["nodes"][0], config), candidates, seconds)
     values = own_variables(job, step, place, said["entries"], said["ports"], gpus, person, config)

@@ -36,6 +36,8 @@ def options(job, place):
     found += ["--time=%d" % job["max_minutes"]] if job["max_minutes"] else []
     if job["interactive"]:
         return found + ["--chdir=" + place["workdir"]]
+    # The helper of the hub has limits of memory and CPU time, which are not those of its jobs.
+    found.append("--propagate=NONE")
     # A job that is preempted goes on in the same log.
     found += ["--requeue" if job["preemptible"] else "--no-requeue", "--open-mode=append", "--chdir=" + place["workdir"], "--output=" + place["output"]]
     return found + (["--mail-type=END,FAIL,REQUEUE"] if place.get("mail") else [])

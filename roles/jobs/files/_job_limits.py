@@ -12,6 +12,8 @@ import difflib
 import re
 
 GIB = 1024
+#: Limits of accounts by their names in Slurm.
+TRES = {"gpus": "gres/gpu", "cpus": "cpu", "memory_mib": "mem"}
 
 
 def names(entries, most=8):
@@ -29,25 +31,67 @@ def near(word, known):
 
 
 def accounts_of(associations, person):
-    """Return the accounts of a person, with the limits of each: C(account), C(gpus), C(person_gpus), C(max_minutes), C(qos). None means without limit."""
+    """Return the accounts of a person, with the limits of each: C(account), C(gpus), C(cpus), C(memory_mib), C(person_gpus), C(max_jobs), C(max_submitted),
+    C(max_minutes), C(qos). None means without limit. Of the controller also what the person has C(submitted)."""
     found = {}
     for entry in associations:
         # One that a person was removed from stays while their jobs run, and accepts no more of them.
         if entry["user"] == person and entry["max_submitted"] != 0:
-            found[entry["account"]] = {"account": entry["account"], "gpus": None, "person_gpus": entry["group_tres"].get("gres/gpu"),
-                                       "job_gpus": entry["job_tres"].get("gres/gpu"), "max_minutes": entry["max_minutes"], "qos": list(entry["qos"])}
+            found[entry["account"]] = {
+                "account": entry["account"], "gpus": None, "cpus": None, "memory_mib": None,
+                "max_jobs": entry["max_jobs"], "max_submitted": entry["max_submitted"],
+                "submitted": entry.get("submitted", {}).get("used"),
+                "person_gpus": entry["group_tres"].get("gres/gpu"),
+                "job_gpus": entry["job_tres"].get("gres/gpu"),
+                "max_minutes": entry["max_minutes"], "qos": list(entry["qos"]),
+            }
     parents = {entry["account"]: entry for entry in associations if not entry["user"]}
     for name, mine in found.items():
         # A limit of an account above counts, too.
         seen, account = set(), name
         while account in parents and account not in seen:
             seen.add(account)
-            limit = parents[account]["group_tres"].get("gres/gpu")
-            mine["gpus"] = min((value for value in (mine["gpus"], limit) if value is not None), default=None)
+            for key, tres in TRES.items():
+                limit = parents[account]["group_tres"].get(tres)
+                mine[key] = min((value for value in (mine[key], limit) if value is not None), default=None)
             minutes = parents[account]["max_minutes"]
             mine["max_minutes"] = min((value for value in (mine["max_minutes"], minutes) if value is not None), default=None)
             account = parents[account]["parent"]
     return [found[name] for name in sorted(found)]
+
+
+_OF_PERSON = {"person_gpus_used": "gpus", "jobs_used": "jobs", "submitted_used": "submitted"}
+_OF_ACCOUNT = {"gpus_used": "gpus", "cpus_used": "cpus", "memory_used_mib": "memory_mib"}
+
+
+def used_of(entry: dict) -> dict:
+    """Return what an account, or the person in it, uses of its limits.
+
+    C(entry) is of P(_slurm.parse_usage).
+    """
+    keys = _OF_PERSON if entry["user"] else _OF_ACCOUNT
+    return {key: entry[name]["used"] for key, name in keys.items()}
+
+
+def times_of(partitions: list) -> dict:
+    """Return the times of jobs in the partition of jobs that name none.
+
+    C(partition_minutes) at most, and C(default_minutes). None means no limit.
+    """
+    partition = default_partition(partitions)
+    if partition is None:
+        return {"partition_minutes": None, "default_minutes": None}
+    longest, usual = partition["max_minutes"], partition["default_minutes"]
+    if usual is None:
+        usual = longest
+    return {"partition_minutes": longest, "default_minutes": usual}
+
+
+def default_partition(partitions: list) -> dict | None:
+    """Return the partition of jobs that name none."""
+    if len(partitions) == 1:
+        return partitions[0]
+    return next((entry for entry in partitions if entry["default"]), None)
 
 
 def account_problems(job, accounts, person):
@@ -66,11 +110,40 @@ def account_problems(job, accounts, person):
             problems.append("worker_gpu: the job needs %d GPUs (%d workers with %d each), but %s %d at most; use fewer" % (
                 asked, job["worker_count"], job["worker_gpu"], whose, mine[key]))
             break
+    problems += size_problems(job, mine) + full_problems(mine)
     if job["max_minutes"] and mine["max_minutes"] and job["max_minutes"] > mine["max_minutes"]:
         problems.append("max_minutes: %d is longer than account %s allows; use at most %d" % (job["max_minutes"], mine["account"], mine["max_minutes"]))
     if job["priority"] and mine["qos"] and job["priority"] not in mine["qos"]:
         problems.append("priority: account %s cannot use '%s'; use one of %s" % (mine["account"], job["priority"], names(mine["qos"])))
     return problems
+
+
+def size_problems(job: dict, mine: dict) -> list:
+    """Return why an account can never run the job because of its CPUs or memory."""
+    workers, problems = job["worker_count"], []
+    memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
+    limits = (
+        ("worker_cpu", "CPUs", job["worker_cpu"], mine["cpus"], 1),
+        ("worker_memory", "GB", memory, mine["memory_mib"], GIB),
+    )
+    for key, unit, each, limit, size in limits:
+        if limit is None or workers * each <= limit:
+            continue
+        needs = "the job needs %.4g %s (%d workers with %.4g each)" % (
+            workers * each / size, unit, workers, each / size)
+        problems.append("%s: %s, but account %s has %.4g at most; use less" % (
+            key, needs, mine["account"], limit / size))
+    return problems
+
+
+def full_problems(mine: dict) -> list:
+    """Return why an account takes no more jobs of the person now."""
+    used, limit = mine["submitted"], mine["max_submitted"]
+    if used is None or limit is None or used < limit:
+        return []
+    found = "you have %d waiting and running jobs in account %s" % (used, mine["account"])
+    return ["workspace_id: %s, which allows each person %d; wait until one ends, or stop one" % (
+        found, limit)]
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------------------
@@ -94,7 +167,7 @@ def classes(nodes):
 
 def host_problems(job, nodes, partitions):
     """Return why the job could never start, whatever else runs: no host is large enough, or too few are."""
-    partition = next((entry for entry in partitions if entry["default"]), partitions[0] if len(partitions) == 1 else None)
+    partition = default_partition(partitions)
     known = [node for node in nodes if partition is None or node["name"] in partition["nodes"]]
     problems = []
     if partition and job["max_minutes"] and partition["max_minutes"] and job["max_minutes"] > partition["max_minutes"]:
@@ -140,7 +213,7 @@ def platform_problems(job, approved, nodes, partitions):
     """Return why no host of the job's class can run an image. C(approved) are the images of the site's registry, whose platforms are known."""
     offered = next((entry.get("platforms") or [] for entry in approved if with_tag(job["worker_image"]) in (
         entry["name"], "%s@%s" % (re.sub(r":[^:/]+$", "", entry["name"]), entry.get("digest")))), [])
-    partition = next((entry for entry in partitions if entry["default"]), partitions[0] if len(partitions) == 1 else None)
+    partition = default_partition(partitions)
     known = [node for node in nodes if (partition is None or node["name"] in partition["nodes"]) and (
         not job["host_class"] or job["host_class"] in node["features"])]
     # A host that has never registered has none.
@@ -189,19 +262,63 @@ _WORDS = {
 }
 
 
-def usage_words(usage, account):
-    """Return how much of its GPUs an account uses, or an empty text if that is not known. C(usage) is from P(_slurm.parse_usage)."""
+#: Reasons of Slurm, the limit in P(_slurm.parse_usage), and how it is named.
+_GROUP_LIMITS = (
+    (r"AssocGrpCpu(?!.*Min)", "cpus", "CPUs", 1),
+    (r"AssocGrpMem(?!.*Min)", "memory_mib", "GB of memory", GIB),
+    (r"AssocGrpJobs", "jobs", "running jobs", 1),
+    (r"Assoc(?:Grp|iationGroup)?.*(?:GRES|TRES)(?!.*Min)|AssociationResourceLimit", "gpus", "GPUs", 1),
+)
+
+
+def usage_words(usage: list, account: str, key: str, unit: str, size: int) -> str:
+    """Return how much of a limit an account or the person uses, empty if that is not known.
+
+    Both may have a limit. The one with less left is the one that counts. C(usage) is from
+    P(_slurm.parse_usage).
+    """
+    known = [entry for entry in usage if entry["account"] == account]
+    known = [entry for entry in known if entry[key]["limit"] is not None]
+    if not known:
+        return ""
+    entry = min(known, key=lambda each: each[key]["limit"] - each[key]["used"])
+    used, limit = entry[key]["used"] / size, entry[key]["limit"] / size
+    if entry["user"]:
+        return "you use %.4g of your %.4g %s in group %s" % (used, limit, unit, account)
+    return "group %s uses %.4g of its %.4g %s" % (account, used, limit, unit)
+
+
+def job_count_words(reason: str, usage: list, account: str) -> str:
+    """Return which limit of jobs of one person a job waits for, or an empty text."""
+    limit, used, what = "max_jobs", "jobs", "running"
+    if "Submit" in reason:
+        limit, used, what = "max_submitted", "submitted", "waiting and running"
     for entry in usage:
-        if entry["account"] == account and not entry["user"] and entry["gpus"]["limit"] is not None:
-            return "group %s uses %d of its %d GPUs" % (account, entry["gpus"]["used"], entry["gpus"]["limit"])
+        if entry["account"] == account and entry["user"] and entry[limit] is not None:
+            return "you have %d %s jobs in group %s, which allows each person %d" % (
+                entry[used]["used"], what, account, entry[limit])
+    return ""
+
+
+def limit_words(reason: str, usage: list, account: str) -> str:
+    """Return which limit of an account or of the person a job waits for, or an empty text."""
+    if re.match(r"AssocMax(?:Submit)?Jobs?Limit|AssociationJobLimit", reason):
+        return job_count_words(reason, usage, account) or _WORDS["AssociationJobLimit"]
+    for pattern, key, unit, size in _GROUP_LIMITS:
+        words = usage_words(usage, account, key, unit, size) if re.search(pattern, reason) else ""
+        if words:
+            return words
+    if re.match(r"AssocGrp|AssociationGroup|AssociationResource|AssocMaxGRESPerJob", reason):
+        return "group %s uses all that it may use (%s)" % (account, reason)
     return ""
 
 
 def why(job, usage, nodes):
     """Return the reason why a job waits, in words. C(job) is of P(_slurm.parse_jobs)."""
     reason = job["reason"] or ""
-    if re.search(r"Assoc(?:Grp|iationGroup)?.*(?:GRES|TRES)|AssocGrp", reason) or reason in ("AssocMaxGRESPerJob", "AssociationResourceLimit"):
-        return usage_words(usage, job["account"]) or "group %s uses all that it may use (%s)" % (job["account"], reason)
+    words = limit_words(reason, usage, job["account"])
+    if words:
+        return words
     if re.match(r"(?:QOS|Max).*(?:PerUser|PerAccount)", reason):
         return "you use all that one person may use (%s)" % reason
     if re.match(r"(?:Assoc|QOS).*(?:Time|Wall)", reason):

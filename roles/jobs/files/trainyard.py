@@ -11,6 +11,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import datetime
+import errno
 import importlib
 import io
 import json
@@ -20,6 +21,7 @@ import re
 import shlex
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -54,6 +56,10 @@ PEOPLE = "/etc/trainyard/people"
 PORTS = {"jupyter": 8888, "tensorboard": 6006}
 #: Seconds for which `tensorboard` waits for its job.
 READY_SECONDS = 120
+#: Characters of a file that is not a log: about a job, or a list of public keys.
+MAX_FILE = 1 << 20
+#: What runs in the process of a command of Slurm before the command. The helper of the hub sets it.
+BEFORE_START = None
 GIB = 1024
 ACTIVE = ("pending", "configuring", "running", "completing", "suspended", "requeued", "requeue_hold", "special_exit", "stopped", "signaling", "stage_out",
           "resizing", "requeue_fed", "preempted")
@@ -94,7 +100,7 @@ def ask(command, text=None, environment=None):
     environment = environment or _slurm.command_environment(os.environ)
     try:
         done = subprocess.run(command, input=None if text is None else text.encode(), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              stdin=subprocess.DEVNULL if text is None else None, timeout=TIMEOUT, check=False)
+                              stdin=subprocess.DEVNULL if text is None else None, timeout=TIMEOUT, check=False, preexec_fn=BEFORE_START)
     except FileNotFoundError:
         raise NoAnswer("%s is not installed on this host. %s" % (command[0], sentence(_slurm.FIXES["not_installed"])))
     except subprocess.TimeoutExpired:
@@ -145,6 +151,24 @@ def usage_now(person):
 
 
 # --- the site, the person, and folders of jobs ------------------------------------------------------------------------------
+
+
+def open_file(path):
+    """Open a regular file to read its bytes. In a folder of a person, anything may be in its place: a pipe without a writer would block for ever."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return open(number, "rb")
+
+
+def read_text(path):
+    """Return the text of a regular file that is not large."""
+    with io.TextIOWrapper(open_file(path), encoding="utf-8", errors="replace") as stream:
+        text = stream.read(MAX_FILE + 1)
+    if len(text) > MAX_FILE:
+        raise OSError(errno.EFBIG, "it has more than %d characters" % MAX_FILE, path)
+    return text
 
 
 class Site:
@@ -240,12 +264,12 @@ class Site:
         return os.path.join(self.folder, ".out", number + ".log")
 
     def read_json(self, number, name):
-        """Return a file of the job's folder, or None."""
+        """Return a file of the job's folder, a dict, or None."""
         try:
-            with open(os.path.join(self.folder_of(number) or "", name), encoding="utf-8") as stream:
-                return json.load(stream)
-        except (OSError, ValueError):
+            found = json.loads(read_text(os.path.join(self.folder_of(number) or "", name)))
+        except (OSError, ValueError, RecursionError):
             return None
+        return found if isinstance(found, dict) else None
 
     def result_of(self, number):
         return self.read_json(number, "result.json")
@@ -264,8 +288,7 @@ class Site:
         own = [os.path.join(self.home, ".ssh", name) for name in ("authorized_keys", "authorized_keys2")]
         for path in [os.path.join(PEOPLE, self.person + ".keys")] + own:
             with contextlib.suppress(OSError):
-                with open(path, encoding="utf-8", errors="replace") as stream:
-                    keys.append(stream.read().rstrip("\n") + "\n")
+                keys.append(read_text(path).rstrip("\n") + "\n")
         if not any(line.strip() and not line.startswith("#") for text in keys for line in text.splitlines()):
             raise Refused("you have no public key on this host; put one into %s/.ssh/authorized_keys" % self.home)
         os.makedirs(folder, 0o700, exist_ok=True)
@@ -299,8 +322,7 @@ class Site:
     def values_of(self, number):
         folder = self.folder_of(number)
         try:
-            with open(os.path.join(folder or "", "spec.yml"), encoding="utf-8") as stream:
-                return stream.read()
+            return read_text(os.path.join(folder or "", "spec.yml"))
         except OSError:
             raise Refused("job %s has no job file in %s. `trainyard list --all` shows your jobs; one that has not started has no file yet, and one of plain "
                           "sbatch has none" % (number, folder or self.folder))
@@ -309,9 +331,8 @@ class Site:
 def write_private(path, text):
     """Write a file that only the person reads, in one step, if its content differs."""
     with contextlib.suppress(OSError):
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            if stream.read() == text:
-                return
+        if read_text(path) == text:
+            return
     new = "%s.%d" % (path, os.getpid())
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as stream:
         stream.write(text)
@@ -469,7 +490,7 @@ def submit_text(options, site, text, origin, then=None):
     try:
         number = ask(["sbatch", "--parsable"], script, minimal(os.environ)).strip().partition(";")[0]
     except Refused as error:
-        problems = qos_problems(site, job, str(error))
+        problems = qos_problems(site, job, str(error)) or full_problems(site, job, str(error))
         if not problems:
             raise
         raise Refused("\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems))
@@ -516,6 +537,20 @@ def qos_problems(site, job, said):
     if not job["priority"] or "qos" not in said.lower():
         return []
     return _job_limits.account_problems(job, accounts_now(site.person), site.person)
+
+
+def full_problems(site: Site, job: dict, said: str) -> list:
+    """Return in words that the person has too many jobs, if sbatch has refused one for its policy.
+
+    A job without an account was not judged before.
+    """
+    if "policy" not in said.lower() and "Assoc" not in said:
+        return []
+    problems = []
+    for entry in _job_limits.accounts_of(usage_now(site.person), site.person):
+        if job["workspace_id"] in ("", entry["account"]):
+            problems += _job_limits.full_problems(entry)
+    return problems
 
 
 def folder_problems(job, site):
@@ -745,7 +780,7 @@ def logs(options):
             job = find(number)
             raise Refused("job %s has no log yet: it is %s" % (number, word(job["state"])) if job["state"] in ACTIVE else
                           "%s does not exist%s" % (path, "" if options.rank is None else "; the workers of the job are 0 to %d" % (job["workers"] - 1)))
-        with open(path, "rb") as stream:
+        with open_file(path) as stream:
             if options.json:
                 return out(options, {"id": number, "rank": options.rank, "log": path, "text": stream.read().decode("utf-8", "replace")}, None)
             copy(stream)
@@ -768,7 +803,7 @@ def follow(number, path):
     try:
         while True:
             if stream is None and os.path.exists(path):
-                stream = open(path, "rb")
+                stream = open_file(path)
             grown = copy(stream) if stream else 0
             if not grown and ended:
                 break
@@ -878,10 +913,15 @@ def why(options):
 def quota(options):
     site = Site()
     accounts, usage = accounts_now(site.person), usage_now(site.person)
+    times = _job_limits.times_of(parsed(_slurm.PARTITIONS, _slurm.parse_partitions))
+    images = registry_use(site)
     for entry in accounts:
+        # Only the controller knows it.
+        del entry["submitted"]
+        entry.update(times, **images)
         for used in usage:
             if used["account"] == entry["account"] and used["user"] in ("", site.person):
-                entry["gpus_used" if not used["user"] else "person_gpus_used"] = used["gpus"]["used"]
+                entry.update(_job_limits.used_of(used))
 
     def lines(found):
         if not found:
@@ -890,8 +930,59 @@ def quota(options):
         table(("ACCOUNT", "GPUS USED", "GPUS", "YOURS USED", "YOURS", "MINUTES", "PRIORITIES"),
               [(entry["account"], entry.get("gpus_used", 0), amount(entry["gpus"]), entry.get("person_gpus_used", 0), amount(entry["person_gpus"]),
                 amount(entry["max_minutes"]), ",".join(entry["qos"])) for entry in found])
+        print()
+        rows = [line for entry in found for line in limit_lines(entry)]
+        table(("LIMIT", "ACCOUNT", "USED", "AT MOST"), rows + image_lines(found[0]))
 
     return out(options, accounts, lines)
+
+
+def limit_lines(entry: dict) -> list:
+    """Return the limits of an account beside GPUs, for the table of quota."""
+    longest = entry["partition_minutes"]
+    usual = entry["default_minutes"]
+    if entry["max_minutes"] is not None:
+        # Slurm gives the limit of the account to a job that names no time.
+        longest = usual = min(entry["max_minutes"], longest or entry["max_minutes"])
+    lines = (
+        ("CPUs", entry.get("cpus_used", 0), amount(entry["cpus"])),
+        ("memory (GB)", gigabytes(entry.get("memory_used_mib", 0)), gigabytes(entry["memory_mib"])),
+        ("your running jobs", entry.get("jobs_used", 0), amount(entry["max_jobs"])),
+        ("your waiting and running jobs", entry.get("submitted_used", 0),
+         amount(entry["max_submitted"])),
+        ("minutes of a job", "-", amount(longest)),
+        ("minutes of a job without max_minutes", "-", amount(usual)),
+    )
+    return [(name, entry["account"], used, limit) for name, used, limit in lines]
+
+
+def image_lines(entry: dict) -> list:
+    """Return the line of the registry for the table of quota, none without a registry."""
+    used, limit = entry["registry_used_mib"], entry["registry_mib"]
+    if used is None:
+        return []
+    return [("your images in the registry (GB)", "-", gigabytes(used), gigabytes(limit))]
+
+
+def registry_use(site: Site) -> dict:
+    """Return how much of the registry the images of the person use, in MiB.
+
+    None if that is not known, or if there is no registry of the cluster.
+    """
+    registry = importlib.import_module("_registry")
+    nothing = {"registry_mib": None, "registry_used_mib": None}
+    if not os.path.isdir(registry.LOGINS):
+        return nothing
+    try:
+        return dict(nothing, **registry.space(site.person))
+    except registry.RegistryError as error:
+        words = printable(str(error))
+        print("trainyard: the space of your images is not known: %s" % words, file=sys.stderr)
+        return nothing
+
+
+def gigabytes(mebibytes: int | None) -> str:
+    return amount(None if mebibytes is None else "%.4g" % (mebibytes / GIB))
 
 
 def amount(value):

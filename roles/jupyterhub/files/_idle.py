@@ -51,3 +51,15 @@ def judge(began, last, now, limits, has_gpus, warned):
     minutes = max(1, round(rest / 60))
     return "warn", "This instance stops in %d %s: %s. Run something in it, or open its page again, to keep it." % (
         minutes, "minute" if minutes == 1 else "minutes", words)
+
+
+def login_words(made, now, limits):
+    """Return a warning shortly before the login of a page ends, or an empty text.
+
+    :param made: when the cookie of the page was made, or None if that is not known.
+    """
+    left = 0 if made is None else made + limits["login"] - now
+    if not 0 < left <= limits["warning"]:
+        return ""
+    minutes = max(1, round(left / 60))
+    return "Your login on this page ends in %d %s. Save your files, then load the page again." % (minutes, "minute" if minutes == 1 else "minutes")

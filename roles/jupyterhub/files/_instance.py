@@ -97,6 +97,11 @@ def is_texts(values):
     return isinstance(values, dict) and all(isinstance(text, str) for pair in values.items() for text in pair)
 
 
+def is_identity(found: object) -> bool:
+    """Return whether this is what _identity.py makes for a start."""
+    return is_texts(found) and sorted(found) == ["authority", "certificate", "key", "name"]
+
+
 def request_of(text):
     """Return a request of the hub, checked. It comes as JSON on the standard input of the helper."""
     try:
@@ -118,6 +123,8 @@ def request_of(text):
         environment = request.get("environment")
         if not isinstance(request.get("name"), str) or not isinstance(request.get("values"), dict) or not isinstance(environment, dict):
             raise RequestError("the request has no name, no values or no environment")
+        if not is_identity(request.get("identity")):
+            raise RequestError("the request has no identity")
         if server_environment(environment) != environment:
             raise RequestError("the environment of the request has variables that are not the hub's")
     return request
@@ -243,15 +250,31 @@ def new_token():
     return secrets.token_urlsafe(LINK_BYTES)
 
 
+def of_link(person, token):
+    """Return what a link has after #."""
+    return "%s:%s" % (person, token)
+
+
+def parts_of_link(text):
+    """Return name and token of what a link has after #."""
+    person, _colon, token = text.strip().rpartition(":")
+    return person, token
+
+
 def file_of(token):
     """Return the name of the file of a link. Who reads the folder learns no token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def link_problem(found, now):
-    """Return why the file of a link, as a dict, admits nobody; an empty text if it does. A link is removed before it is judged, so it is valid once."""
+def link_problem(found, person, now):
+    """Return why the file of a link, as a dict, admits nobody; an empty text if it does. A link is removed before it is judged, so it is valid once.
+
+    :param person: the name in the link, which the page has shown.
+    """
     if not isinstance(found, dict) or not isinstance(found.get("person"), str) or not isinstance(found.get("until"), (int, float)):
         return "the link is not valid"
+    if found["person"] != person:
+        return "the link is for somebody else than it says"
     return "" if now <= found["until"] else "the link was valid for %d seconds" % found.get("seconds", 0)
 
 

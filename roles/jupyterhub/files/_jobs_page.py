@@ -33,7 +33,7 @@ def frame(title, body, prefix, person, hub=""):
     """Return a page. C(hub) is the hub's part of addresses if it has another host name than this service."""
     return ("<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>%s</title><style>%s</style></head><body><nav>"
             "<a href=\"%s/hub/home\">Instances</a><a href=\"%s\">Jobs</a><a href=\"%snew\">New job</a>%s</nav><h1>%s</h1>%s</body></html>" % (
-                html.escape(title), STYLE, html.escape(hub), prefix, prefix, html.escape(person), html.escape(title), body))
+                html.escape(title), STYLE, html.escape(hub), html.escape(prefix), html.escape(prefix), html.escape(person), html.escape(title), body))
 
 
 def table(heads, rows):
@@ -47,22 +47,38 @@ def problem(message):
     return "".join('<p class="problem">%s</p>' % html.escape(line) for line in lines)
 
 
+def link_of(job: dict, prefix: str) -> str:
+    number = text_of(job["id"])
+    return '<a href="%sjob/%s">%s</a>' % (html.escape(prefix), number, number)
+
+
 def list_page(jobs, prefix):
     if not jobs:
         return "<p>You had no jobs in the last day.</p>"
     return table(("Job", "Name", "State", "Account", "Nodes", "GPUs", "Submitted", "Hosts"), [
-        ('<a href="%sjob/%s">%s</a>' % (prefix, text_of(job["id"]), text_of(job["id"])), text_of(job["name"]), text_of(job["state"]), text_of(job["account"]),
+        (link_of(job, prefix), text_of(job["name"]), text_of(job["state"]), text_of(job["account"]),
          text_of(job["workers"]), text_of(job["gpus"]), text_of(job["submitted"]), text_of(job["hosts"] or job["reason"])) for job in reversed(jobs)])
 
 
 def button(prefix, number, action, label, xsrf):
-    return '<form class="button" method="post" action="%sjob/%s/%s">%s<button type="submit">%s</button></form>' % (prefix, number, action, xsrf, label)
+    return '<form class="button" method="post" action="%sjob/%s/%s">%s<button type="submit">%s</button></form>' % (
+        html.escape(prefix), text_of(number), action, xsrf, html.escape(label))
+
+
+def address_of(url):
+    """Return a link to a service on the person's own computer.
+
+    What is no such address is a text: the folder of the job has it, and its program may write there.
+    """
+    if not re.match(r"http://localhost:[0-9]+/", str(url or "")):
+        return text_of(url)
+    return '<a href="%s">%s</a>' % (text_of(url), text_of(url.partition("?")[0]))
 
 
 def endpoints(job, ssh):
     """Return the ways into a running job: its services, and ssh, which each has."""
     rows = [(text_of(each["service"]), text_of(each["state"]), "<code>%s</code>" % text_of(each["command"]) if each["command"] else text_of(each["why"]),
-             '<a href="%s">%s</a>' % (text_of(each["url"]), text_of(each["url"].partition("?")[0])) if each["url"] else "-")
+             address_of(each["url"]))
             for each in job.get("endpoints") or [] if each["service"] != "ssh"]
     rows += [("ssh, VS Code Remote", "ready", "<code>%s</code>" % text_of(ssh), "-")] if ssh else []
     if not rows:
@@ -117,7 +133,7 @@ def form_page(choices, values, prefix, xsrf):
     services = values.get("services", {})
     body += "".join(field("services." + key, label, kind, example, services.get(key, ""), {}) for key, label, kind, example in SERVICES)
     return '<p>%s</p><form method="post" action="%snew">%s%s<p><button type="submit">Submit</button></p></form>' % (
-        html.escape("GPUs: %s." % choices["gpus"]["why"]), prefix, xsrf, body)
+        html.escape("GPUs: %s." % choices["gpus"]["why"]), html.escape(prefix), xsrf, body)
 
 
 def values_of(arguments):

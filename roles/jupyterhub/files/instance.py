@@ -4,17 +4,20 @@
 """Starts, watches and stops the jobs of instances, and answers for the pages of jobs. The hub runs it by sudo as the person, and may run nothing else.
 
 It has no arguments: the request is JSON on its standard input, with the token of the server in it, and the answer is JSON on its standard output. It judges and
-submits by the modules of the command trainyard.
+submits by the modules of the command trainyard. The hub cannot end it, because it runs as somebody else: it ends itself, and sudo kills it a little later.
 """
 
 import concurrent.futures
 import contextlib
+import ctypes
 import importlib.machinery
 import importlib.util
 import io
 import json
 import os
+import resource
 import shlex
+import signal
 import sys
 import uuid
 
@@ -24,8 +27,44 @@ JOBS = "/usr/local/lib/trainyard/jobs"
 #: On training hosts.
 PROGRAM = "/usr/local/lib/trainyard/notebook/server"
 MAX_BYTES = 1 << 20
+#: Bytes of an answer. The hub reads no more.
+MAX_ANSWER = 8 << 20
 #: Bytes of a log that a page shows, at its end.
 LOG_BYTES = 100000
+#: Seconds for a request, less than sudo (command_timeout) and the hub have. Seconds of CPU time, and bytes of memory, also for each command of Slurm.
+SECONDS, CPU_SECONDS, MEMORY = 130, 60, 1 << 30
+#: Of prctl(2). It is looked up here: between fork and exec of a process with threads that could wait for ever.
+PRCTL = ctypes.CDLL(None).prctl
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+
+
+class OutOfTime(Exception):
+    """The request has taken too long."""
+
+
+def limit():
+    """Limit what this process and its children use. The first to be killed on a host without memory is this one, and not the hub, which has the same unit."""
+    def end(_number, _frame):
+        raise OutOfTime
+
+    signal.signal(signal.SIGALRM, end)
+    signal.alarm(SECONDS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as stream:
+        stream.write("1000")
+    # Other processes of the person cannot trace it.
+    prctl(PR_SET_DUMPABLE, 0)
+
+
+def prctl(option, value):
+    PRCTL(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+
+
+def end_with_parent():
+    """Of a command of Slurm: it does not stay behind if the helper is killed, also one that its person has stopped."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def command():
@@ -35,6 +74,7 @@ def command():
     loader = importlib.machinery.SourceFileLoader("trainyard", JOBS + "/trainyard")
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("trainyard", loader))
     loader.exec_module(module)
+    module.BEFORE_START = end_with_parent
     return module
 
 
@@ -73,6 +113,7 @@ def start(trainyard, site, request):
     words, name = trainyard.ssh_words(site, "NUMBER")
     path = write_secret(os.path.join(site.folder, ".instances"), {
         "name": job["name"], "image": job["worker_image"], "shared_memory": job["worker_shared_memory"], "environment": request["environment"],
+        "identity": request["identity"],
         "ssh": shlex.join(words + [name]), "folders": [site.home, site.config["share"]]})
     place = {"output": os.path.join(site.folder, ".out", "%j.log"), "workdir": site.home, "mark": _instance.MARK}
     options = [trainyard._batch.quoted(option) for option in trainyard._batch.options(job, place)]
@@ -137,9 +178,10 @@ def job(trainyard, site, request):
     number = str(request["job"])
     found = by_command(trainyard, ["show", number])
     text = ""
-    with contextlib.suppress(OSError), open(site.log_of(number), "rb") as stream:
+    # Its person may have put anything in its place.
+    with contextlib.suppress(OSError), trainyard.open_file(site.log_of(number)) as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - LOG_BYTES))
-        text = stream.read().decode("utf-8", "replace")
+        text = stream.read(LOG_BYTES).decode("utf-8", "replace")
     words, name = trainyard.ssh_words(site, number)
     return {"job": found, "log": text, "ssh": shlex.join(words + [name]) if found["state"] == "running" else ""}
 
@@ -160,6 +202,7 @@ DO = {"choices": choices, "start": start, "status": status, "stop": stop, "jobs"
 
 
 def main():
+    limit()
     trainyard = command()
     try:
         request = _instance.request_of(sys.stdin.read(MAX_BYTES))
@@ -170,7 +213,14 @@ def main():
         found = {"error": str(error), "no_answer": False}
     except trainyard.NoAnswer as error:
         found = {"error": str(error), "no_answer": True}
-    json.dump(found, sys.stdout)
+    except OutOfTime:
+        found = {"error": "the request has taken longer than %d s; try again later" % SECONDS, "no_answer": True}
+    except MemoryError:
+        found = {"error": "the request needs more than %d MiB of memory" % (MEMORY >> 20), "no_answer": False}
+    text = json.dumps(found)
+    if len(text) > MAX_ANSWER:
+        text = json.dumps({"error": "the answer is larger than %d MiB" % (MAX_ANSWER >> 20), "no_answer": False})
+    sys.stdout.write(text)
     return 0
 
 

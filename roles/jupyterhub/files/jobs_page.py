@@ -16,7 +16,22 @@ from tornado import httpserver, web
 PREFIX, HUB = os.environ["JUPYTERHUB_SERVICE_PREFIX"], os.environ.get("JUPYTERHUB_HOST", "")
 
 
-class Page(HubOAuthenticated, web.RequestHandler):
+#: Of each answer, also of errors. The address of Jupyter has its token.
+HEADERS = {
+    "Strict-Transport-Security": os.environ["TRAINYARD_HSTS"], "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"),
+}
+
+
+class WithHeaders:
+    def set_default_headers(self):
+        for name, value in HEADERS.items():
+            self.set_header(name, value)
+
+
+class Page(WithHeaders, HubOAuthenticated, web.RequestHandler):
     """A page of one person."""
 
     async def ask(self, action, **more):
@@ -24,13 +39,10 @@ class Page(HubOAuthenticated, web.RequestHandler):
 
     def show(self, title, body, code=200):
         self.set_status(code)
-        # The address of Jupyter has its token.
-        self.set_header("Cache-Control", "no-store")
-        self.set_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'")
         self.finish(_jobs_page.frame(title, body, PREFIX, self.get_current_user()["name"], HUB))
 
     def refuse(self, title, answer):
-        self.show(title, _jobs_page.problem(answer["error"]), 503 if answer["no_answer"] else 400)
+        self.show(title, _jobs_page.problem(answer["error"]), _helper.code_of(answer))
 
     def xsrf(self):
         return self.xsrf_form_html()
@@ -79,15 +91,24 @@ class New(Page):
         values = _jobs_page.values_of(self.request.body_arguments)
         answer = await self.ask("submit", values=values)
         if "error" in answer:
-            return await self.form(values, answer["error"], 503 if answer["no_answer"] else 400)
+            return await self.form(values, answer["error"], _helper.code_of(answer))
         return self.redirect("%sjob/%s" % (PREFIX, answer["job"]))
+
+
+class Missing(WithHeaders, web.ErrorHandler):
+    pass
+
+
+class LoggedIn(WithHeaders, HubOAuthCallbackHandler):
+    pass
 
 
 async def main():
     number = r"([1-9][0-9]{0,17})"
     application = web.Application([
         (PREFIX, Jobs), (PREFIX + "new", New), ("%sjob/%s" % (PREFIX, number), Job), ("%sjob/%s/(stop|clone)" % (PREFIX, number), Act),
-        (PREFIX + "oauth_callback", HubOAuthCallbackHandler)], cookie_secret=os.urandom(32), xsrf_cookies=True)
+        (PREFIX + "oauth_callback", LoggedIn)], cookie_secret=os.urandom(32), xsrf_cookies=True, default_handler_class=Missing,
+        default_handler_args={"status_code": 404})
     server = httpserver.HTTPServer(application, xheaders=True)
     server.listen(int(os.environ["TRAINYARD_PORT"]), "127.0.0.1")
     await asyncio.Event().wait()

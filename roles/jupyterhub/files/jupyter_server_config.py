@@ -5,6 +5,7 @@
 
 import glob
 import os
+import ssl
 import sys
 
 HERE = "/usr/local/lib/trainyard/notebook"
@@ -22,6 +23,10 @@ c.KernelSpecManager.allowed_kernelspecs = {"python3"}
 c.KernelSpecManager.ensure_native_kernel = False
 c.ServerApp.terminado_settings = {"shell_command": [SERVER, "shell"]}
 c.ServerApp.port_retries = 0
+# The proxy accepts this certificate only. JupyterLab answers only the certificate of the proxy.
+c.ServerApp.ssl_options = {
+    "certfile": RUNTIME + "/identity.pem", "keyfile": RUNTIME + "/identity.key",
+    "ca_certs": RUNTIME + "/authority.pem", "cert_reqs": ssl.CERT_REQUIRED}
 # Extensions of the host's environment are the operator's.
 c.LabApp.extension_manager = "readonly"
 c.ServerApp.jpserver_extensions = {"trainyard_notebook": True, "jupyterlab_nvdashboard": bool(glob.glob("/proc/driver/nvidia/gpus/*"))}

@@ -26,6 +26,8 @@ c.JupyterHub.cleanup_proxy = False
 # A proxy that was killed has forgotten the ways to instances. The hub tells it again at this interval, in seconds.
 c.JupyterHub.last_activity_interval = 30
 
+c.JupyterHub.proxy_class = trainyard_hub.InstanceProxy
+
 # Everybody reaches the hub through the proxy, by TLS, also the servers on training hosts.
 c.JupyterHub.bind_url = site["url"] + "/"
 c.JupyterHub.public_url = site["url"] + "/"
@@ -34,15 +36,21 @@ c.Spawner.hub_connect_url = site["url"]
 
 if site["subdomains"]:
     c.JupyterHub.subdomain_host = site["url"]
+    # A page below the name of the hub cannot replace its cookies.
+    c.JupyterHub.cookie_host_prefix_enabled = True
 
 c.JupyterHub.db_url = "sqlite:///%s/jupyterhub.sqlite" % site["state"]
 c.JupyterHub.cookie_secret_file = "%s/cookie_secret" % site["state"]
-c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 10, "headers": {"Referrer-Policy": "no-referrer"}}
+c.JupyterHub.cookie_max_age_days = site["login_seconds"] / 86400
+c.JupyterHub.oauth_token_expires_in = site["login_seconds"]
+c.JupyterHub.token_expires_in_max_seconds = 86400 * site["token_days"]
+c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 10, "headers": {"Referrer-Policy": "no-referrer", "Strict-Transport-Security": site["hsts"]}}
 c.JupyterHub.extra_handlers = [(r"/api/trainyard/instance", trainyard_hub.InstanceHandler)]
 
 c.JupyterHub.spawner_class = trainyard_hub.InstanceSpawner
 c.InstanceSpawner.addresses = site["addresses"]
 c.InstanceSpawner.default_class = site["default_class"]
+c.InstanceSpawner.identities = site["state"] + "/identities"
 c.JupyterHub.allow_named_servers = True
 c.JupyterHub.named_server_limit_per_user = site["instances_per_person"]
 c.JupyterHub.default_url = "/hub/home"

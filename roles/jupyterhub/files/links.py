@@ -23,6 +23,8 @@ SOCKET = "/run/trainyard-hub/login.sock"
 CREDENTIALS = struct.Struct("3i")
 #: Seconds in which a client has to take its answer.
 PATIENCE = 5
+#: Links of a person that are valid at a time.
+MOST = 20
 
 
 def config():
@@ -38,12 +40,15 @@ def name_of(uid):
 
 
 def new_link(settings, person, now):
-    """Write the file of a new link and return its URL. What comes after # is not sent by browsers, so that no log has it."""
+    """Write the file of a new link and return its URL. What comes after # is not sent by browsers, so that no log has it.
+
+    It begins with the name, which the page shows before it logs a browser in. The hub refuses a link with another name.
+    """
     token = _instance.new_token()
     path = os.path.join(settings["links"], _instance.file_of(token))
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
         json.dump({"person": person, "until": now + settings["link_seconds"], "seconds": settings["link_seconds"]}, stream)
-    return "%s/hub/login#%s" % (settings["url"], token)
+    return "%s/hub/login#%s" % (settings["url"], _instance.of_link(person, token))
 
 
 def remove_old(settings, now):
@@ -53,7 +58,15 @@ def remove_old(settings, now):
                 os.unlink(entry.path)
 
 
-def answer(client):
+def refuse_many(asked, person, settings, now):
+    """Refuse a person who asks for links all the time. C(asked) has the moments of each person's last links."""
+    recent = [moment for moment in asked.get(person, []) if moment + settings["link_seconds"] > now]
+    if len(recent) >= MOST:
+        raise _instance.RequestError("you have asked for %d links within %d seconds; use one of them, or wait" % (MOST, settings["link_seconds"]))
+    asked[person] = recent + [now]
+
+
+def answer(client, asked):
     _pid, uid, _gid = CREDENTIALS.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     now = time.time()
     try:
@@ -63,6 +76,7 @@ def answer(client):
         person = _instance.asked_by(name_of(uid), settings["people"])
         if settings["authenticator"] != "link":
             return {"error": "this hub has no links: it knows people by %s. Open %s, and log in there" % (settings["authenticator"], settings["url"])}
+        refuse_many(asked, person, settings, now)
         return {"url": new_link(settings, person, now), "seconds": settings["link_seconds"]}
     except _instance.RequestError as error:
         return {"error": str(error)}
@@ -76,11 +90,12 @@ def main():
     # Everybody may ask. The answer depends on who it is.
     os.chmod(SOCKET, 0o666)
     server.listen(64)
+    asked = {}
     while True:
         client, _address = server.accept()
         client.settimeout(PATIENCE)
         with client, contextlib.suppress(OSError):
-            client.sendall(json.dumps(answer(client)).encode() + b"\n")
+            client.sendall(json.dumps(answer(client, asked)).encode() + b"\n")
 
 
 if __name__ == "__main__":

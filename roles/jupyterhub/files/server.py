@@ -55,6 +55,8 @@ TENSORBOARD = "echo $$ > \"$1\"; export CUDA_VISIBLE_DEVICES=; exec ${TRAINYARD_
 VSCODE_CONFIG = "auth: none\ndisable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\ndisable-getting-started-override: true\n"
 VSCODE_DEFAULTS = {"terminal.integrated.defaultProfile.linux": "container", "telemetry.telemetryLevel": "off", "chat.disableAIFeatures": True,
                    "workbench.secondarySideBar.defaultVisibility": "hidden"}
+#: Files of an identity, in the runtime folder. JupyterLab removes them after it has read them.
+IDENTITY = {"certificate": "identity.pem", "key": "identity.key", "authority": "authority.pem"}
 SHELL = "cd \"$1\" 2> /dev/null; exec $(command -v bash || echo sh)"
 
 
@@ -275,6 +277,15 @@ def end_left_kernels(runtime):
             inside(["/bin/sh", "-c", "kill -9 " + number])
 
 
+def write_identity(secret: dict, runtime: str) -> None:
+    """Write the files by which JupyterLab proves that the hub has started it."""
+    identity = secret.get("identity")
+    if not identity:
+        raise Refused("the hub has sent no identity for this instance; start it again in the hub")
+    for key, name in IDENTITY.items():
+        write_private("%s/%s" % (runtime, name), identity[key])
+
+
 def run(path):
     config, secret = read_json(CONFIG), read_secret(path)
     entry = pwd.getpwuid(os.getuid())
@@ -299,7 +310,9 @@ def run(path):
         has_gpus = bool(glob.glob("/proc/driver/nvidia/gpus/*"))
 
         def environment_of(port):
-            url = "http://%s:%d%s" % (host, port, prefix)
+            # For each start: the last one has removed it.
+            write_identity(secret, runtime)
+            url = "https://%s:%d%s" % (host, port, prefix)
             return dict(job_variables(os.environ), **server_environment(secret["environment"], person, runtime, url, config, has_gpus))
 
         os.chdir(entry.pw_dir)

@@ -6,40 +6,105 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import functools
 import json
 import os
+import ssl
 import time
+from collections.abc import Awaitable
 
 import _helper
+import _identity
 import _instance
+import _watch
+from jupyterhub import orm
 from jupyterhub.apihandlers import APIHandler
 from jupyterhub.auth import Authenticator
+from jupyterhub.objects import Server
+from jupyterhub.proxy import ConfigurableHTTPProxy
 from jupyterhub.spawner import Spawner
-from jupyterhub.utils import maybe_future
+from jupyterhub.user import User
+from jupyterhub.utils import exponential_backoff, maybe_future
 from tornado import web
 from traitlets import Dict, Unicode
 
 LOGIN_PAGE = """
-<form id="link" action="{{ authenticator_login_url }}" method="post" role="form">
-  <p>Log in on the cluster, and type <code>trainyard login</code>. It prints a link that logs you in here.</p>
-  {% if login_error %}<p class="login_error">{{ login_error }}</p>{% endif %}
+<form id="link" action="{{ authenticator_login_url | e }}" method="post" role="form">
+  <p id="how">Log in on the cluster, and type <code>trainyard login</code>. It prints a link that logs you in here.</p>
+  {% if login_error %}<p class="login_error">{{ login_error | e }}</p>{% endif %}
   <input type="hidden" name="_xsrf" value="{{ xsrf }}"/>
   <label for="token">The part of the link after #</label>
   <input id="token" class="form-control" type="password" name="token" autocomplete="off"/>
-  <div class="feedback-container"><input class="btn btn-jupyter" type="submit" value="Log in"/></div>
+  <div class="feedback-container"><input id="submit" class="btn btn-jupyter" type="submit" value="Log in"/></div>
 </form>
 <script>
-  if (location.hash.length > 20) {
+  // Somebody else may have sent the link. So the page shows the name, and a person decides. The hub refuses a link that is for another name.
+  var link = /^#([a-z_][a-z0-9_.-]{0,31}):[A-Za-z0-9_-]{20,}$/.exec(location.hash);
+  if (link) {
     document.getElementById("token").value = location.hash.slice(1);
     history.replaceState(null, "", location.pathname + location.search);
-    document.getElementById("link").submit();
+    document.getElementById("token").type = "hidden";
+    document.querySelector("label[for=token]").hidden = true;
+    document.getElementById("how").textContent = "This link logs this browser in as " + link[1] + ". Continue only if you are " + link[1] +
+      " and have asked for the link.";
+    document.getElementById("submit").value = "Log in as " + link[1];
   }
 </script>
 """
+#: Failed logins of a name from an address that are judged within so many seconds.
+MOST_FAILED, FAILED_SECONDS = 10, 60
+
+
+def limit_tokens(db, seconds, seconds_of_login):
+    """End the tokens of people that were made before tokens had a limit. Those of servers end with their servers."""
+    now = orm.APIToken.now()
+    of_servers = {orm.APIToken.find(db, spawner.state["api_token"]) for spawner in db.query(orm.Spawner) if (spawner.state or {}).get("api_token")}
+    for token in db.query(orm.APIToken).filter(orm.APIToken.user_id.isnot(None)):
+        # Those of a browser have the ID of its session.
+        last = now + datetime.timedelta(seconds=seconds_of_login if token.session_id else seconds)
+        if token not in of_servers and (token.expires_at is None or token.expires_at > last):
+            token.expires_at = last
+    db.commit()
+
+
+class FailedLogins:
+    """Counts failed logins by address and name. Who guesses from another address cannot keep a person out."""
+
+    def __init__(self):
+        self.moments = {}
+
+    def refuse(self, key, now):
+        self.moments = {each: moments for each, moments in self.moments.items() if moments[-1] + FAILED_SECONDS > now}
+        recent = [moment for moment in self.moments.get(key, []) if moment + FAILED_SECONDS > now]
+        if len(recent) >= MOST_FAILED:
+            raise web.HTTPError(429, "Too many failed logins. Wait %d seconds, then try again" % FAILED_SECONDS)
+
+    def add(self, key, now):
+        self.moments[key] = self.moments.get(key, [])[-MOST_FAILED:] + [now]
 
 
 class OfPeople:
-    """Of each authenticator: who is no longer one of the people is logged out, and tokens of theirs admit nobody."""
+    """Of each authenticator: who is no longer one of the people is logged out, and tokens of theirs admit nobody. Passwords cannot be guessed fast."""
+
+    failed = FailedLogins()
+
+    def get_handlers(self, app):
+        # The database is open, and the hub serves nobody yet.
+        limit_tokens(app.db, app.token_expires_in_max_seconds, app.oauth_token_expires_in)
+        return super().get_handlers(app)
+
+    async def get_authenticated_user(self, handler, data):
+        name = (data or {}).get("username")
+        # A link is no password: it has 32 random bytes.
+        if not name:
+            return await super().get_authenticated_user(handler, data)
+        key = handler.request.remote_ip, name[:100]
+        self.failed.refuse(key, time.monotonic())
+        found = await super().get_authenticated_user(handler, data)
+        if not found:
+            self.failed.add(key, time.monotonic())
+        return found
 
     async def refresh_user(self, user, handler=None, **more):
         if user.name not in self.allowed_users:
@@ -54,8 +119,8 @@ class LinkAuthenticator(Authenticator):
     custom_html = Unicode(LOGIN_PAGE)
 
     async def authenticate(self, handler, data):
-        token = data.get("token") or ""
-        path = os.path.join(self.links, _instance.file_of(token.strip()))
+        person, token = _instance.parts_of_link(data.get("token") or "")
+        path = os.path.join(self.links, _instance.file_of(token))
         # Who renames it first has it.
         mine = "%s.%d.used" % (path, time.monotonic_ns())
         try:
@@ -65,34 +130,98 @@ class LinkAuthenticator(Authenticator):
             os.unlink(mine)
         except (OSError, ValueError):
             found = None
-        problem = _instance.link_problem(found, time.time())
+        problem = _instance.link_problem(found, person, time.time())
         if problem:
             raise web.HTTPError(403, "%s, or was used before. Type trainyard login on the cluster for a new one" % problem.capitalize())
         return found["person"]
 
 
+class InstanceServer(Server):
+    """The server of an instance, which the hub believes only if it proves its name."""
+
+    #: Folder of the identities.
+    identities = ""
+
+    def wait_up(
+        self,
+        timeout: float = 10,
+        http: bool = False,
+        ssl_context: ssl.SSLContext | None = None,
+        extra_path: str = "",
+    ) -> Awaitable:
+        found = _identity.of_route_host(self.ip)
+        if not http or not found:
+            # It was started before instances had identities.
+            return super().wait_up(timeout, http, ssl_context, extra_path)
+        name, address = found
+        url = _watch.url_of(address, self.port, self.base_url + extra_path)
+        context = _watch.context_of(self.identities)
+        problem = "%s did not answer as %s in %d s" % (url, name, timeout)
+        ask = functools.partial(_watch.answer, url, name, context)
+        return exponential_backoff(ask, problem, timeout=timeout)
+
+
+class InstanceProxy(ConfigurableHTTPProxy):
+    """An instance that does not prove its name has no route. Its watch adds it when it does."""
+
+    async def add_user(self, user: User, server_name: str = "") -> None:
+        if not getattr(user.spawners[server_name], "is_lost", False):
+            await super().add_user(user, server_name)
+
+
 class InstanceSpawner(Spawner):
     """An instance is a job of Slurm, which a helper submits as the person."""
 
+    identities = Unicode(config=True, help="Folder of the authority of instances.")
     addresses = Dict(config=True, help="Addresses of the training hosts.")
     default_class = Unicode(config=True, help="Class of hosts that the start page chooses.")
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.job, self.file, self.port_of_server, self.message = "", "", 0, "The job is being submitted"
+        self.identity, self.is_lost, self._watch, self._instance_server = "", False, None, None
 
     # What the hub keeps over a restart.
 
     def get_state(self):
-        return dict(super().get_state(), **({"job": self.job, "file": self.file} if self.job else {}))
+        found = {"job": self.job, "file": self.file, "identity": self.identity}
+        return dict(super().get_state(), **(found if self.job else {}))
 
     def load_state(self, state):
         super().load_state(state)
         self.job, self.file = state.get("job", ""), state.get("file", "")
+        self.identity = state.get("identity", "")
 
     def clear_state(self):
         super().clear_state()
         self.job, self.file, self.port_of_server = "", "", 0
+        self.identity, self.is_lost = "", False
+
+    def _get_server(self) -> InstanceServer | None:
+        if Spawner.server.fget(self) is None:
+            return None
+        # JupyterHub sets the address of a server of its own at the start, and the database gets it.
+        row, known = self.orm_spawner.server, self._instance_server
+        if not known or (known.orm_server, known.ip, known.port) != (row, row.ip, row.port):
+            known = self._instance_server = InstanceServer(orm_server=row)
+            known.identities = self.identities
+        return known
+
+    server = property(_get_server, Spawner.server.fset)
+
+    # From the start of the server to the stop of the instance.
+
+    def start_polling(self) -> None:
+        super().start_polling()
+        if self.identity:
+            context = _watch.context_of(self.identities)
+            self._watch = asyncio.ensure_future(_watch.watch(self, context))
+
+    def stop_polling(self) -> None:
+        super().stop_polling()
+        if self._watch:
+            self._watch.cancel()
+            self._watch = None
 
     async def ask(self, request):
         return await _helper.ask(self.user.name, request)
@@ -100,7 +229,7 @@ class InstanceSpawner(Spawner):
     async def options_form(self, _spawner=None):
         choices = await self.ask({"action": "choices"})
         if "error" in choices:
-            raise web.HTTPError(503, choices["error"])
+            raise web.HTTPError(_helper.code_of(choices), choices["error"])
         return _instance.page(choices, self.user_options, self.default_class)
 
     async def get_options_form(self):
@@ -111,10 +240,13 @@ class InstanceSpawner(Spawner):
 
     async def start(self):
         name = _instance.name_of(self.name, self.orm_spawner.display_name)
+        identity = _identity.new_identity(self.identities)
+        self.identity, self.is_lost = identity["name"], False
         answer = await self.ask({"action": "start", "name": name, "values": _instance.chosen(self.user_options),
-                                 "environment": _instance.server_environment(self.get_env())})
+                                 "environment": _instance.server_environment(self.get_env()),
+                                 "identity": identity})
         if "error" in answer:
-            error = web.HTTPError(503 if answer["no_answer"] else 400, answer["error"])
+            error = web.HTTPError(_helper.code_of(answer), answer["error"])
             error.jupyterhub_message = answer["error"]
             raise error
         self.job, self.file = answer["job"], answer["file"]
@@ -130,7 +262,8 @@ class InstanceSpawner(Spawner):
                 host = status["hosts"][0]
                 if host not in self.addresses:
                     raise web.HTTPError(500, "host %s is not known to the hub; tell the operator to run playbook workbench" % host)
-                return "http://%s:%d" % (self.addresses[host], self.port_of_server)
+                route = _identity.route_host(self.identity, self.addresses[host])
+                return "https://%s:%d" % (route, self.port_of_server)
             if state:
                 self.message = "Job %s is queued: %s" % (self.job, status["why"]) if status["waits"] else "Job %s is starting its container" % self.job
             await asyncio.sleep(2 if status.get("waits") else 0.5)

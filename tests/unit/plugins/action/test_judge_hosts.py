@@ -51,7 +51,22 @@ GOOD = [
     {"answer_resolved": {"a": {"addresses": ["10.0.0.11"], "error": ""}, "b": {"addresses": ["192.168.9.9"], "error": ""}}},
 ]
 
+NO_CGROUPS = {"version": 1, "usable": False, "why": "the host is a container (docker)", "cores": False, "swap": False}
+JAMMY = {"id": "ubuntu", "version_id": "22.04"}
+GOOD += [
+    # Without a scheduler, accepted, and with a Slurm or control groups that fit.
+    {"facts_cgroup": NO_CGROUPS},
+    {"facts_cgroup": NO_CGROUPS, "vars_cluster_scheduler": "slurm", "vars_slurm_accept_no_limits": "yes"},
+    {"facts_cgroup": NO_CGROUPS, "vars_cluster_scheduler": "slurm", "vars_slots": 0},
+    {"facts_os": JAMMY, "vars_cluster_scheduler": "slurm", "answer_candidates": {"slurmd": "23.11.4-1"}},
+    {"facts_os": JAMMY, "vars_cluster_scheduler": "slurm", "facts_cgroup": dict(NO_CGROUPS, usable=True, why="")},
+]
+
 BAD = [
+    ({"facts_cgroup": NO_CGROUPS, "vars_cluster_scheduler": "slurm"}, "job-limits", "the host is a container (docker)"),
+    ({"facts_os": JAMMY, "vars_cluster_scheduler": "slurm", "answer_candidates": {"slurmd": "21.08.5-2ubuntu1"}}, "job-limits", "Slurm 21.08 does not know"),
+    # Package lists that are empty.
+    ({"facts_os": JAMMY, "vars_cluster_scheduler": "slurm", "answer_candidates": {}}, "job-limits", "Slurm 21.08 does not know"),
     ({"facts_os": {"id": "ubuntu", "version_id": "18.04"}}, "os-supported", "ubuntu 18.04"),
     ({"facts_os": {"id": "rocky", "version_id": "9.4"}}, "os-supported", "rocky 9.4"),
     ({"facts_python_version": "3.7.3"}, "python-version", "Python 3.7.3"),

@@ -119,6 +119,16 @@ ONCE = {
     "preflight_compat_facts": FOLDER.partition("/tests/")[0] + "/plugins/plugin_utils/compat/cuda.yml", "package_sources_wheels_dir": FOLDER,
 }
 
+# A hub with two people.
+HUB_OF_TWO = {
+    "cluster_scheduler": "slurm",
+    "slurm_accept_login_on_gpu_hosts": True,
+    "jupyterhub_enabled": True,
+    "shared_storage_users": [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2002}],
+}
+TWO_ACCOUNTS = [{"name": "vision", "members": ["anna"]}, {"name": "language", "members": ["ben"]}]
+ONE_ACCOUNT_OF_TWO = [{"name": "vision", "members": ["anna", "ben"]}]
+
 # What harms a host if it passes.
 HARMFUL = (
     [case for name, value in WITHOUT_QUOTES for space in (" ", "\n", "\t", "\r", "\u00a0", "\u2028") for case in bad(name, with_space(value, space))] +
@@ -215,15 +225,18 @@ REFUSED = (
     bad("cluster_login_hosts", ["nas"], [], [["server-a"]], {"a": "b"}, cluster_scheduler="slurm") +
     bad("slurm_cluster_name", "", "Lab", "1x", "a b", "a" * 41, "a\nb", ["lab"]) +
     bad("slurm_partitions", [{"name": "all"}], [{"name": "a b"}], [{"name": "a\nNodeName=x"}], [{"name": "a", "hosts": ["server-z"]}], [{"hosts": ["all"]}],
-        [{"name": "a", "max_minutes": -1}], [{"name": "a", "priorities": ["urgent"]}], [{"name": "a"}, {"name": "b"}], [{"name": "a", "default": True},
+        [{"name": "a", "max_minutes": -1}], [{"name": "a", "default_minutes": -1}], [{"name": "a", "priorities": ["urgent"]}], [{"name": "a"}, {"name": "b"}], [{"name": "a", "default": True},
         {"name": "b", "default": True}], [{"name": "a", "default": True}, {"name": "a"}], "train", [{"name": "a", "host": ["all"]}]) +
     bad("slurm_priorities", [{"name": "A"}], [{"name": "root"}], [{"name": "1a"}], [{"name": "a"}, {"name": "a"}], [{"name": "a", "priority": -1}],
         [{"name": "a", "preempts": ["b"]}], [{"name": "a", "preempts": ["b"]}, {"name": "b", "preempts": ["a"]}], [{"priority": 1}], "low") +
     bad("slurm_accounts", [{"name": "Vision"}], [{"name": "root"}], [{"name": "a,b"}], [{"name": "-i"}], [{"name": "a"}, {"name": "a"}],
         [{"name": "a", "gpus": -1}], [{"name": "a", "gpus": 2, "max_gpus_per_person": 3}], [{"name": "a", "max_minutes": 0}], [{"name": "a", "members": ["nobody"]}],
+        [{"name": "a", "cpus": 0}], [{"name": "a", "memory_gb": -1}], [{"name": "a", "max_jobs_per_person": 0}], [{"name": "a", "max_submitted_per_person": "x"}],
         [{"name": "a", "members": ["anna", "anna"]}], [{"name": "a", "description": "x|y"}], [{"name": "a", "description": "it's"}],
         [{"name": "a", "description": "\u00fc"}], [{"gpus": 1}], [{"name": "a", "gpu": 1}], "vision",
         shared_storage_users=[{"name": "anna", "uid": 2001}]) +
+    bad("slurm_account_share", 0, 101, "half") + bad("slurm_max_jobs_per_person", -1, "x") + bad("slurm_max_submitted_per_person", -1, [1]) +
+    bad("slurm_max_minutes", -1, "1d") + bad("slurm_default_minutes", -1, "1d") +
     bad("slurm_node_features", ["a,b"], ["a b"], [""], {"a": 1}) + bad("slurm_gpu_type", "H100", "h 100", "h100:4", ["h100"]) +
     bad("slurm_node_hardware", {"cpus": 0}, {"cpu": 4}, {"real_memory": -1}, "8") + bad("slurm_accept_smaller", "perhaps", 2, ["a"]) +
     bad("slurm_options", {"AuthType": "auth/none"}, {"KillWait": "30\nSlurmUser=root"}, {"KillWait": "30 # x"}, {"Kill Wait": 3}, {"PlugStackConfig": "/x"}, "x") +
@@ -251,12 +264,13 @@ REFUSED = (
     bad("image_relay_folder", "Site", "a/b", "", "..", "a b", "a{2}", ["site"]) +
     bad("image_relay_tidy_time", "3:30", "24:00", "03:30:00", "03:30; x", ["03:30"]) +
     bad("image_relay_storage", "registry", "/scratch", "/scratch/a b", "/data1/share/registry", "/data1/share", "/a/../b", "/scratch/a;b", "") +
-    bad("image_relay_max_gib", 0, *NUMBERS) + bad("image_relay_max_layer_gib", 0, 1025, *NUMBERS) + bad("image_relay_free_gib", *NUMBERS) +
+    bad("image_relay_max_gib", 0, *NUMBERS) + bad("image_relay_person_gib", *NUMBERS) + bad("image_relay_max_layer_gib", 0, 1025, *NUMBERS) + bad("image_relay_free_gib", *NUMBERS) +
     bad("image_relay_keep_days", 36501, *NUMBERS) + bad("image_relay_remove_data", "perhaps", 2, []) +
     bad("jobs_default_image", "a b", "-a", ["a"], "a:1\n") + bad("jobs_mail", "perhaps", 2, []) +
     bad("job_container_enabled", "perhaps", 2, []) + bad("job_container_images", ["a b"], ["-a"], ["a:1\n"], [1.5]) + bad("job_container_shm_size", "0g", "8", "8t", "1.5g", "8g\n", ["8g"]) +
     bad("job_container_storage", "containers", "/scratch", "/scratch/a b", "/data1/share/containers", "/data1/share", "/a/../b", "") +
-    bad("job_container_environment", {"A B": "x"}, {"A": "a\nb"}, ["A=b"]) + bad("job_container_free_gib", *NUMBERS) +
+    bad("job_container_environment", {"A B": "x"}, {"A": "a\nb"}, ["A=b"]) + bad("job_container_free_gib", *NUMBERS) + bad("job_container_job_gib", *NUMBERS) +
+    bad("job_container_firewall", "perhaps", 2, []) + bad("job_container_open_ports", [9999], [30000], ["x"], [1.5], {"a": 1}) +
     bad("cluster_head", "server-z", "", ["server-a"], 1.5) + bad("cluster_storage", "nas") + bad("cluster_slots", -1, 65, "eight", 1.5, True, [8]) +
     bad("cluster_ssh_port", 0, 65536, "ssh", 1.5, True, 22, 2049, 111, "12345 ", [1], None) +
     bad("verify_cluster_name", {"a": "b"}, "", " ", " x", ["x"], 1.5, True, "a" * 101) + bad("verify_report_dir", "", "x", "/", ["/x"]) +
@@ -398,6 +412,15 @@ REFUSED = (
     [({"groups": {name: ["server-a"]}}, "inventory") for name in ("gpus", "heads", "clusters", "storages", "GPU", "Head", "storge", "haed", "stroage")] +
     [({"cluster_scheduler": "slurm", "groups": {"scheduler": ["server-a", "server-b"]}}, "cluster_scheduler_host"),
      ({"cluster_scheduler": "slurm", "groups": {"login": ["gate"]}}, "cluster_login_hosts")] +
+    # Logins on a training host: with the default groups, without a group gpu, and with one.
+    [(dict(entry, cluster_scheduler="slurm"), "slurm_accept_login_on_gpu_hosts") for entry in (
+        {}, {"slurm_accept_login_on_gpu_hosts": False}, {"groups": {"login": ["server-b"]}},
+        {"groups": {"login": ["server-a", "server-b"], "gpu": ["server-b"]}}, {"groups": {"head": ["server-b"], "gpu": ["server-b"]}})] +
+    bad("slurm_accept_login_on_gpu_hosts", "perhaps", ["server-a"]) + bad("slurm_accept_no_limits", "perhaps", 2, ["server-a"]) +
+    [(dict(HUB_OF_TWO, slurm_accounts=accounts, **more), "jupyterhub_subdomains") for accounts, more in (
+        (TWO_ACCOUNTS, {}), (ONE_ACCOUNT_OF_TWO, {}), (TWO_ACCOUNTS, {"jupyterhub_subdomains": "no"}),
+        (TWO_ACCOUNTS, {"jupyterhub_url": "https://hub.example.org", "jupyterhub_accept_shared_origin": False}))] +
+    bad("jupyterhub_token_days", 0, -1, 3651, "never", "", [30]) + bad("jupyterhub_accept_shared_origin", "perhaps", [True]) +
     [({"groups": {"head": ["login"]}}, "inventory"), ({"groups": {"head": ["server-a", "server-b"]}}, "inventory"), ({"groups": {"server-a": ["server-b"]}},
     "inventory")]
 )
@@ -406,14 +429,23 @@ GOOD = [
     {"slurm_partitions": [{"name": "train", "default": True}, {"name": "dev", "hosts": ["server-b"], "max_minutes": 60, "priorities": ["high"]}],
      "slurm_priorities": [{"name": "low"}, {"name": "high", "priority": "{{ 5 * 20 }}", "preempts": ["low"]}], "slurm_options": {"TmpFS": "/scratch", "KillWait": 60},
      "slurm_accounts": [{"name": "vision", "description": "Computer vision", "gpus": 4, "max_gpus_per_person": 2, "max_minutes": 60, "hosts_classes": ["h100"],
-                         "members": ["anna"]}], "shared_storage_users": [{"name": "anna", "uid": 2001}], "slurm_controller_dumps": "7"},
+                         "cpus": 64, "memory_gb": "256", "max_jobs_per_person": 8, "max_submitted_per_person": 80,
+                         "members": ["anna"]}], "shared_storage_users": [{"name": "anna", "uid": 2001}], "slurm_controller_dumps": "7",
+     "slurm_account_share": "25", "slurm_max_jobs_per_person": 0, "slurm_max_submitted_per_person": 100, "slurm_max_minutes": 0, "slurm_default_minutes": 1440},
     {"first": {"slurm_node_features": ["ib"], "slurm_gpu_type": "h100", "slurm_node_hardware": {"cpus": 8, "real_memory": 8000}, "slurm_accept_smaller": True}},
+    dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_subdomains=True, jupyterhub_url="https://hub.example.org"),
+    dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_accept_shared_origin=True, jupyterhub_token_days="7"),
+    # One person in two accounts, an account without people, and no hub.
+    dict(HUB_OF_TWO, slurm_accounts=[{"name": "vision", "members": ["anna"]}, {"name": "language", "members": ["anna"]}, {"name": "empty"}]),
+    dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_enabled=False),
     # The groups of a scheduler that this collection does not run are the site's own.
-    {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm"},
-    {"cluster_scheduler": "slurm", "cluster_scheduler_host": "server-b", "cluster_login_hosts": ["server-a", "{{ cluster_head }}"]},
+    {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm", "groups": {"gpu": ["server-b"]}},
+    {"cluster_scheduler": "slurm", "slurm_accept_login_on_gpu_hosts": True, "slurm_accept_no_limits": "yes"},
+    {"cluster_scheduler": "slurm", "cluster_scheduler_host": "server-b", "cluster_login_hosts": ["server-a", "{{ cluster_head }}"],
+     "slurm_accept_login_on_gpu_hosts": True},
     {"job_container_registries": ["r.example:5000/team/a_b.c", "localhost"], "job_container_images": ["tools", "site/tools:1"],
      "job_container_shm_size": "512M", "job_container_storage": "/scratch/containers", "job_container_environment": {"NCCL_DEBUG": "WARN"},
-     "job_container_free_gib": "0"},
+     "job_container_free_gib": "0", "job_container_job_gib": "50"},
     {"image_relay_images": [{"name": "pytorch:2.5", "source": "r.example/team/pytorch:2.5", "complete": True}, {"name": "a/b_c.d", "archive": "/srv/a.tar"},
                             {"name": "c", "source": "localhost/c@" + SHA}, {"name": "d", "source": "10.0.0.1:5000/d"}],
      "image_relay_source_logins": [{"registry": "nvcr.io", "username": "$oauthtoken", "password": "a b:c\"'$(id)"}],

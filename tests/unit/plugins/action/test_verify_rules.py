@@ -134,7 +134,7 @@ def bad(findings):
 def test_a_cluster_in_order(kind):
     findings = verdicts(kind("a", "10.0.0.11"), kind("b", "10.0.0.12"))
     assert {(entry["id"], entry["verdict"]) for entry in findings if entry["verdict"] != "pass"} == (
-        {(check_id, "skipped") for check_id in {"ib-ports", "scheduler-answers", "scheduler-nodes", "scheduler-quota"} | (GPU_IDS if kind is plain else set())})
+        {(check_id, "skipped") for check_id in {"ib-ports", "scheduler-answers", "scheduler-nodes", "scheduler-quota", "scheduler-ports"} | (GPU_IDS if kind is plain else set())})
     assert {entry["host"] for entry in findings} == {"a", "b"}
     assert {entry["id"] for entry in findings} == set(BY_ID)
     # Why, in words.
@@ -243,6 +243,10 @@ FIRING = {
             {"what": "member vision anna", "action": "add", "before": {}, "after": {"gpus": 2}}]}), "member vision anna: not in Slurm"),
         (plain, scheduled(a_node("b"), cluster_scheduler_host="b", __verify_failed={"scheduler-quota": "the database does not answer"}),
          "the database does not answer"),
+    ],
+    "scheduler-ports": [
+        (plain, scheduled(a_node("b"), job_container_firewall=False), "warn: it is off, and everybody who reaches this host"),
+        (plain, scheduled(a_node("b"), job_container_enabled=False), "warn: it is off"),
     ],
     "scheduler-nodes": [
         (plain, scheduled(), "the scheduler has no node of this name"),

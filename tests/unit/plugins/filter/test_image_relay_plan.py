@@ -16,8 +16,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _image_relay_
 FILTERS = FilterModule().filters()
 WANTED = {"host": "front", "registry": "", "address": "192.0.2.10", "port": "5000", "certificate": "", "key": "", "folder": "site",
           "storage": "/scratch/registry",
-          "max_gib": "2", "max_layer_gib": 20, "free_gib": 1, "keep_days": 7, "tidy_time": "03:30", "images": [], "plain_http": [],
-          "people": {"anna": 2001, "al.b": 2002},
+          "max_gib": "2", "person_gib": "3", "max_layer_gib": 20, "free_gib": 1, "keep_days": 7, "tidy_time": "03:30", "images": [], "plain_http": [],
+          "people": {"anna": 2001, "al.b": 2002}, "private": False, "users": [], "accounts": [],
           "has_jobs": False, "job_registries": [], "programs": {"relay": "relay\n", "_image_relay.py": "module\n", "registry_login": "login\n"}}
 FOUND = {"record": {}, "packages": {}, "masked": {}, "cni": False, "storage_type": "ext4", "strange": [], "port_taken": False, "proxy_active": False,
          "missing": [], "not_loaded": [], "people": [], "certificates": [], "units": [], "certificate_checksum": ""}
@@ -36,7 +36,7 @@ def texts(found):
 def rule(config, request):
     """What the map of nginx's configuration says to METHOD, user and path: nginx takes the first pattern that matches."""
     block = re.search(r'map "\$request_method \$remote_user \$request_uri" \$trainyard_refused \{(.*?)\n  \}', config, re.DOTALL).group(1)
-    for pattern, value in re.findall(r'"~(.*?)" (\d);', block):
+    for pattern, value in re.findall(r'"~(.*?)" (\w+);', block):
         if re.search(pattern, request):
             return value == "0"
     return False
@@ -55,6 +55,52 @@ def rule(config, request):
 ])
 def test_who_may_write_where(request_line, fine):
     assert rule(texts(plan())[planned.PROXY], request_line) == fine
+
+
+PRIVATE = {"private": True, "people": {name: 2000 + number for number, name in enumerate(("anna", "al.b", "carl", "dora"))},
+           "users": [{"name": "anna", "groups": ["vision"]}, {"name": "al.b", "groups": ["speech", "vision"]}, {"name": "carl", "groups": ["speech"]}, {"name": "dora"}],
+           "accounts": [{"name": "course", "members": ["dora", "carl", "gone"]}, {"name": "empty"}]}
+
+
+def test_who_reads_whose_images_if_they_are_private():
+    assert planned.readers(dict(WANTED, **PRIVATE)) == {"anna": ["al.b", "anna"], "al.b": ["al.b", "anna", "carl"], "carl": ["al.b", "carl", "dora"],
+                                                        "dora": ["carl", "dora"]}
+
+
+LAYER = "&mount=sha256%3A" + "1" * 64
+
+
+@pytest.mark.parametrize("request_line, fine", [
+    ("GET anna /v2/al.b/x/manifests/1", True), ("HEAD dora /v2/carl/x/blobs/" + ONE, True), ("GET anna /v2/anna/x/tags/list", True),
+    ("GET anna /v2/carl/x/manifests/1", False), ("HEAD dora /v2/anna/x/manifests/1", False), ("GET alxb /v2/al.b/x/manifests/1", False),
+    ("GET anna /v2/annabel/x/manifests/1", False), ("GET gone /v2/dora/x/manifests/1", False),
+    # Approved images, the question whether there is a registry, and a request without a login, which auth_basic refuses.
+    ("GET dora /v2/site/x/manifests/1", True), ("GET dora /v2/", True), ("GET  /v2/anna/x/manifests/1", True), ("GET trainyard-relay /v2/site/x/tags/list", True),
+    # The names of all repositories, and the own list.
+    ("GET anna /v2/_catalog", False), ("GET anna /own/anna/", True), ("GET anna /own/anna/team/x/", True), ("GET al.b /own/anna/", False),
+    ("GET anna /own/", False), ("GET anna /own/anna/x/_manifests/", False), ("GET anna /own/anna/../carl/", False), ("GET anna /own/anna/x/link", False),
+    ("PUT anna /v2/anna/x/manifests/1", True), ("PUT anna /v2/al.b/x/manifests/1", False),
+    # A layer of a repository that one does not read.
+    ("POST anna /v2/anna/x/blobs/uploads/", True), ("POST anna /v2/anna/x/blobs/uploads/?digest=sha256%3A1", True),
+    ("POST anna /v2/anna/x/blobs/uploads/?from=al.b%2Fx" + LAYER, True), ("POST anna /v2/anna/x/blobs/uploads/?from=site/x" + LAYER, True),
+    ("POST anna /v2/anna/x/blobs/uploads/?from=carl%2Fx" + LAYER, False), ("POST anna /v2/anna/x/blobs/uploads/?a=b%3D" + LAYER + "&from=carl/x", False),
+    ("POST anna /v2/anna/x/blobs/uploads/?%66rom=carl/x" + LAYER, False), ("POST anna /v2/anna/x/blobs/uploads/?from=anna/x&from=carl/x" + LAYER, False),
+    ("POST anna /v2/anna/x/blobs/uploads/?a=1;from=carl/x" + LAYER, False), ("POST anna /v2/anna/x/blobs/uploads/?from=%63arl/x" + LAYER, False),
+    ("POST anna /v2/anna/x/blobs/uploads/?from=annabel/x" + LAYER, False), ("POST trainyard-relay /v2/site/x/blobs/uploads/?from=site%2Fy" + LAYER, True),
+])
+def test_images_of_other_groups_are_private(request_line, fine):
+    assert rule(texts(plan(**PRIVATE))[planned.PROXY], request_line) == fine
+
+
+def test_without_the_setting_everyone_reads():
+    config = texts(plan(**dict(PRIVATE, private=False)))[planned.PROXY]
+    assert rule(config, "GET anna /v2/carl/x/manifests/1") and rule(config, "GET anna /v2/_catalog") and "/own" not in config
+
+
+def test_the_program_of_people_knows_the_list():
+    from ansible_collections.trainyard.gpu.roles.job_container.files import _registry
+
+    assert (planned.OWN, planned.PRIVATE) == (_registry.OWN, _registry.PRIVATE)
 
 
 @pytest.mark.parametrize("path, fine", [

@@ -23,22 +23,28 @@ LINES = ["alice:340590592:65536", "bob:340656128:65536"]
 ID = "9507cb1e499394de3e22c6874f3372f03c0e633c90908f48f29475da291dc90e"
 CDI_FILE = plan_of.CDI_FILE
 CONFIG, STORAGE_CONF, POLICY = "/etc/trainyard/job/config.json", "/etc/containers/storage.conf", "/etc/containers/policy.json"
+UNIT = "scratch-containers-images.mount"
+MOUNTED = ["rw", "nosuid", "nodev"]
 MEMBERS = [{"name": "a", "address": "10.0.0.1", "fabric_interface": "ib0"}, {"name": "b", "address": "10.0.0.2", "fabric_interface": "ib0"}]
 
 
 def host(**changes):
-    return dict({"packages": {name: "4.3.1+ds1-8+deb12u1" for name in plan_of.PACKAGES}, "is_container": False, "fuse": True, "masked": [],
-                 "storage_type": "ext4", "storage_entries": [], "share_is_mount": False, "gpu_nodes": [], "control_nodes": [], "npu_nodes": [],
+    return dict({"packages": {name: "4.3.1+ds1-8+deb12u1" for name in plan_of.PACKAGES + ("nftables",)}, "is_container": False, "fuse": True, "masked": [],
+                 "storage_type": "ext4", "storage_project_quota": False, "storage_entries": [], "share_is_mount": False,
+                 "gpu_nodes": [], "control_nodes": [], "npu_nodes": [],
+                 "firewall": {"admin": True, "error": "", "table": True, "active": True, "enabled": True},
                  "npu_control_nodes": [], "npu_groups": [], "npu_driver_paths": [], "cdi": {}, "cni": False,
                  "cni_state": False, "nvidia_ctk": False, "images": [],
+                 "store_options": [], "store_is_clean": True,
                  "docker_images": {}, "files": {}, "texts": {}, "record": {"podman": False}}, **changes)
 
 
 def wanted(**changes):
     return dict({"users": [BOB, ALICE], "registries": ["registry.example:5000"], "storage": "/scratch/containers", "share": "/data1/share", "shm_size": "1g",
-                 "job_cgroups": False, "network": "10.0.0.0/24", "fabric": "", "members": MEMBERS, "gpus": None, "free_gib": 20, "images": [],
+                 "job_cgroups": False, "network": "10.0.0.0/24", "fabric": "", "members": MEMBERS, "gpus": None, "free_gib": 20, "job_gib": "0", "images": [],
                  "training_image": "", "environment": {"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0"},
-                 "programs": {"/usr/local/bin/trainyard-run": "#!/usr/bin/python3\n"}}, **changes)
+                 "firewall": {"enabled": True, "host": "a", "training": ["b", "a"], "login": ["b"], "open": ["12345", 0]},
+                 "programs": {"/usr/local/bin/trainyard-run": "#!/usr/bin/python3\n", plan_of.PORTS_PROGRAM: "load()\n"}}, **changes)
 
 
 def plan(found=None, **changes):
@@ -57,7 +63,7 @@ def after(found, **changes):
     """The host after a run of the role."""
     told = plan(found, **changes)
     texts = {entry["path"]: entry["content"] for entry in told["files"] if "content" in entry}
-    return dict(found, packages=host()["packages"], texts=dict(found["texts"], **texts), record=json.loads(json.dumps(told["record"])),
+    return dict(found, packages=host()["packages"], store_options=MOUNTED, texts=dict(found["texts"], **texts), record=json.loads(json.dumps(told["record"])),
                 files={path: hashlib.sha256(text.encode("utf-8")).hexdigest() for path, text in texts.items()})
 
 
@@ -109,6 +115,12 @@ def test_overlaps_with_ranges_of_others_are_problems(line, overlap):
     assert [line in text for text in found] == ([True] if overlap else [])
 
 
+def test_the_local_disk_of_a_job():
+    found = plan(host(storage_project_quota=True), job_gib="50")
+    config = next(entry["content"] for entry in found["files"] if entry["path"] == CONFIG)
+    assert found["problems"] == [] and json.loads(config)["job_bytes"] == 50 << 30
+
+
 @pytest.mark.parametrize("found, changes, said", [
     ({"packages": {"podman": "3.0.1+dfsg1-3"}}, {}, "podman 3.0.1+dfsg1-3 is too old"),
     ({"fuse": False, "is_container": True}, {}, "--device /dev/fuse"),
@@ -116,6 +128,7 @@ def test_overlaps_with_ranges_of_others_are_problems(line, overlap):
     ({"is_container": True, "masked": ["/proc/acpi"]}, {}, "parts of /proc are masked (/proc/acpi)"),
     ({"storage_type": "nfs4"}, {}, "is on nfs4; use a folder on a local disk"),
     ({"storage_type": "overlay"}, {}, "mount a disk or a volume"),
+    ({}, {"job_gib": "50"}, "job_container_job_gib: '50' needs project quotas, and the file system of '/scratch/containers' is not mounted with prjquota"),
     ({}, {"users": [{"name": "ldap", "uid": 1200300}]}, "user ldap has ID 1200300"),
     ({"storage_entries": ["images", "mine"]}, {}, "has a folder 'images' that this role did not create; use an empty folder"),
     ({"gpu_nodes": [0], "nvidia_ctk": True}, {}, "set container_toolkit_cdi to true"),
@@ -135,9 +148,89 @@ def test_a_usable_host_has_no_problem():
 
 def test_a_run_settles():
     first = plan(host(packages={}, record={}))
-    assert first["lacks_packages"] == list(plan_of.PACKAGES) and first["files_differ"] and first["record_differs"]
+    assert first["lacks_packages"] == [*plan_of.PACKAGES, "nftables"] and first["files_differ"] and first["record_differs"]
     second = plan(after(host(packages={}, record={})))
     assert (second["lacks_packages"], second["files_differ"], second["record_differs"], second["images"], second["absent"]) == ([], False, False, [], [])
+
+
+OFF = {"enabled": False, "host": "a", "training": ["a", "b"], "login": ["b"], "open": [12345]}
+GUARDED = dict(OFF, enabled=True, host="front")
+BARE = {"admin": True, "error": "", "table": False, "active": False, "enabled": False}
+
+
+def test_the_firewall_of_a_training_host():
+    members = [dict(MEMBERS[0], fabric_address="10.1.0.1"), dict(MEMBERS[1], address="", fabric_address="")]
+    former = {plan_of.PORTS_FILE: json.dumps({"hosts": {"b": ["10.0.0.9"]}})}
+    assert json.loads(content(plan_of.PORTS_FILE, host(texts=former), members=members)) == {
+        "enabled": True, "host": "a", "hosts": {"a": ["10.0.0.1", "10.1.0.1"], "b": ["10.0.0.9"]}, "training": ["a", "b"], "login": ["b"], "open": [12345]}
+    assert json.loads(content(plan_of.PORTS_FILE, host(texts={plan_of.PORTS_FILE: "damaged"}), members=members))["hosts"] == {"a": ["10.0.0.1", "10.1.0.1"]}
+    unit = content(plan_of.FIREWALL_UNIT)
+    assert "\nExecStart=/usr/bin/python3 -E -s -B /usr/local/lib/trainyard/slurm/_job_ports.py\n" in unit and "Before=slurmd.service" in unit
+    assert "\nExecStop=/usr/sbin/nft delete table inet trainyard_jobs\n" in unit and "ReloadPropagatedFrom=nftables.service" in unit
+
+
+def test_the_firewall_is_loaded_if_something_of_it_differs():
+    done = after(host())
+    assert plan(done)["firewall"] == {"load": False, "stop": False}
+    for name in ("active", "enabled", "table"):
+        assert plan(dict(done, firewall=dict(host()["firewall"], **{name: False})))["firewall"]["load"]
+    assert plan(done, members=MEMBERS[:1])["firewall"]["load"], "a host has left"
+    off = plan(done, firewall=OFF)
+    assert off["firewall"] == {"load": False, "stop": True} and off["absent"] == [plan_of.FIREWALL_UNIT, plan_of.FIREWALL_DROP_IN, plan_of.NFTABLES_FOLDER] and "nftables" not in off["packages"]
+    assert not json.loads(content(plan_of.PORTS_FILE, done, firewall=OFF))["enabled"], "jobs have ports of their own without it, too"
+    assert plan(host(), firewall=OFF)["firewall"] == {"load": False, "stop": False}
+
+
+def test_a_host_without_jobs_has_the_table_only():
+    told = plan(host(packages={}, record={}, fuse=False, firewall=BARE), firewall=GUARDED)
+    assert told["packages"] == told["lacks_packages"] == ["nftables"] and told["problems"] == [] and told["record"] == {} and not told["record_differs"]
+    assert {entry["path"] for entry in told["files"] if "content" in entry} == {
+        plan_of.PORTS_FILE, plan_of.FIREWALL_UNIT, plan_of.FIREWALL_DROP_IN, plan_of.PORTS_PROGRAM}
+    assert told["firewall"] == {"load": True, "stop": False} and told["images"] == []
+    done = after(host(record={}), firewall=GUARDED)
+    assert drift(done, firewall=GUARDED) == []
+    off = plan(done, firewall=dict(GUARDED, enabled=False))
+    assert off["files"] == [] and set(off["absent"]) == {
+        plan_of.PORTS_FILE, plan_of.FIREWALL_UNIT, plan_of.FIREWALL_DROP_IN, plan_of.NFTABLES_FOLDER, plan_of.PORTS_PROGRAM}
+
+
+@pytest.mark.parametrize("changes, said", [
+    ({"admin": False}, "job_container_firewall: it is true, and nftables cannot be used on this host (root of this host lacks the capability CAP_NET_ADMIN)"),
+    ({"error": "netlink: Operation not permitted"}, "(nft: netlink: Operation not permitted); repair nftables, or set it to false")])
+def test_a_host_without_usable_nftables(changes, said):
+    found = host(firewall=dict(BARE, **changes))
+    assert [said in problem for problem in plan(found)["problems"]] == [True] and plan(found, firewall=OFF)["problems"] == []
+    assert "--cap-add NET_ADMIN" in plan(dict(found, is_container=True), firewall=GUARDED)["problems"][0]
+
+
+def test_a_table_that_somebody_has_flushed_is_a_difference():
+    done = dict(after(host()), firewall=dict(host()["firewall"], table=False))
+    assert ("firewall of jobs", "loaded", "not loaded") in drift(done) and not [row for row in drift(after(host())) if row[0] == "firewall of jobs"]
+
+
+def test_the_store_is_mounted_without_rights_and_cleaned():
+    assert plan()["store"] == {"unit": UNIT, "mount": "started", "clean": False}
+    unit = content("/etc/systemd/system/" + UNIT)
+    assert "\nWhere=/scratch/containers/images\nType=none\nOptions=bind,nosuid,nodev\n" in unit
+    ours = after(host(record={}))
+    assert plan(dict(ours, store_options=MOUNTED))["store"]["mount"] == ""
+    assert plan(dict(ours, store_options=["rw", "nosuid"]))["store"]["mount"] == "restarted"
+    assert plan(host(store_is_clean=False))["store"]["clean"]
+    assert removal(ours)["units"] == {"/scratch/containers": UNIT}
+
+
+def test_a_store_that_is_not_closed_is_drift():
+    found = finished()
+    assert [row[1] for row in drift(dict(found, store_options=[], store_is_clean=False))] == [
+        "mounted with nosuid and nodev", "cleaned of set-user-ID bits and capabilities"]
+
+
+def test_a_mount_of_the_site_keeps_its_unit():
+    found = host(store_options=["rw", "nosuid"])
+    assert content("/etc/systemd/system/" + UNIT, found) is None
+    (problem,) = plan(found)["problems"]
+    assert "a mount at '/scratch/containers/images' lacks the options nosuid and nodev" in problem
+    assert plan(host(store_options=MOUNTED))["problems"] == []
 
 
 def test_pulls_are_limited_to_the_registries():
@@ -178,7 +271,7 @@ def test_removal_keeps_what_others_have_written_since():
     found["texts"].update({POLICY: "{}\n", "/etc/subuid": found["texts"]["/etc/subuid"] + "dave:1:2\n"})
     back = {entry["path"]: entry.get("content") for entry in removal(found)["files"]}
     assert POLICY not in back and back["/etc/subuid"] == "dave:1:2\n"
-    assert removal(host(record={})) == {"files": [], "storage": [], "absent": []}
+    assert removal(host(record={})) == {"files": [], "storage": [], "units": {}, "absent": []}
     assert removal(found)["absent"] == ["/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni", "/var/lib/cni/networks", "/var/lib/cni"]
     assert removal(after(host(record={}, packages={}, cni=True)))["absent"] == [plan_of.OF_PODMAN[0], "/var/lib/cni/networks", "/var/lib/cni"]
     assert removal(after(host(record={}, packages={}, cni_state=True)))["absent"] == list(plan_of.OF_PODMAN)
@@ -245,6 +338,9 @@ def test_a_name_without_a_tag_is_found():
 def test_the_name_of_an_image_does_not_reach_the_shell():
     told = plan(host(docker_images={"a;reboot": ID}), images=["a;reboot"])["images"]
     assert "save 'a;reboot'" in told[0]["command"]
+    # Closed while podman fills it, and opened by clean-store at the end.
+    assert "umask 077 && docker save" in told[0]["command"]
+    assert told[0]["command"].endswith(" && /usr/local/lib/trainyard/job/clean-store /scratch/containers/images")
 
 
 IMAGE = {"images": ["trainyard/training:1"], "training_image": "trainyard/training:1"}
@@ -326,14 +422,17 @@ def test_everything_is_written_once_and_below_a_folder_of_the_plan():
     paths = [entry["path"] for entry in told]
     assert len(paths) == len(set(paths)) and all(re.match("/(etc|usr/local|var/lib/trainyard|scratch)", path) for path in paths)
     folders = {entry["path"] for entry in told if entry.get("state") == "directory"}
-    assert {path.rpartition("/")[0] for path in paths if path not in folders} - folders == {"/etc", "/usr/local/bin"}
+    assert {path.rpartition("/")[0] for path in paths if path not in folders} - folders == {"/etc", "/etc/systemd/system", "/usr/local/bin"}
 
 
 def test_the_role_asks_for_what_the_plan_compares_and_removes_what_it_writes():
     variables = yaml.safe_load((ROLE / "vars" / "main.yml").read_text(encoding="utf-8"))
-    own = set(re.findall(r"'(/etc/[^']+)'", variables["__job_container_own"])) | {variables["__job_container_cdi"]}
+    own = set(re.findall(r"'(/etc/[^']+)'", variables["__job_container_own"])) | {variables["__job_container_cdi"], variables["__job_container_firewall_unit"]}
     programs = set(re.findall(r"__job_container_library ~ '([^']+)'", variables["__job_container_programs"]))
-    written = {entry["path"] for entry in plan(host(record={}, packages={}, gpu_nodes=[0]))["files"] if "content" in entry}
+    assert plan_of.PORTS_PROGRAM in {plan_of.LIBRARY + path for path in programs} and "__job_container_firewall_unit" in variables["__job_container_own"]
+    written = {entry["path"] for entry in plan(host(record={}, packages={}, gpu_nodes=[0]))["files"] if "content" in entry} - {plan_of.PORTS_PROGRAM}
+    # The module computes the unit's path from the store, and the removal has its name.
+    written.remove("/etc/systemd/system/" + UNIT)
     assert written - own - set(variables["__job_container_texts"]) == {variables["__job_container_run"]} == {"/usr/local/bin/trainyard-run"}
-    assert variables["__job_container_cdi"] == plan_of.CDI_FILE and variables["__job_container_packages"] == list(plan_of.PACKAGES)
+    assert variables["__job_container_cdi"] == plan_of.CDI_FILE and variables["__job_container_packages"] == [*plan_of.PACKAGES, "nftables"]
     assert {plan_of.LIBRARY + path for path in programs} >= set(SCRIPTS.values()) | {plan_of.LAUNCHER}

@@ -22,7 +22,7 @@ LOCK = json.dumps({"lockfileVersion": 3, "packages": {"": {"name": "top"}, "node
                                                       "node_modules/a/node_modules/b": {"version": "2.0.0", "integrity": "sha512-y"}}})
 WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "containers": True, "url": "", "subdomains": False, "port": 443, "listen_address": "",
           "hub_port": 481, "jobs_port": 482, "proxy_api_port": 483, "instance_ports": "30000-30999", "firewall": True, "tls_certificate": "", "tls_key": "", "tls_ca": "", "site_files": [], "authenticator": "link",
-          "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600,
+          "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600, "token_days": 30,
           "default_class": "", "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
           "idle_minutes": 120, "idle_warning_minutes": 15, "idle_gpu_minutes": 0,
           "vscode_enabled": False, "vscode_archive": "", "vscode_archive_checksum": "", "vscode_pinned": '{"version": "4.1"}', "vscode_build": "text",
@@ -48,7 +48,7 @@ def test_each_host_has_its_part_and_nothing_else(host, parts):
     if parts == ["hub"]:
         expected = set(_jupyterhub_plan.OWN_OF_HUB) - {"/etc/trainyard/hub/authenticator.json", "/etc/trainyard/hub/proxy.env", "/etc/trainyard/hub/jobs.env"}
     if parts == ["notebook"]:
-        expected = {path for path in _jupyterhub_plan.OWN_OF_NOTEBOOK if "." in path or path.endswith("/server")} - {"/etc/trainyard/notebook/ca.pem"}
+        expected = {path for path in _jupyterhub_plan.OWN_OF_NOTEBOOK if "." in path or path.endswith(("/server", "/look"))} - {"/etc/trainyard/notebook/ca.pem"}
     assert set(files(found)) == expected
     assert bool(found["services"]) == bool(found["secrets"]) == bool(found["certificate"]) == (parts == ["hub"])
     assert found["needs_ca"] == (parts == ["notebook"])
@@ -67,6 +67,8 @@ def test_remove_knows_every_file():
     placed = {entry["path"] for host in ("front", "a") for entry in plan(host)["hub_files"] + plan(host)["files"] + plan(host)["secrets"]} | {"/etc/trainyard/notebook/ca.pem"}
     folders = ("/usr/local/lib/trainyard/hub", "/usr/local/lib/trainyard/notebook", "/var/lib/trainyard/hub")
     shared = {"/etc/trainyard", "/usr/local/lib/trainyard", "/var/lib/trainyard"}
+    # Written by a program.
+    placed.add("/run/trainyard/instances.json")
     assert {path for path in placed if not path.startswith(folders)} - shared == set(owned)
     firewall = yaml.safe_load((ROLE / "vars/main.yml").read_text())["__jupyterhub_firewall_owned"]
     assert {entry["path"] for entry in plan("a")["firewall"]} - shared == set(firewall) and firewall[-1] == "/etc/trainyard/firewall"
@@ -275,9 +277,9 @@ def test_without_the_firewall_its_service_is_not_missed():
 
 
 def test_jobs_have_other_ports_than_instances():
-    run = (ROOT / "roles/job_container/files/trainyard_run.py").read_text()
-    count, first = map(int, re.search(r"^PORTS, FIRST_PORT, TRIES = (\d+), (\d+), ", run, re.MULTILINE).groups())
-    assert _jupyterhub_plan.PORTS_OF_JOBS == (first, first + count - 1)
+    program = (ROOT / "roles/job_container/files/_job_ports.py").read_text()
+    ports = re.search(r"^FIRST_PORT, LAST_PORT, .* = (\d+), (\d+), ", program, re.MULTILINE).groups()
+    assert _jupyterhub_plan.PORTS_OF_JOBS == tuple(map(int, ports))
 
 
 def test_people_with_names_of_their_own():
@@ -289,13 +291,37 @@ def test_people_with_names_of_their_own():
     assert "Environment=JUPYTERHUB_HOST=https://hub.example.org:8443\n" in unit
     assert "Environment=JUPYTERHUB_OAUTH_CALLBACK_URL=https://jobs--service.hub.example.org:8443/services/jobs/oauth_callback\n" in unit
     assert json.loads(placed["/etc/trainyard/hub/hub.json"]["content"])["subdomains"] is True
+    assert "Environment=JUPYTERHUB_COOKIE_HOST_PREFIX_ENABLED=1\n" in unit
+    assert 'Environment="TRAINYARD_HSTS=max-age=15552000; includeSubDomains"\n' in unit
     plain = files(plan("front", url="https://hub.example.org"))
+    assert 'Environment="TRAINYARD_HSTS=max-age=15552000"\n' in plain["/etc/systemd/system/trainyard-hub-jobs.service"]["content"]
+    assert "COOKIE_HOST_PREFIX" not in str(plain)
     assert "host-routing" not in str(plain) and "JUPYTERHUB_HOST" not in str(plain)
+
+
+def test_logins_and_tokens_end():
+    found = json.loads(files(plan("front", token_days=7))["/etc/trainyard/hub/hub.json"]["content"])
+    assert (found["token_days"], found["login_seconds"], found["hsts"]) == (7, 86400, "max-age=15552000")
+
+
+def test_each_service_has_limits_and_a_helper_is_killed_alone():
+    placed = files(plan("front"))
+    for name, helpers in (("trainyard-hub", True), ("trainyard-hub-jobs", True), ("trainyard-hub-links", False), ("trainyard-hub-proxy", False)):
+        unit = placed["/etc/systemd/system/%s.service" % name]["content"]
+        service = unit.partition("[Service]\n")[2].partition("\n[Install]")[0]
+        assert re.search(r"^MemoryMax=\d+[GM]$", service, re.MULTILINE) and re.search(r"^TasksMax=\d+$", service, re.MULTILINE), name
+        assert ("OOMPolicy=continue" in service) == helpers, name
+    # The helper ends itself first, then sudo kills it, then the hub gives up.
+    folder = ROLE / "files"
+    own = int(re.search(r"^SECONDS, CPU_SECONDS, MEMORY = (\d+)", (folder / "instance.py").read_text(), re.MULTILINE).group(1))
+    patience = int(re.search(r"^PATIENCE = (\d+)", (folder / "_helper.py").read_text(), re.MULTILINE).group(1))
+    killed = int(re.search(r"command_timeout=(\d+)$", placed["/etc/sudoers.d/trainyard-hub"]["content"], re.MULTILINE).group(1))
+    assert own < killed < patience
 
 
 def test_instances_know_when_they_are_idle():
     found = json.loads(files(plan("a", idle_gpu_minutes=30))["/etc/trainyard/notebook/server.json"]["content"])
-    assert found["idle"] == {"seconds": 7200, "warning": 900, "gpu_seconds": 1800}
+    assert found["idle"] == {"seconds": 7200, "warning": 900, "gpu_seconds": 1800, "login": 86400}
     assert plan("a", idle_minutes=0)["problems"] == []
 
 
@@ -330,7 +356,8 @@ def test_an_archive_of_the_site_needs_no_compiler():
     (["/usr/local/lib/trainyard/hub/links"], False, False, ["trainyard-hub-links"]),
     (["/usr/local/lib/trainyard/hub/_instance.py"], False, False, ["trainyard-hub", "trainyard-hub-links"]),
     (["/etc/systemd/system/trainyard-hub-proxy.service"], False, False, ["trainyard-hub-proxy"]),
-    ([], False, True, ["trainyard-hub-proxy"]),
+    ([], False, True, ["trainyard-hub-proxy"]), (["/usr/local/lib/trainyard/hub/instance_tls.cjs"], False, False, ["trainyard-hub-proxy"]),
+    (["/usr/local/lib/trainyard/hub/_watch.py"], False, False, ["trainyard-hub"]),
     # An operator has removed it for a new token.
     (["/etc/trainyard/hub/proxy.env"], False, False, ["trainyard-hub-proxy", "trainyard-hub"]),
     (["/etc/trainyard/hub/jobs.env"], False, False, ["trainyard-hub", "trainyard-hub-jobs"]),

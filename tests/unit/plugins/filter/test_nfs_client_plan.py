@@ -12,7 +12,7 @@ from ansible_collections.trainyard.gpu.plugins.filter.nfs_client import FilterMo
 MEMBERS = [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}]
 SHARE = {"server": "a", "path": "/data1/share"}
 TARGET, SOURCE, UNIT = "/data1/share", "10.0.0.11:/data1/share", "/etc/systemd/system/data1-share.mount"
-OPTIONS = ["_netdev", "nofail", "hard", "vers=4", "retry=10080"]
+OPTIONS = ["_netdev", "nofail", "hard", "nosuid", "nodev", "vers=4", "retry=10080"]
 
 
 def plan(found=None, mounts=(SHARE,), unit="mount", host="b", **more):
@@ -40,7 +40,7 @@ def test_a_member_is_mounted_by_its_address_and_not_by_itself():
     assert nfs_mounts(mounts, "a", MEMBERS) == []
     mount = nfs_mounts(mounts, "b", MEMBERS, ["hard"], "4", 1)[0]
     assert (mount["source"], mount["target"], mount["unit"]) == ("10.0.0.11:/data1/share", "/data1/share", "data1-share.mount")
-    assert mount["options"] == ["_netdev", "nofail", "hard", "vers=4", "retry=10080"]
+    assert mount["options"] == ["_netdev", "nofail", "hard", "nosuid", "nodev", "vers=4", "retry=10080"]
     # By its address it is the same host.
     assert nfs_mounts([{"server": "10.0.0.12", "path": "/x"}], "b", MEMBERS) == []
 
@@ -48,7 +48,7 @@ def test_a_member_is_mounted_by_its_address_and_not_by_itself():
 def test_a_server_outside_keeps_its_name_and_its_options():
     mount = nfs_mounts([{"server": "fd00::5", "path": "/", "target": "/data1", "options": ["nfsvers=4.1", "nconnect=8", "bg"]}], "b", MEMBERS, ["hard"], "4", 2)[0]
     assert (mount["source"], mount["target"]) == ("[fd00::5]:/", "/data1")
-    assert mount["options"] == ["_netdev", "nofail", "nfsvers=4.1", "nconnect=8", "bg"]
+    assert mount["options"] == ["_netdev", "nofail", "nfsvers=4.1", "nconnect=8", "bg", "nosuid", "nodev"]
 
 
 def test_a_path_is_written_as_the_kernel_shows_it():
@@ -58,8 +58,26 @@ def test_a_path_is_written_as_the_kernel_shows_it():
 
 def test_a_version_in_the_options_goes_before():
     for option in ("vers=4.1", "nfsvers=3", "v4.2", "v3"):
-        assert nfs_mounts([{"server": "nas", "path": "/x"}], "b", [], ["hard", option], "4")[0]["options"] == ["_netdev", "nofail", "hard", option, "retry=10080"]
+        assert nfs_mounts([{"server": "nas", "path": "/x"}], "b", [], ["hard", option], "4")[0]["options"] == [
+            "_netdev", "nofail", "hard", option, "nosuid", "nodev", "retry=10080"]
     assert "vers=4" in nfs_mounts([{"server": "nas", "path": "/x"}], "b", [], ["hard", "minorversion=1"], "4")[0]["options"]
+
+
+def test_what_people_write_gives_no_rights_unless_the_site_wants_it():
+    for options, added in ((["hard"], ["nosuid", "nodev"]), (["nodev", "nosuid"], []), (["suid"], ["nodev"]), (["dev", "suid"], [])):
+        (mount,) = nfs_mounts([dict(SHARE, options=options)], "b", MEMBERS)
+        assert mount["options"] == ["_netdev", "nofail"] + options + added + ["retry=10080"]
+
+
+def test_nosuid_is_added_to_a_mount_in_use():
+    told = plan(host(state("differs", differences=["nosuid", "nodev"])))
+    assert told["tightened"] == [{"target": TARGET, "options": ["nosuid", "nodev"]}]
+    assert [unit["state"] for unit in told["units"]] == ["started"] and not told["as_requested"]
+    told = plan(host(state("differs", differences=["nosuid", "vers=4"])))
+    assert told["tightened"] == [] and [unit["state"] for unit in told["units"]] == ["restarted"]
+    # A mount of the site is corrected by the site.
+    told = plan(host(state("differs", differences=["nosuid"], configured_in="/etc/fstab")))
+    assert told["tightened"] == [] and "without nosuid: correct and mount it" in told["problems"][0]
 
 
 def test_before_the_host_is_read():

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.trainyard.gpu.plugins.filter.shared_storage import shared_storage_own_groups, shared_storage_plan, shared_storage_verdict
+from ansible_collections.trainyard.gpu.plugins.filter.shared_storage import (
+    shared_storage_id_problems,
+    shared_storage_own_groups,
+    shared_storage_plan,
+    shared_storage_verdict,
+)
 
 MEMBERS = [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}]
 GROUPS = [{"name": "vision", "gid": 3001}, {"name": "speech", "gid": 3002, "quota_mib": 10}]
@@ -57,6 +62,13 @@ def test_keys_are_for_login_hosts_only(host, login_hosts, keys):
 def test_a_tree_in_the_share_is_shared_with_it():
     plan = shared_storage_plan("/data1/share", "a", [{"path": "/data1/share/user", "of": "users"}], USERS, GROUPS)
     assert [export["path"] for export in plan["exports"]] == ["/data1/share"]
+
+
+def test_folders_of_people_have_no_entry_of_a_squashed_root():
+    told_of = {backend: shared_storage_plan("/data1/share", "a", TREES, USERS, GROUPS, backend=backend, anonymous_uid=65000)["folders"]
+               for backend in ("nfs", "existing")}
+    assert {entry["without_uid"] for entry in told_of["nfs"]} == {65000}
+    assert not any("without_uid" in entry for entry in told_of["existing"])
 
 
 # --- the folder of one host -----------------------------------------------------------------------------------------------
@@ -180,3 +192,15 @@ def test_users_without_groups_get_one_of_their_own():
     assert shared_storage_own_groups(users, groups) == [{"name": "carla", "gid": 2003}]
     assert shared_storage_own_groups(users, groups, "name") == [{"name": "ben", "gid": 2002}]
     assert shared_storage_own_groups(users, []) == []
+
+
+def test_ids_of_former_people():
+    recorded = {"a": {"users": {"2002": "ben"}, "groups": {"3001": "vision"}}, "b": {"users": {"2002": "ben"}}, "c": {}}
+    users = [{"name": "dora", "uid": 2002, "groups": ["speech"]}, {"name": "anna", "uid": 3001}]
+    groups = [{"name": "speech", "gid": 3002}]
+    user, group = shared_storage_id_problems(users, groups, recorded)
+    assert "shared_storage_users: user 'dora' has ID 2002 of former user 'ben' (recorded on a, b)" in user
+    assert "shared_storage_groups: group 'anna' has ID 3001 of former group 'vision' (recorded on a)" in group
+    assert "add 2002 to shared_storage_reused_ids" in user
+    assert shared_storage_id_problems(users, groups, recorded, ["2002", 3001]) == []
+    assert shared_storage_id_problems([{"name": "ben", "uid": 2002, "groups": ["speech"]}], groups, recorded) == []

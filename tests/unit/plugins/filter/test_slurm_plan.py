@@ -48,6 +48,11 @@ def plan(readings=None, hosts=None, **more):
 
 
 def good(*arguments, **more):
+    """The plan of a cluster without a problem.
+
+    Where the tests have hosts without limits, the site has accepted it.
+    """
+    more.setdefault("accept_no_limits", True)
     found = plan(*arguments, **more)
     assert found["problems"] == [] and found["complete"]
     return found
@@ -198,6 +203,73 @@ def test_the_weakest_host_decides_about_control_groups():
     assert [sentence for sentence in good(cluster("a", dbus=False))["warnings"] if "install dbus" in sentence]
 
 
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        (
+            {
+                "cgroup": {
+                    "version": 1,
+                    "usable": False,
+                    "why": "the host is a container (docker)",
+                    "cores": False,
+                    "swap": False,
+                }
+            },
+            ["the host is a container (docker)", "use a machine in place of a container"],
+        ),
+        (
+            {
+                "cgroup": {
+                    "version": 2,
+                    "usable": False,
+                    "why": "the kernel has no control group controller memory",
+                    "cores": True,
+                    "swap": False,
+                }
+            },
+            ["controller memory", "cgroup_enable=memory"],
+        ),
+        (
+            {"release": "21.08"},
+            [
+                "Slurm 21.08 does not know control groups version 2",
+                "systemd.unified_cgroup_hierarchy=0",
+                "Ubuntu 24.04",
+            ],
+        ),
+    ],
+)
+def test_a_host_without_limits_stops_the_run(changes, said):
+    # Slurm 22.05 would not start on a cluster whose scheduler has 21.08, so that all hosts have one
+    # release.
+    readings = dict(
+        cluster(
+            "a",
+            release=changes.get("release", "22.05"),
+            cgroup={"version": 1, "usable": True, "why": "", "cores": True, "swap": False},
+        ),
+        b=reading("b", **changes),
+    )
+    found = plan(readings)
+    assert [sentence.split(":")[0] for sentence in found["problems"]] == ["b"] and not found[
+        "complete"
+    ]
+    for word in said + ["set slurm_accept_no_limits to true"]:
+        assert word in found["problems"][0]
+    assert good(readings)["cgroups"] is False
+    # Only hosts that run jobs count.
+    assert (
+        plan(readings, ["a"])["complete"]
+        and plan(
+            dict(readings, c=readings["b"]),
+            ["a"],
+            scheduler="b",
+            members=[{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}],
+        )["complete"]
+    )
+
+
 def test_a_kernel_without_cpuset_limits_memory_and_devices():
     readings = cluster("a", "b", dbus=False)
     readings["b"]["cgroup"] = {"version": 2, "usable": True, "why": "", "cores": False, "swap": True}
@@ -305,7 +377,7 @@ def test_hosts_of_partitions():
                {"name": "one", "hosts": "a"}, {"name": "both", "hosts": ["b", "a", "fast"]}]
     told = conf(partitions=entries, groups=groups)["partitions"]
     assert [told[name]["nodes"] for name in ("train", "dev", "one", "both")] == ["a,b", "b", "a", "a,b"]
-    assert told["dev"]["maxtime"] == "60" and told["dev"]["allowqos"] == "high,low" and told["train"]["maxtime"] == "INFINITE"
+    assert told["dev"]["maxtime"] == "60" and told["dev"]["allowqos"] == "high,low" and told["train"]["maxtime"] == "43200"
     assert [told[name]["default"] for name in told] == ["YES", "NO", "NO", "NO"]
     problem("slurm_partitions: 'x' has the host 'web', which is neither a training host nor a group with one", partitions=[{"name": "x", "hosts": ["web"]}],
             groups=groups)
@@ -407,7 +479,7 @@ def test_releases_that_meet(scheduler, node):
 
 
 def test_what_slurm_cannot_use():
-    problem("b/c: not a valid node name", cluster("a", "b/c"))
+    problem("b/c: not a valid node name", {"a": reading("a"), "b/c": reading("b")})
     problem("ALL: not a valid node name", cluster("a", "ALL"))
     problem("b: the host has no address on the cluster network", members=[{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": ""}])
     problem("a: the scheduler has no address", members=[{"name": "b", "address": "10.0.0.2"}])
@@ -681,10 +753,51 @@ def test_a_former_scheduler_that_still_runs():
     assert good(readings)["absent"] == {"b": ["/etc/slurm/slurm.conf"]}
 
 
+@pytest.mark.parametrize(("gpus", "limits", "shares"), [
+    # A job without GPUs cannot keep the hosts of all others busy.
+    (0, {}, (128, 999)), (4, {}, (128, 999)), (12, {}, (192, 1499)), (0, {"share": "10"}, (25, 200)),
+    # Who may use all GPUs has no other limit.
+    (16, {}, None), (None, {}, None), (0, {"share": 100}, None),
+])
+def test_cpus_and_memory_of_an_account_follow_its_gpus(gpus, limits, shares):
+    account = {"name": "a", "members": []} if gpus is None else {"name": "a", "members": [], "gpus": gpus}
+    [planned] = good(accounts=[account], limits=limits)["accounts"]
+    assert planned["defaults"] == dict({} if shares is None else {"cpus": shares[0], "memory_gb": shares[1]}, max_jobs_per_person=500,
+                                       max_submitted_per_person=2000)
+
+
+def test_the_default_cpus_and_memory_of_an_account_suffice_for_its_gpus():
+    for gpus in range(1, 16):
+        found = good(accounts=[{"name": "a", "gpus": gpus}], limits={"share": 1})
+        defaults, partition = found["accounts"][0]["defaults"], found["partitions"][0]
+        cpus = gpus * partition["cpus_per_gpu"]
+        assert cpus <= defaults["cpus"] and cpus * partition["memory_per_cpu"] <= 1024 * defaults["memory_gb"]
+
+
+def test_a_host_that_does_not_answer_still_counts_for_the_limits_of_accounts():
+    readings = cluster("a", "b")
+    first = good(readings, accounts=[{"name": "a", "gpus": 0}])
+    later = again(first, readings)
+    del later["b"]
+    assert good(later, hosts=["a", "b"], accounts=[{"name": "a", "gpus": 0}])["accounts"] == first["accounts"]
+
+
+def test_times():
+    def times(partition, **limits):
+        line = conf(partitions=[dict(partition, name="p")], limits=limits)["partitions"]["p"]
+        return line["maxtime"], line.get("defaulttime")
+
+    assert times({}) == ("43200", None) and times({"max_minutes": 0}) == ("INFINITE", None) and times({}, max_minutes=0) == ("INFINITE", None)
+    assert times({"max_minutes": 60}, default_minutes=1440) == ("60", "60") and times({}, default_minutes="1440") == ("43200", "1440")
+    assert times({"max_minutes": 0, "default_minutes": 5}, default_minutes=1440) == ("INFINITE", "5")
+    assert times({"default_minutes": 0}, default_minutes=1440) == ("43200", None)
+
+
 def test_accounts_for_the_module():
     accounts = [{"name": "vision", "gpus": 4, "hosts_classes": ["h100"], "members": ["anna"]}]
     found = good(cluster("a", missing_people=["anna"]), accounts=accounts, cluster_name="lab")
-    assert found["accounts"] == [{"name": "vision", "gpus": 4, "members": ["anna"]}] and found["cluster_name"] == "lab" and found["missing_people"] == ["anna"]
+    defaults = {"cpus": 64, "memory_gb": 500, "max_jobs_per_person": 500, "max_submitted_per_person": 2000}
+    assert found["accounts"] == [{"name": "vision", "gpus": 4, "members": ["anna"], "defaults": defaults}] and found["cluster_name"] == "lab" and found["missing_people"] == ["anna"]
 
 
 def test_a_plan_with_problems():

@@ -122,7 +122,8 @@ JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
     ([], {"has_tool": False}, JOBS[:2]), (["bandwidth-host"], {"has_tool": False}, ["bandwidth-cluster"]),
     ([], {"has_process_sets": False}, ["bandwidth-host"]), (["bandwidth-host"], {"has_process_sets": False}, []),
     ([], {"needs_horovod": False}, ["horovod-build"]), (["horovod-build"], {"needs_horovod": False}, []),
-    ([], {"has_person": False}, ["scheduler-job"]), (["scheduler-job"], {"has_person": False}, []),
+    ([], {"has_person": False}, ["scheduler-job", "scheduler-isolation"]),
+    (["scheduler-job"], {"has_person": False}, ["scheduler-isolation"]),
 ])
 def test_what_cannot_be_required(required, run, left_out):
     assert FILTERS["verify_unmeasured"](required, JOBS, **dict({"hosts": 2}, **run)) == left_out
@@ -165,7 +166,7 @@ def test_what_logins_have_shown(proofs, told):
 
 
 @pytest.mark.parametrize("key, value, ids", [
-    ("job", None, ["scheduler-job", "bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters", "nccl-transport"]),
+    ("job", None, ["scheduler-job", "scheduler-isolation", "bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters", "nccl-transport"]),
     ("needed_by_jobs", None, ["image-identical", "container-running", "ssh-mesh", "shared-storage", "host-unreachable"]),
     ("logs", "container", ["toolkit-container", "image-identical", "container-running", "horovod-build", "ssh-mesh", "memlock"]),
     ("logs", "kernel", ["stack-drift", "gpus-present", "gpu-ecc", "gpu-xid", "toolkit-container", "shared-storage", "ib-ports"]),
@@ -283,21 +284,52 @@ def test_a_person_who_is_missing_is_not_chosen():
     assert FILTERS["verify_probe"](plan, PEOPLE, TREES)["person"] == "ben"
 
 
+def separates(verdict="pass", found="", of_limits=False):
+    return {"verdict": verdict, "found": found, "of_limits": of_limits}
+
+
+def of_jobs(checks, name="scheduler-job"):
+    return [check for check in checks if check["id"] == name]
+
+
 def test_findings_of_the_jobs():
     told = {"probes": [{"node": "a", "verdict": "pass", "found": "job 1 of anna ran"}, {"node": "b", "verdict": "fail", "found": "job 2 of anna did not start"},
                        {"node": "c", "verdict": "not_made", "found": "job 3 of anna did not start within 60 s: AssocGrpGRES"}], "seconds": 3}
-    checks = FILTERS["verify_probe_checks"](told, dict(CHOSEN, image="trainyard/training:1"), ["a", "b", "c", "d"], "no such node")
+    told["probes"] = [dict(entry, isolation=separates()) for entry in told["probes"]]
+    checks = of_jobs(FILTERS["verify_probe_checks"](told, dict(CHOSEN, image="trainyard/training:1"), ["a", "b", "c", "d"], "no such node"))
     assert [(check["id"], check["host"], check["verdict"], check["found"]) for check in checks] == [
         ("scheduler-job", "a", "pass", "job 1 of anna ran"), ("scheduler-job", "b", "fail", "job 2 of anna did not start"),
         ("scheduler-job", "c", "not_evaluated", "job 3 of anna did not start within 60 s: AssocGrpGRES"), ("scheduler-job", "d", "skipped", "no such node")]
     assert checks[0]["expected"] == "a job of anna on this host in a container of trainyard/training:1, with its GPU alone, and the share"
     assert [bool(check["fix"]) for check in checks] == [False, True, True, False] and checks[1]["seconds"] == 3
-    (plain,) = FILTERS["verify_probe_checks"](told, dict(CHOSEN, folder=""), ["a"])
+    (plain,) = of_jobs(FILTERS["verify_probe_checks"](told, dict(CHOSEN, folder=""), ["a"]))
     assert plain["expected"] == "a job of anna on this host, with its GPU alone"
 
 
+OPENED = separates("fail", "a task without GPUs of job 1: it can open /dev/nvidia0", of_limits=True)
+READS = separates("fail", "a task without GPUs of job 1: /run/trainyard/jobs/3 can be read")
+
+
+@pytest.mark.parametrize("isolation, accepted, verdict", [
+    (separates("pass", "closed"), False, "pass"), (separates("pass", "closed"), True, "pass"), (OPENED, False, "fail"), (OPENED, True, "warn"),
+    # A folder needs no control groups.
+    (READS, False, "fail"), (READS, True, "fail"),
+    # What was not measured does not pass, whatever is accepted.
+    (separates("not_made", "no result"), False, "not_evaluated"), (separates("not_made", "no result"), True, "not_evaluated")])
+def test_whether_a_node_separates_jobs(isolation, accepted, verdict):
+    told = {"probes": [{"node": "a", "verdict": "pass", "found": "job 1 of anna ran", "isolation": isolation}], "seconds": 3}
+    checks = FILTERS["verify_probe_checks"](told, CHOSEN, ["a", "b"], "no such node", accepted=accepted)
+    found_here, elsewhere = of_jobs(checks, "scheduler-isolation")
+    assert (found_here["host"], found_here["verdict"]) == ("a", verdict) and isolation["found"] in found_here["found"]
+    assert (elsewhere["host"], elsewhere["verdict"], elsewhere["found"]) == ("b", "skipped", "no such node")
+    assert bool(found_here["fix"]) is (verdict != "pass")
+    decision = FILTERS["verify_nodes"](checks, FILTERS["verify_ids"]("drains"), {"nodes": [node("a"), node("b")]}, ["a", "b"])
+    assert [entry["node"] for entry in decision["drain"]] == (["a"] if verdict == "fail" else [])
+
+
 def test_a_node_whose_job_could_not_be_tried_is_not_resumed():
-    told = {"probes": [{"node": "a", "verdict": "pass", "found": ""}, {"node": "b", "verdict": "not_made", "found": ""}, {"node": "c", "verdict": "fail", "found": "x"}]}
+    told = {"probes": [{"node": "a", "verdict": "pass", "found": "", "isolation": separates()}, {"node": "b", "verdict": "not_made", "found": "",
+            "isolation": separates()}, {"node": "c", "verdict": "fail", "found": "x", "isolation": separates()}]}
     checks = FILTERS["verify_probe_checks"](told, CHOSEN, ["a", "b", "c"]) + [found("bandwidth-cluster", "a, b, c")]
     decision = FILTERS["verify_nodes"](checks, ["scheduler-job"], {"nodes": [node(name, OURS) for name in "abc"]}, ["a", "b", "c"])
     assert decision == {"drain": [{"node": "c", "reason": "verify: scheduler-job: x"}], "resume": ["a"]}

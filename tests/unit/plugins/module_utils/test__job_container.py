@@ -37,6 +37,13 @@ def test_mounts():
     assert parsers.file_system_of("/", "") == "" and parsers.file_system_of("/", "damaged") == ""
 
 
+@pytest.mark.parametrize("path, found", [("/scratch/containers", True), ("/scratch2", False), ("/fast/x", True), ("/", False)])
+def test_project_quotas(path, found):
+    text = ("21 1 8:1 / / rw - ext4 /dev/sda1 rw,errors=remount-ro\n22 21 8:2 / /scratch rw,noatime - xfs /dev/sdb rw,attr2,prjquota\n"
+            "23 21 8:3 / /fast rw - ext4 /dev/sdc rw,prjquota\n")
+    assert parsers.has_project_quota(path, text) is found
+
+
 def test_masks():
     assert parsers.masked_paths(DOCKER) == ["/proc/acpi", "/proc/sys"] and parsers.masked_paths(MACHINE) == []
 

@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import (
-    ParseError, access_list, allowed_by_ufw, full_access, is_same_client, mount_of, not_in_force, options_in_force, parse_exports, parse_mountinfo,
+    ParseError, access_list, allowed_by_ufw, full_access, is_same_client, mount_of, not_in_force, options_in_force, parse_exports, parse_mountinfo, without_access,
     parse_versions, shown_options, unit_name,
 )
 
@@ -149,3 +149,28 @@ def test_what_others_have_in_the_list_stays():
     assert full_access(again, 0o2770, 65534, True) == again
     with pytest.raises(ParseError):
         access_list(b"\x01\x00\x00\x00")
+
+
+def packed(*rows):
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *row) for row in rows)
+
+
+NONE = 0xFFFFFFFF
+
+
+def test_without_our_entry_there_is_no_list():
+    for default in (False, True):
+        assert without_access(full_access(b"", 0o2755, 65534, default), 65534) == (b"", 5)
+    # chmod 0700 has made the mask empty, and the group gets what it had by it.
+    assert without_access(packed((1, 7, NONE), (2, 7, 65534), (4, 5, NONE), (0x10, 0, NONE), (0x20, 0, NONE)), 65534) == (b"", 0)
+    assert without_access(b"", 65534) == (b"", None)
+
+
+def test_entries_of_the_site_stay():
+    rows = [(1, 7, NONE), (2, 5, 1234), (2, 7, 65534), (4, 0, NONE), (8, 6, 3001), (0x10, 7, NONE), (0x20, 0, NONE)]
+    raw, group = without_access(packed(*rows), 65534)
+    assert (raw, group) == (packed(*[row for row in rows if row != (2, 7, 65534)]), None)
+    assert without_access(raw, 65534) == (raw, None)
+    # Not what full_access gives.
+    read_only = packed((1, 7, NONE), (2, 5, 65534), (4, 5, NONE), (0x10, 7, NONE), (0x20, 5, NONE))
+    assert without_access(read_only, 65534) == (read_only, None)

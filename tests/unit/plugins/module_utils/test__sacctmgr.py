@@ -27,7 +27,7 @@ def test_associations(version):
     assert (vision.limits, vision.minutes, vision.qos, vision.inherits, vision.default_qos, vision.parent) == (
         {"gres/gpu": 4}, 600, ("high", "low", "normal"), False, "normal", "root")
     # A limit in seconds is stored in minutes, rounded up.
-    assert (hand.limits, hand.minutes, hand.qos, hand.inherits) == ({"cpu": 50, "gres/gpu": 1, "mem": "4000M"}, 2 * 1440 + 31, ("special",), True)
+    assert (hand.limits, hand.minutes, hand.qos, hand.inherits) == ({"cpu": 50, "gres/gpu": 1, "mem": 4000}, 2 * 1440 + 31, ("special",), True)
     # Without inherited limits.
     alice = found[("vision", "alice", "")]
     assert (alice.limits, alice.minutes, alice.qos, alice.default_qos, alice.submit) == ({"gres/gpu": 3}, None, (), "", None)
@@ -83,14 +83,14 @@ def test_times(text, minutes):
 
 @pytest.mark.parametrize(("parse", "text"), [
     (sacctmgr.parse_associations, "trainyard|root||||||normal|"),
-    (sacctmgr.parse_associations, "trainyard|root||||||normal|\n"),
-    (sacctmgr.parse_associations, "trainyard|root||||||normal|||\n"),
-    (sacctmgr.parse_associations, "|root||||||normal||\n"),
-    (sacctmgr.parse_associations, "c|a||||gres/gpu|||\n"),
-    (sacctmgr.parse_associations, "c|a||||gres/gpu=x||||\n"),
-    (sacctmgr.parse_associations, "c|a||||gres/gpu=1,gres/gpu=2||||\n"),
-    (sacctmgr.parse_associations, "c|a|||||tomorrow|||\n"),
-    (sacctmgr.parse_associations, "c|a||||||||x\n"),
+    (sacctmgr.parse_associations, "trainyard|root||||||normal||\n"),
+    (sacctmgr.parse_associations, "trainyard|root||||||normal||||\n"),
+    (sacctmgr.parse_associations, "|root||||||normal|||\n"),
+    (sacctmgr.parse_associations, "c|a||||gres/gpu||||\n"),
+    (sacctmgr.parse_associations, "c|a||||gres/gpu=x|||||\n"),
+    (sacctmgr.parse_associations, "c|a||||gres/gpu=1,gres/gpu=2|||||\n"),
+    (sacctmgr.parse_associations, "c|a|||||tomorrow||||\n"),
+    (sacctmgr.parse_associations, "c|a||||||||x|\n"),
     (sacctmgr.parse_accounts, "vision\n"),
     (sacctmgr.parse_qos, "normal|high|||\n"),
     (sacctmgr.parse_jobs, "squeue: error: nothing\n"),

@@ -164,6 +164,43 @@ def test_a_limit_that_others_changed_is_not_given_back():
     assert cluster.row("vision")["limits"] == {"gres/gpu": 9} and cluster.row("vision")["minutes"] is None
 
 
+LIMITS = {"cpus": 16, "memory_gb": 64, "max_jobs_per_person": 500, "max_submitted_per_person": 2000}
+
+
+def limits_of(cluster, account):
+    row = cluster.row(account)
+    return row["limits"].get("cpu"), row["limits"].get("mem"), row["running"], row["submit"]
+
+
+def test_limits_beside_gpus():
+    cluster = Cluster()
+    plan = cluster.apply([dict(VISION, cpus=4, defaults=LIMITS), dict(NLP, defaults=LIMITS)])
+    lines = plan.steps[-1].content.splitlines()
+    assert lines[2] == ("Account - 'vision':Description='computer vision':Organization='trainyard':GrpTRES=cpu=4,gres/gpu=4,mem=65536:MaxJobs=500"
+                        ":MaxSubmitJobs=2000:MaxWallDurationPerJob=600")
+    assert limits_of(cluster, "vision") == (4, 65536, 500, 2000) and limits_of(cluster, "nlp") == (16, 65536, 500, 2000)
+    plan = cluster.apply([dict(VISION, cpus=4, max_jobs_per_person=7, defaults=dict(LIMITS, cpus=32)), dict(NLP, defaults=dict(LIMITS, cpus=32))])
+    assert [step.arguments[-1] for step in plan.steps] == ["GrpTRES=cpu=32", "MaxJobs=7"]
+    assert "account nlp (cpus: 16)" in accounts_of.diff_of(plan.changes)["before"] and "account nlp (cpus: 32)" in accounts_of.diff_of(plan.changes)["after"]
+    # No longer requested.
+    cluster.apply([VISION, NLP])
+    assert limits_of(cluster, "vision") == limits_of(cluster, "nlp") == (None, None, None, None)
+
+
+def test_a_default_limit_does_not_replace_one_that_was_set_by_hand():
+    cluster = Cluster()
+    cluster.apply([NLP])
+    cluster.hand("modify", "account", "where", "name=nlp", "cluster=trainyard", "set", "MaxSubmitJobs=50", "GrpTRES=cpu=99")
+    cluster.apply([dict(NLP, defaults=LIMITS)])
+    assert limits_of(cluster, "nlp") == (99, 65536, 500, 50)
+    # One that was set by hand since then stays, too. One of the inventory is set.
+    cluster.hand("modify", "account", "where", "name=nlp", "cluster=trainyard", "set", "MaxJobs=3", "GrpTRES=mem=100")
+    cluster.apply([dict(NLP, cpus=8, memory_gb=1, defaults=dict(LIMITS, max_jobs_per_person=400))])
+    assert limits_of(cluster, "nlp") == (8, 1024, 3, 50)
+    cluster.apply([NLP])
+    assert limits_of(cluster, "nlp")[0] == 99 and limits_of(cluster, "nlp")[2:] == (3, 50)
+
+
 def test_people_with_jobs_cannot_submit_more_and_are_removed_later():
     cluster = Cluster()
     cluster.apply([VISION, NLP], PRIORITIES)
@@ -249,6 +286,8 @@ def test_many_people_of_an_account_are_one_command():
     ([{"name": "a", "gpus": -1}], [], "gpus of a: '-1' is not valid; use a whole number from 0"),
     ([{"name": "a", "gpus": True}], [], "gpus of a: 'True'"),
     ([{"name": "a", "max_minutes": 0}], [], "max_minutes of a: '0' is not valid; use a whole number from 1"),
+    ([{"name": "a", "cpus": 0}], [], "cpus of a: '0' is not valid; use a whole number from 1"),
+    ([{"name": "a", "defaults": {"memory_gb": -1}}], [], "defaults.memory_gb of a: '-1' is not valid"),
     ([{"name": "a", "gpus": 2, "max_gpus_per_person": 3}], [], "max_gpus_per_person of a: '3' is above the 2 GPUs of the account"),
     ([{"name": "a", "description": "x|y"}], [], "description of a: 'x|y' is not valid"),
     ([{"name": "a", "description": "it's"}], [], "description of a"),
@@ -282,7 +321,9 @@ PEOPLE = st.lists(st.sampled_from(["anna", "ben", "carla", "dave"]), unique=True
 LIMIT = st.none() | st.integers(0, 3)
 ACCOUNT = st.fixed_dictionaries({"name": NAMES, "gpus": LIMIT.map(lambda value: None if value is None else value + 3), "max_gpus_per_person": LIMIT,
                                  "max_minutes": st.none() | st.integers(1, 5000), "description": st.sampled_from([None, "", "A group: one, two"]),
-                                 "members": PEOPLE})
+                                 "members": PEOPLE, "cpus": st.none() | st.integers(1, 9), "memory_gb": st.none() | st.integers(1, 3),
+                                 "max_submitted_per_person": st.none() | st.integers(1, 3),
+                                 "defaults": st.dictionaries(st.sampled_from(sorted(LIMITS)), st.integers(1, 3))})
 ACCOUNTS = st.lists(ACCOUNT, max_size=3, unique_by=lambda entry: entry["name"])
 SOME = st.sampled_from([[], PRIORITIES, PRIORITIES[:1], PRIORITIES[:2], [{"name": "other", "priority": 3}], list(reversed(PRIORITIES))])
 BY_HAND = st.lists(st.tuples(NAMES, st.sampled_from(["", "anna", "ben", "erin"]), st.none() | st.integers(0, 9), st.booleans()), max_size=4,
@@ -313,6 +354,11 @@ def test_any_request_becomes_true_and_teardown_restores_everything(by_hand, requ
             row = cluster.row(entry["name"])
             assert row["limits"].get("gres/gpu") == entry["gpus"] or entry["gpus"] is None
             assert row["minutes"] == entry["max_minutes"] or entry["max_minutes"] is None
+            assert row["limits"].get("cpu") == entry["cpus"] or entry["cpus"] is None
+            assert row["submit"] == entry["max_submitted_per_person"] or entry["max_submitted_per_person"] is None
+            # These are never set by hand here.
+            if entry["memory_gb"] is None and "memory_gb" in entry["defaults"]:
+                assert row["limits"]["mem"] == 1024 * entry["defaults"]["memory_gb"]
             assert {each["name"] for each in priorities} <= {name.lstrip("+") for name in row["qos"]}
             assert not priorities or row["default_qos"] == accounts_of.default_priority(priorities)
             for person in entry["members"]:

@@ -186,3 +186,111 @@ def test_a_job_that_slurm_refuses(text, verdict, said):
 
 def test_a_node_without_a_job():
     assert judged(None, problem="the node is down") == ("not_made", "the node is down")
+
+
+PLAIN = {
+    "devices": {"/dev/nvidia0": "EPERM", "/dev/nvidia1": "EPERM"},
+    "missing": [],
+    "folders": [],
+    "memory": "killed",
+    "here": ["", "EPERM"],
+}
+
+
+def isolated(changes=None, gpus=1, **result):
+    told = probe.isolation(
+        dict(ASKED, gpus=gpus),
+        a_job(dict(SEEN, plain=dict(PLAIN, **(changes or {})), **result)),
+        "no result",
+    )
+    return told["verdict"], told["found"], told["of_limits"]
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({}, "2 devices are closed"),
+        ({"devices": {}, "here": []}, "there is no device of a GPU"),
+        ({"memory": "refused"}, "2 devices are closed"),
+        # The rest is in swap.
+        ({"memory": 70}, "2 devices are closed"),
+        ({"here": ["ENXIO"]}, "2 devices are closed"),
+        ({"devices": {"/dev/nvidia0": "EACCES"}}, "1 devices are closed"),
+    ],
+)
+def test_a_node_that_separates_jobs(changes, said):
+    assert isolated(changes) == (
+        "pass",
+        "a task without GPUs of job 7: %s, and its memory is limited" % said,
+        False,
+    )
+
+
+def test_a_node_without_gpus_separates_jobs():
+    # Nothing is requested, so that the job cannot open them either.
+    assert isolated({"here": ["EPERM"]}, gpus=0)[0] == "pass"
+
+
+@pytest.mark.parametrize(
+    "changes, said, of_limits",
+    [
+        (
+            {"devices": {"/dev/nvidia1": "", "/dev/nvidia0": "ENXIO", "/dev/nvidia2": "EPERM"}},
+            "it can open /dev/nvidia0, /dev/nvidia1",
+            True,
+        ),
+        ({"devices": {"/dev/davinci0": "EBUSY"}}, "it can open /dev/davinci0", True),
+        ({"memory": 192}, "it got 192 MiB of memory with a limit of 64 MiB", True),
+        # What failed says more than what was not measured.
+        (
+            {"memory": 192, "here": ["EPERM"], "missing": ["/run/trainyard/jobs"]},
+            "it got 192 MiB of memory with a limit of 64 MiB",
+            True,
+        ),
+        (
+            {"folders": ["/run/trainyard/jobs/3 can be read"]},
+            "/run/trainyard/jobs/3 can be read",
+            False,
+        ),
+        (
+            {"memory": 192, "folders": ["/x/3 can be read"]},
+            "it got 192 MiB of memory with a limit of 64 MiB; /x/3 can be read",
+            False,
+        ),
+    ],
+)
+def test_a_node_that_does_not_separate_jobs(changes, said, of_limits):
+    assert isolated(changes) == ("fail", "a task without GPUs of job 7: " + said, of_limits)
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        # A host that is a container: its engine denies all devices.
+        ({"here": ["EPERM"]}, "the job cannot open its own GPU either"),
+        ({"memory": ""}, "it could not try to get memory"),
+        ({"missing": ["/run/trainyard/jobs"]}, "the job has no folder in /run/trainyard/jobs"),
+    ],
+)
+def test_what_was_not_measured_does_not_pass(changes, said):
+    assert isolated(changes) == ("not_made", "a task without GPUs of job 7: " + said, False)
+
+
+@pytest.mark.parametrize(
+    "job, said",
+    [
+        (None, "no result"),
+        (a_job(), "no result"),
+        (a_job(SEEN), "no result"),
+        (
+            a_job(dict(SEEN, plain={"failed": "exit code 1"})),
+            "the task without GPUs failed: exit code 1",
+        ),
+    ],
+)
+def test_a_job_that_tells_nothing_of_others(job, said):
+    assert probe.isolation(ASKED, job, "no result") == {
+        "verdict": "not_made",
+        "found": said,
+        "of_limits": False,
+    }

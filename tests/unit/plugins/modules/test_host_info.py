@@ -33,6 +33,11 @@ def test_what_every_host_tells():
     assert told["python_version"] == "%d.%d.%d" % sys.version_info[:3]
     assert {"address": "127.0.0.1", "prefix": 8} in next(entry for entry in told["interfaces"] if entry["name"] == "lo")["addresses"]
     assert (told["resolved"], told["connections"], told["listeners"], told["disk_free_mib"], told["labelled_images"]) == ({}, [], [], {}, [])
+    assert (
+        told["cgroup"]["version"] in (1, 2)
+        and told["cgroup"]["usable"] == (told["cgroup"]["why"] == "")
+        and told["candidates"] == {}
+    )
 
 
 def test_names_and_connections(port):

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ansible_collections.trainyard.gpu.plugins.modules import job_container_info
 
 ID = "sha256:" + "0" * 64
@@ -20,7 +22,7 @@ class FakeModule:
     def get_bin_path(self, name):
         return name if any(words.split()[0] == name for words in self.answers) else None
 
-    def run_command(self, command):
+    def run_command(self, command, data=None):
         code, text = next((said for words, said in self.answers.items() if set(words.split()) <= set(command)), (1, ""))
         return code, text, ""
 
@@ -41,6 +43,21 @@ def test_packages_are_told_although_one_is_unknown():
 def test_images_that_docker_has():
     found = host({"docker inspect a:1": (0, ID + "\n"), "docker inspect b:1": (1, "Error: No such image")}, images=["a:1", "b:1"])
     assert found.docker_images() == {"a:1": ID}
+
+
+STATUS = "Name:\tpython3\nCapEff:\t%s\nCapBnd:\t000001ffffffffff\n"
+
+
+@pytest.mark.parametrize("answers, capabilities, found", [
+    ({}, "0000000000000000", {"admin": False, "error": "", "table": False, "active": False, "enabled": False}),
+    ({"nft list": (0, "table inet filter\ntable inet trainyard_jobs\n"), "nft --check": (0, ""),
+      "systemctl show": (0, "ActiveState=active\nUnitFileState=enabled\n")}, "0000000000001000",
+     {"admin": True, "error": "", "table": True, "active": True, "enabled": True}),
+    ({"nft list": (0, ""), "systemctl show": (0, "ActiveState=inactive\nUnitFileState=\n")}, "000001ffffffffff",
+     {"admin": True, "error": "it ended with code 1", "table": False, "active": False, "enabled": False})])
+def test_the_firewall_of_jobs(monkeypatch, answers, capabilities, found):
+    monkeypatch.setattr(job_container_info, "read_text", lambda _path: STATUS % capabilities)
+    assert host(answers).firewall() == found
 
 
 def test_devices_and_specifications(monkeypatch):

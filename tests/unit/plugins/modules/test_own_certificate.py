@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import socket
 import ssl
+import subprocess
 import threading
 
 import pytest
 from scripted_tools import run_module
+
+from ansible_collections.trainyard.gpu.plugins.module_utils import _own_certificate
 
 
 @pytest.fixture(name="run")
@@ -59,15 +62,199 @@ def test_a_certificate_for_all_names_below_one(run, tmp_path):
     assert spoken(tmp_path / "tls", ca, "anna.hub.test") and not spoken(tmp_path / "tls", ca, "hub.test") and not spoken(tmp_path / "tls", ca, "a.b.hub.test")
 
 
-@pytest.mark.parametrize("change, reason", [({"names": ["localhost", "hub.example.org"]}, "it has other names"), ({"addresses": []}, "it has other names"),
-                                            ({"renew_days": 398}, "it ends on ")])
-def test_the_authority_stays(run, tmp_path, change, reason):
+@pytest.mark.parametrize(
+    "change, reasons, same",
+    [
+        (
+            {"names": ["localhost", "hub.example.org"]},
+            ["the authority is limited to other names", "it has other names"],
+            False,
+        ),
+        (
+            {"addresses": []},
+            ["the authority is limited to other names", "the authority did not sign it"],
+            False,
+        ),
+        ({"renew_days": 398}, ["it ends on "], True),
+    ],
+)
+def test_the_key_of_the_authority_stays(run, tmp_path, change, reasons, same):
     ca = run()["ca"]
-    former = (tmp_path / "tls/hub.pem").read_text()
-    assert run(check=True, **change)["reasons"][0].startswith(reason) and (tmp_path / "tls/hub.pem").read_text() == former
+    files = {
+        name: (tmp_path / "tls" / name).read_text() for name in ("hub.pem", "ca.key", "ca.pem")
+    }
+    assert (
+        run(check=True, **change)["reasons"][0].startswith(reasons[0])
+        and (tmp_path / "tls/hub.pem").read_text() == files["hub.pem"]
+    )
+    assert (tmp_path / "tls/ca.pem").read_text() == files["ca.pem"]
     made = run(**change)
-    assert made["changed"] and made["reasons"][0].startswith(reason) and made["ca"] == ca and (tmp_path / "tls/hub.pem").read_text() != former
-    assert spoken(tmp_path / "tls", ca, "localhost")
+    assert made["changed"] and [
+        told.startswith(reason) for told, reason in zip(made["reasons"], reasons)
+    ] == [True] * len(reasons)
+    assert (made["ca"] == ca) is same and (tmp_path / "tls/hub.pem").read_text() != files["hub.pem"]
+    assert (tmp_path / "tls/ca.key").read_text() == files["ca.key"] and spoken(
+        tmp_path / "tls", made["ca"], "localhost"
+    )
+    assert run(**change)["changed"] is same
+
+
+def unlimited(folder):
+    """Write the authority as releases before 0.4.0 wrote it: with the same key, and without
+    constraints.
+    """
+    config = folder.parent / "former.cnf"
+    text = _own_certificate.authority_config(["a"], [])
+    config.write_text(
+        "".join(line for line in text.splitlines(keepends=True) if "nameConstraints" not in line)
+    )
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-new",
+            "-sha256",
+            "-key",
+            folder / "ca.key",
+            "-days",
+            "7300",
+            "-config",
+            config,
+            "-out",
+            folder / "ca.pem",
+        ],
+        check=True,
+    )
+    return (folder / "ca.pem").read_text()
+
+
+@pytest.mark.parametrize("names", [{}, {"names": [], "addresses": ["127.0.0.1"]}])
+def test_an_authority_of_before_is_limited_and_its_copies_go_on_to_serve(run, tmp_path, names):
+    run(**names)
+    former = unlimited(tmp_path / "tls")
+    certificate = (tmp_path / "tls/hub.pem").read_text()
+    assert (
+        run(check=True, **names)["reasons"] == ["the authority is not limited to names"]
+        and (tmp_path / "tls/ca.pem").read_text() == former
+    )
+    made = run(**names)
+    assert (
+        made["changed"]
+        and made["reasons"] == ["the authority is not limited to names"]
+        and not made["certificate_changed"]
+    )
+    assert (tmp_path / "tls/hub.pem").read_text() == certificate and not run(**names)["changed"]
+    # A browser that trusts the former one, and a host that has the new one.
+    assert spoken(tmp_path / "tls", former, "127.0.0.1") and spoken(
+        tmp_path / "tls", made["ca"], "127.0.0.1"
+    )
+
+
+@pytest.mark.parametrize(
+    "names, addresses, accepted",
+    [
+        (["hub.test"], ["10.0.0.1"], True),
+        (["hub.test", "*.hub.test"], [], True),
+        (["anna.hub.test"], [], True),
+        (["front"], [], True),
+        ([], ["fd00::1"], True),
+        ([], ["10.0.0.1"], True),
+        (["www.example.org"], [], False),
+        (["hub.test", "www.example.org"], [], False),
+        (["nothub.test"], [], False),
+        ([], ["10.0.0.2"], False),
+        ([], ["fd00::2"], False),
+        (["test"], [], False),
+    ],
+)
+@pytest.mark.parametrize("kinds", ["both", "names", "addresses"])
+def test_the_authority_signs_nothing_for_others(tmp_path, kinds, names, addresses, accepted):
+    """Its key is worth nothing for a site that it is not for."""
+    own = (
+        ["*.hub.test", "hub.test", "front"] if kinds != "addresses" else [],
+        ["10.0.0.1", "fd00::1"] if kinds != "names" else [],
+    )
+
+    def openssl(*arguments):
+        return subprocess.run(
+            ["openssl", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    (tmp_path / "ca.cnf").write_text(_own_certificate.authority_config(*own))
+    (tmp_path / "leaf.cnf").write_text(_own_certificate.certificate_config(names, addresses))
+    for key in ("ca", "leaf"):
+        assert (
+            openssl(
+                "genpkey",
+                "-algorithm",
+                "EC",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-out",
+                key + ".key",
+            ).returncode
+            == 0
+        )
+    assert (
+        openssl(
+            "req", "-x509", "-new", "-key", "ca.key", "-config", "ca.cnf", "-out", "ca.pem"
+        ).returncode
+        == 0
+    )
+    assert (
+        openssl(
+            "req", "-new", "-key", "leaf.key", "-config", "leaf.cnf", "-out", "leaf.csr"
+        ).returncode
+        == 0
+    )
+    assert (
+        openssl(
+            "x509",
+            "-req",
+            "-in",
+            "leaf.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-set_serial",
+            "7",
+            "-extfile",
+            "leaf.cnf",
+            "-extensions",
+            "certificate",
+            "-out",
+            "leaf.pem",
+        ).returncode
+        == 0
+    )
+    told = openssl("verify", "-CAfile", "ca.pem", "leaf.pem")
+    good = (
+        accepted and not (names and kinds == "addresses") and not (addresses and kinds == "names")
+    )
+    assert (told.returncode == 0) is good, told.stdout + told.stderr
+    if not good:
+        assert "subtree violation" in told.stdout + told.stderr
+    shown = openssl("x509", "-in", "ca.pem", "-noout", "-ext", "nameConstraints").stdout
+    assert "critical" in shown and _own_certificate.permitted(shown) == set(
+        _own_certificate.constraints(*own)
+    )
+
+
+def test_two_certificates_of_one_authority(run, tmp_path):
+    """The authority is for both, and is not written again by each run."""
+    run()
+    made = run(name="registry", names=["registry.test"], addresses=["10.0.0.1"])
+    assert (
+        made["changed"]
+        and made["certificate_changed"]
+        and spoken(tmp_path / "tls", made["ca"], "localhost")
+    )
+    assert (
+        not run()["changed"]
+        and not run(name="registry", names=["registry.test"], addresses=["10.0.0.1"])["changed"]
+    )
 
 
 def test_a_certificate_of_another_authority_is_replaced(run, tmp_path):
@@ -83,7 +270,13 @@ def test_an_authority_with_another_key_is_replaced(run, tmp_path):
     assert not run()["changed"]
     names = ["localhost", "hub.example.org"]
     made = run(names=names)
-    assert made["changed"] and made["ca"] != ca and spoken(tmp_path / "tls", made["ca"], "localhost") and not run(names=names)["changed"]
+    assert (
+        run(names=names)["reasons"] == []
+        and made["changed"]
+        and made["ca"] != ca
+        and spoken(tmp_path / "tls", made["ca"], "localhost")
+        and not run(names=names)["changed"]
+    )
 
 
 def test_removal_of_the_last_certificate_leaves_other_files(run, tmp_path):

@@ -17,6 +17,7 @@ from scripted_tools import run_module
 from ansible.module_utils import basic
 from module_arguments import patch_module_args
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import access_list, full_access
 from ansible_collections.trainyard.gpu.plugins.modules import shared_folders
 
 
@@ -83,6 +84,71 @@ def test_one_more_user_may_do_everything_in_it(tmp_path):
             break
     assert subprocess.run([sys.executable, "-c", write, str(inner / "file")], check=False).returncode == 0
     run(tmp_path, [{"path": str(share), "mode": "0755"}])
+
+
+@pytest.fixture
+def share(tmp_path):
+    """A share with the list that lets root of all hosts write, and in it the tree of an earlier release."""
+    asked = [{"path": str(tmp_path / "share"), "mode": "2775", "full_access_uid": 65534}]
+    assert "failed" not in run(tmp_path, asked)
+    person = tmp_path / "share" / "user" / "anna"
+    (person / "deep" / "er").mkdir(parents=True)
+    (person / "deep" / "file").write_text("", encoding="ascii")
+    (person / "link").symlink_to("/etc")
+    os.mkfifo(person / "deep" / "pipe")
+    return tmp_path / "share"
+
+
+def of_nobody(*paths):
+    """The paths whose lists have an entry of user 65534."""
+    found = []
+    for path in paths:
+        for name in (shared_folders.ACCESS, shared_folders.DEFAULT):
+            if any(owner == 65534 for _tag, _permissions, owner in access_list(shared_folders.read_list(path, name))):
+                found.append(path.name)
+    return sorted(set(found))
+
+
+PERSON = {"owner": 2001, "group": 2001, "mode": "0700", "without_uid": 65534}
+
+
+def test_a_folder_of_a_person_below_the_share_is_closed_for_root_of_the_hosts(tmp_path, share):
+    anna, ben = share / "user" / "anna", share / "user" / "ben"
+    below = [anna, anna / "deep", anna / "deep" / "er", anna / "deep" / "file", share / "user"]
+    assert of_nobody(*below) == ["anna", "deep", "er", "file", "user"]
+    asked = [{"path": str(share / "user"), "without_uid": 65534}, dict(PERSON, path=str(anna)), dict(PERSON, path=str(ben))]
+    assert run(tmp_path, asked, check=True)["changed"] and of_nobody(anna) == ["anna"]
+    assert run(tmp_path, asked)["changed_paths"] == [str(share / "user"), str(anna), str(ben)]
+    assert of_nobody(*below, ben) == [] and of_nobody(share) == ["share"]
+    assert (mode(anna), mode(ben), mode(share)) == ("0700", "0700", "2775")
+    assert run(tmp_path, asked)["changed"] is False
+    # The umask of the person counts again.
+    make = "import os, sys; os.setgid(2001); os.setuid(2001); os.umask(0o077); os.mkdir(sys.argv[1]); open(sys.argv[1] + '/key', 'w').close()"
+    for folder in (tmp_path, *tmp_path.parents):
+        folder.chmod(0o755)
+        if folder.name.startswith("pytest-of-"):
+            break
+    subprocess.run([sys.executable, "-c", make, str(ben / "ssh")], check=True)
+    assert (mode(ben / "ssh"), mode(ben / "ssh" / "key")) == ("0700", "0600")
+
+
+def test_entries_of_the_site_in_a_folder_of_a_person_stay(tmp_path, share):
+    anna = share / "user" / "anna"
+    site = full_access(os.getxattr(anna, shared_folders.DEFAULT), 0o700, 1234, True)
+    os.setxattr(anna, shared_folders.DEFAULT, site)
+    asked = [dict(PERSON, path=str(anna))]
+    run(tmp_path, asked)
+    assert of_nobody(anna) == []
+    assert [owner for tag, _permissions, owner in access_list(os.getxattr(anna, shared_folders.DEFAULT)) if tag == 2] == [1234]
+    assert run(tmp_path, asked)["changed"] is False
+
+
+def test_a_run_that_was_cut_off_begins_again(tmp_path, share, monkeypatch):
+    anna = share / "user" / "anna"
+    found = shared_folders.state_of(str(anna))
+    shared_folders.free_tree(str(anna), found, 65534)
+    assert of_nobody(anna) == ["anna"], "its own entry says that the work is not finished"
+    assert shared_folders.read_list(anna, shared_folders.DEFAULT) == b""
 
 
 @pytest.mark.parametrize("folder, said", [({"path": "relative"}, "is not an absolute path"), ({"path": "/x", "mode": "rwx"}, "give an octal number")])

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _job_container_plan
+
 ROOT = Path(__file__).resolve().parents[4]
 DAY = 86400
 NOW = 1_800_000_000
@@ -39,7 +41,8 @@ class Registry:
         (folder / "work").mkdir()
         self.settings = folder / "settings.json"
         self.settings.write_text(json.dumps(dict({"storage": str(folder), "folder": "site", "config": "/config.yml", "user": "registry", "service": "r.service",
-                                                  "images": [], "keep_days": 30, "max_bytes": 1 << 40, "free_bytes": 0}, **settings)))
+                                                  "images": [], "keep_days": 30, "max_bytes": 1 << 40, "free_bytes": 0, "people": ["anna", "ben"],
+                                                  "person_bytes": 0}, **settings)))
 
     def digest(self, name):
         return (name.encode().hex() + "0" * 64)[:64]
@@ -152,16 +155,54 @@ def test_the_size_limit(relay, tmp_path, settings, is_full):
         assert (tmp_path / "full").exists() == is_full
 
 
+def test_the_space_of_a_person(relay, tmp_path):
+    registry = Registry(tmp_path, person_bytes=3 << 20)
+
+    def layer(repository, name, mebibytes):
+        digest = registry.digest(name)
+        registry.link(registry.base / "repositories" / repository / "_layers/sha256" / digest, name, 1)
+        blob = registry.base / "blobs/sha256" / digest[:2] / digest
+        blob.mkdir(parents=True, exist_ok=True)
+        with open(blob / "data", "wb") as stream:
+            stream.truncate(mebibytes << 20)
+
+    def spaces():
+        relay.room(str(registry.settings))
+        return {path.name: json.loads(path.read_text() or "0") for path in (tmp_path / "space").iterdir()}
+
+    # Twice in one image, twice in the images of one person, and in an approved image.
+    layer("anna/a", "one", 2)
+    layer("anna/deep/b", "one", 2)
+    layer("anna/deep/b", "two", 1)
+    layer("site/base", "base", 50)
+    layer("anna/deep/b", "base", 50)
+    layer("ben/a", "one", 2)
+    assert spaces() == {"anna.json": {"limit_mib": 3, "used_mib": 3}, "ben.json": {"limit_mib": 3, "used_mib": 2}}
+    # A push that runs, into a repository without anything else.
+    unfinished = registry.base / "repositories/ben/new/b/_uploads/1"
+    unfinished.mkdir(parents=True)
+    (unfinished / "data").write_bytes(b"x" * (2 << 20))
+    found = spaces()
+    assert found["ben.full"] == 0 and found["ben.json"] == {"limit_mib": 3, "used_mib": 4} and "anna.full" not in found
+    # Removed content, and a person who has left.
+    (unfinished / "data").unlink()
+    (registry.base / "blobs/sha256" / registry.digest("two")[:2] / registry.digest("two") / "data").unlink()
+    registry.settings.write_text(registry.settings.read_text().replace('"anna", "ben"', '"anna"'))
+    assert spaces() == {"anna.json": {"limit_mib": 3, "used_mib": 2}}
+    registry.settings.write_text(registry.settings.read_text().replace(str(3 << 20), "0"))
+    assert spaces() == {"anna.json": {"limit_mib": None, "used_mib": 2}}
+
+
 def completion(relay, root, answers):
     """A run that completes an image with these files, with answers of buildah by its first arguments. Returns the run and what it called."""
     calls, own = [], relay.Relay.__new__(relay.Relay)
     own.spec, own.plain, own.auth = {"policy": "/policy.json"}, [], "/auth.json"
-    own.container = lambda _reference: ("container", str(root))
 
     def buildah(*words, **_options):
         calls.append(words[0])
+        assert "--authfile" not in words, "what runs programs of the image has no logins"
         code = next((code for start, code in answers.items() if " ".join(words).startswith(start)), 0)
-        return SimpleNamespace(returncode=code, stdout="image\n", stderr="why\n")
+        return SimpleNamespace(returncode=code, stdout="%s\n" % (root if words[0] == "mount" else "image"), stderr="why\n")
 
     own.buildah = buildah
     return own, calls
@@ -182,9 +223,10 @@ def test_an_image_that_cannot_be_completed_is_not_pushed(relay, tmp_path, files,
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     own, calls = completion(relay, tmp_path, answers)
+    (tmp_path / "build").mkdir()
     with pytest.raises(relay.Failed) as caught:
-        own.complete(IMAGE, "docker://r.example/a@sha256:0")
-    assert str(caught.value).startswith(said) and set(calls) <= {"run", "rm"} and calls[-1] == "rm"
+        own.build(IMAGE, str(tmp_path / "build"), [])
+    assert str(caught.value).startswith(said) and set(calls) <= {"from", "mount", "run"}
 
 
 def test_an_image_that_has_all_of_it_gets_labels_only(relay, tmp_path):
@@ -192,7 +234,46 @@ def test_an_image_that_has_all_of_it_gets_labels_only(relay, tmp_path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     own, calls = completion(relay, tmp_path, {})
-    assert own.complete(IMAGE, "docker://r.example/a@sha256:0") == [] and calls == ["run", "config", "commit", "push", "rm"]
+    (tmp_path / "build").mkdir()
+    assert own.build(IMAGE, str(tmp_path / "build"), []) == [] and calls == ["from", "mount", "run", "config", "commit", "push"]
+
+
+def test_programs_of_an_image_are_not_root_of_the_host(relay, tmp_path):
+    folder = tmp_path / "build"
+    (folder / "site").mkdir(parents=True)
+    (folder / "site" / "pip.conf").write_text("word", encoding="utf-8")
+    (folder / "site" / "pip.conf").chmod(0o600)
+    relay.give(str(folder))
+    for path in (tmp_path, *tmp_path.parents):
+        path.chmod(0o755)
+        if path.name.startswith("pytest-of-"):
+            break
+    of_root = tmp_path / "of-root"
+    of_root.write_text("", encoding="utf-8")
+    of_root.chmod(0o600)
+    left = tmp_path / "build" / "left"
+
+    def work():
+        assert os.getuid() == 0 and (folder / "site" / "pip.conf").read_text(encoding="utf-8") == "word"
+        left.write_text(str(subprocess.Popen(["sleep", "60"]).pid), encoding="ascii")
+        return [of_root.exists(), os.access(of_root, os.R_OK)]
+
+    assert relay.with_own_ids(work) == [True, False]
+    assert left.stat().st_uid == relay.FIRST_ID
+    deadline = time.monotonic() + 5
+    while os.path.exists("/proc/" + left.read_text(encoding="ascii")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    status = "/proc/%s/stat" % left.read_text(encoding="ascii")
+    # Without an init that reaps it, it stays as a zombie.
+    assert not os.path.exists(status) or Path(status).read_text(encoding="ascii").split()[2] == "Z"
+
+    assert relay.FIRST_ID + relay.IDS <= _job_container_plan.FIRST_RANGE, "IDs of people"
+
+    def fails():
+        raise relay.Failed("the reason")
+
+    with pytest.raises(relay.Failed, match="the reason"):
+        relay.with_own_ids(fails)
 
 
 def test_another_source_of_the_same_image_is_recorded(relay, tmp_path):

@@ -146,6 +146,43 @@ def test_the_images_of_a_person(front):
     assert {entry[2] for entry in front.asked} == {BASIC} and not any("annabel" in entry[1] or "/ann/" in entry[1] for entry in front.asked)
 
 
+def folders(*found):
+    return json.dumps([{"name": name, "type": "directory", "mtime": "Sun, 29 Nov 2026 02:00:00 GMT"} for name in found] + [{"name": "link", "type": "file"}])
+
+
+def test_the_images_of_a_person_where_images_are_private(front):
+    refused = (403, {}, '{"errors": [{"message": "%s"}]}' % _registry.PRIVATE)
+    front.answers = {("GET", "/v2/_catalog?n=1000"): refused, ("GET", "/own/anna/"): (200, {}, folders("tools", "team")),
+                     ("GET", "/own/anna/tools/"): (200, {}, folders("_layers", "_manifests", "_uploads")),
+                     ("GET", "/own/anna/team/"): (200, {}, folders("x")), ("GET", "/own/anna/team/x/"): (200, {}, folders("_manifests")),
+                     ("GET", "/v2/anna/tools/tags/list"): (200, {}, '{"tags": ["1"]}'), ("GET", "/v2/anna/team/x/tags/list"): (200, {}, '{"tags": ["2"]}')}
+    assert _registry.saved_images("anna") == ["%s/anna/team/x:2" % front.name, "%s/anna/tools:1" % front.name]
+    front.answers = {("GET", "/v2/_catalog?n=1000"): refused}
+    assert _registry.saved_images("anna") == []
+    # A registry of the site that has no list for people.
+    front.answers = {("GET", "/v2/_catalog?n=1000"): (403, {}, '{"errors": [{"message": "for operators"}]}')}
+    with pytest.raises(_registry.RegistryError, match="for operators"):
+        _registry.saved_images("anna")
+
+
+@pytest.mark.parametrize("body, expected", [
+    ('{"used_mib": 1536, "limit_mib": 102400}', (1536, 102400)),
+    ('{"used_mib": 0, "limit_mib": null}', (0, None)),
+])
+def test_the_space_of_a_person(front, body, expected):
+    front.answers = {("GET", "/trainyard/space"): (200, {}, body)}
+    found = _registry.space("anna")
+    assert (found["registry_used_mib"], found["registry_mib"]) == expected
+    assert front.asked == [("GET", "/trainyard/space", BASIC)]
+
+
+@pytest.mark.parametrize("code, body", [(200, "{}"), (200, "<html>"), (404, ""), (200, "[1]")])
+def test_a_space_that_is_not_known(front, code, body):
+    front.answers = {("GET", "/trainyard/space"): (code, {}, body)}
+    with pytest.raises(_registry.RegistryError, match="the registry 127.0.0.1"):
+        _registry.space("anna")
+
+
 def test_a_push_is_tried_and_nothing_stays(front):
     front.answers = {("POST", "/v2/anna/tools/blobs/uploads/"): (202, {"Location": "/v2/anna/tools/blobs/uploads/1?_state=x"}, ""),
                      ("DELETE", "/v2/anna/tools/blobs/uploads/1?_state=x"): (204, {}, "")}

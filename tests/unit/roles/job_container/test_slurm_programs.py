@@ -22,6 +22,10 @@ from role_variables import role_variable
 FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
 
 
+# On hosts the modules are in the folder of the programs.
+sys.path.insert(0, str(FILES))
+
+
 def load(name):
     spec = importlib.util.spec_from_file_location(name, FILES / (name + ".py"))
     module = importlib.util.module_from_spec(spec)
@@ -29,10 +33,16 @@ def load(name):
     return module
 
 
-prolog, epilog, health = load("prolog"), load("epilog"), load("health")
+prolog, epilog, health, disk = load("prolog"), load("epilog"), load("health"), load("_disk_limit")
 ME, GROUP = os.getuid(), os.getgid()
 SLURMD = "12:cpu:/\n1:name=systemd:/docker/x/system.slice/slurmd.service\n"
 LOGIN = "12:cpu:/\n1:name=systemd:/docker/x/user.slice/user-2101.slice/session-3.scope\n"
+
+
+@pytest.fixture(autouse=True)
+def _begun_now() -> None:
+    """Each test is an epilog of its own, whose time begins when it does."""
+    epilog.BEGUN = time.monotonic()
 
 
 # --- prolog ---
@@ -54,6 +64,14 @@ def test_prolog_leaves_the_folder_of_a_login(tmp_path):
     (tmp_path / "user" / str(ME)).mkdir(parents=True)
     begin(tmp_path)
     assert not (tmp_path / "run" / "made" / str(ME)).exists()
+
+
+def test_prolog_closes_a_folder_that_its_person_has_opened(tmp_path):
+    begin(tmp_path)
+    own = tmp_path / "storage" / "people" / str(ME)
+    own.chmod(0o755)
+    begin(tmp_path, "8")
+    assert own.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
@@ -78,8 +96,9 @@ def test_prolog_needs_the_variables_of_slurmd():
 
 # --- epilog ---
 
-def process(environ="", parent=1, cgroup=LOGIN, space="", start="1", name="x"):
-    return {"uid": 2101, "parent": parent, "start": start, "name": name, "environ": environ.encode(), "cgroup": cgroup, "space": space}
+def process(environ="", parent=1, cgroup=LOGIN, space="", start="1", name="x", engine=False):
+    return {"uid": 2101, "parent": parent, "start": start, "name": name, "environ": environ.encode(), "cgroup": cgroup, "space": space,
+            "engine": engine}
 
 
 PROCESSES = {
@@ -119,6 +138,10 @@ def test_with_the_last_job_all_that_slurmd_started_ends_and_logins_stay():
     assert epilog.of_job(alone, "7", SLURMD, last=True) == {10, 11, 12, 13, 14, 15, 40, 50, 60, 61}
     assert epilog.of_job(alone, "7", SLURMD, last=True, only_in_jobs=True) == set(alone)
     assert not {60, 61} & epilog.of_job(alone, "7", SLURMD, last=False, only_in_jobs=True)
+    # A program of the site in a container of Docker, whose ID is that of the person by chance.
+    engine = process(space="pid:[9]", cgroup="0::/system.slice/docker-x.scope", engine=True)
+    with_engine = {**alone, 63: engine}
+    assert epilog.of_job(with_engine, "7", SLURMD, last=True, only_in_jobs=True) == set(alone)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +170,7 @@ def test_control_groups_of_the_job_are_removed_and_no_others(tmp_path):
 
 @pytest.mark.parametrize("uid, mine", [(2101, True), (340590592, True), (340656127, True), (340656128, False), (2102, False), (0, False)])
 def test_processes_and_files_of_the_user(uid, mine):
-    ranges = epilog.subordinate("alice", 2101, "bob:1:2\nalice:340590592:65536\nbroken\n")
+    ranges = epilog._job_ports.subordinate("alice", 2101, "bob:1:2\nalice:340590592:65536\nbroken\n")
     assert epilog.belongs(uid, 2101, ranges) is mine
 
 
@@ -583,13 +606,50 @@ def test_a_drain_that_failed_is_tried_again(monkeypatch, tmp_path):
     assert not (tmp_path / "reason").exists()
 
 
+MOUNTS = ("21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 8:2 / /fast\\040disk rw - xfs /dev/mapper/a\\040b rw,prjquota\n"
+          "23 21 8:3 / /old rw - ext4 /dev/sdc rw,prjquota\n24 21 8:4 / /old rw - ext4 /dev/sdd rw\n")
+
+
+@pytest.mark.parametrize("path, device", [("/fast disk/jobs/7", "/dev/mapper/a b"), ("/fast", ""), ("/old/jobs", ""), ("/", "")])
+def test_the_device_of_a_project_quota(path, device):
+    assert disk.device_of(path, MOUNTS) == device
+
+
+def test_the_disk_of_a_job_is_limited_and_free_again(tmp_path, monkeypatch):
+    """With calls of the kernel recorded: few kernels of test machines have such quotas."""
+    calls = []
+    monkeypatch.setattr(disk, "mounts", lambda: "21 1 8:1 / / rw - ext4 /dev/sda1 rw,prjquota\n")
+    monkeypatch.setattr(disk, "limit_project", lambda device, project, size: calls.append((device, project, size)))
+    monkeypatch.setattr(disk.fcntl, "ioctl", lambda handle, request, data: calls.append((os.readlink("/proc/self/fd/%d" % handle), hex(request))) or data)
+    monkeypatch.setitem(sys.modules, "_disk_limit", disk)
+    (tmp_path / "jobs/7").mkdir(parents=True)
+    config = {"storage": str(tmp_path), "job_bytes": 5 << 30}
+    prolog.limit_disk("7", config)
+    disk.finish(str(tmp_path), "7")
+    project = (1 << 30) + 7
+    folder = str(tmp_path / "jobs/7")
+    assert calls == [("/dev/sda1", project, 5 << 30), (folder, "0x801c581f"), (folder, "0x401c5820"), ("/dev/sda1", project, 0)]
+    prolog.limit_disk("7", {"storage": str(tmp_path), "job_bytes": 0})
+    assert len(calls) == 4
+    # A site that has mounted it without quotas since then: the node is drained with the reason.
+    monkeypatch.setattr(disk, "mounts", lambda: MOUNTS)
+    with pytest.raises(OSError, match="is not on a file system that is mounted with prjquota, which job_container_job_gib needs"):
+        prolog.limit_disk("7", config)
+
+
+def test_a_refused_quota_has_a_reason():
+    with pytest.raises(OSError, match="the quota of project 1073741831 on /dev/null cannot be set: "):
+        disk.limit_project("/dev/null", disk.project_of("7"), 1 << 30)
+
+
 def test_programs_are_placed_with_their_interpreter():
     """Slurm and people start them by name."""
     programs = role_variable("job_container", "__job_container_programs", ansible_search_path=[str(FILES.parent)], role_path=str(FILES.parent))
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
-    assert all(first.pop(name).startswith("# ") for name in ("_host_health.py", "_images.py", "_nvidia_smi.py", "_quantity.py", "_registry.py"))
+    modules = ("_disk_limit.py", "_host_health.py", "_images.py", "_job_ports.py", "_nvidia_smi.py", "_quantity.py", "_registry.py")
+    assert all(first.pop(name).startswith("# ") for name in modules)
     # In containers, by the Python of the image.
     assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root", "rank")} == {"#!/usr/bin/env python3"}
-    assert first == dict.fromkeys(("trainyard-run", "prolog", "epilog", "health"), "#!/usr/bin/python3")
+    assert first == dict.fromkeys(("trainyard-run", "clean-store", "prolog", "epilog", "health"), "#!/usr/bin/python3")
     for text in programs.values():
         compile(text, "program", "exec")

@@ -34,12 +34,21 @@ def job(**changes):
                           "host_public": "ssh-ed25519 AAAAhost trainyard job\n"}}, **changes)
 
 
-def test_torchrun():
-    command = launch.command_of("torchrun", job(index=1), ["--nproc-per-node=4", "train.py", "--lr", "1"])
-    assert command[:3] == ["torchrun", "--nnodes=2", "--nproc-per-node=1"]
-    assert {"--rdzv-backend=c10d", "--rdzv-id=7.0", "--rdzv-endpoint=10.0.0.1:11023", "--rdzv-conf=is_host=0", "--local-addr=10.0.0.2"} <= set(command)
-    assert command[-4:] == ["--nproc-per-node=4", "train.py", "--lr", "1"], "the last of two equal options counts"
-    assert "--rdzv-conf=is_host=1" in launch.command_of("torchrun", job(), ["train.py"])
+def test_torchrun_has_a_static_rendezvous():
+    """A stranger who reaches the store of c10d runs code as the owner of the job, because agents unpickle what it holds."""
+    command = launch.command_of("torchrun", job(index=1), ["--nproc-per-node=4", "train.py", "--rdzv-backend=c10d", "--nnodes", "1:2"])
+    assert command == ["torchrun", "--nnodes=2", "--nproc-per-node=1", "--node-rank=1", "--master-addr=10.0.0.1", "--master-port=11023", "--local-addr=10.0.0.2",
+                       "--nproc-per-node=4", "train.py", "--rdzv-backend=c10d", "--nnodes", "1:2"]
+    assert "--node-rank=0" in launch.command_of("torchrun", job(), ["-m", "torch.utils.x", "--rdzv-id=1"])
+
+
+@pytest.mark.parametrize("words", [
+    ["--rdzv-backend=c10d", "train.py"], ["--rdzv_conf", "timeout=9", "train.py"], ["--nnodes=1:2", "train.py"],
+    ["--standalone", "--max-restarts", "3", "--nnodes", "1:2", "-m", "train"]])
+def test_torchrun_with_a_rendezvous_of_the_user(words):
+    command = launch.command_of("torchrun", job(), words)
+    assert "--rdzv-backend=c10d" in command[:4] and "--rdzv-endpoint=10.0.0.1:11023" in command and "--rdzv-conf=is_host=1" in command
+    assert command[-len(words):] == words, "the last of several equal options counts"
 
 
 def test_horovodrun():

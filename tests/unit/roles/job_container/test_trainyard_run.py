@@ -71,9 +71,11 @@ def test_workers():
 
 
 def test_steps_have_ports_of_their_own():
-    ports = [set(run.candidate_ports("17", step)) for step in ("0", "1")]
-    assert all(len(found) == run.TRIES and min(found) >= 10000 and max(found) < 30000 for found in ports)
-    assert run.candidate_ports("17", "0")[0] != run.candidate_ports("18", "0")[0] != run.candidate_ports("18", "1")[0]
+    ranges = [[10340, 10359], [12000, 12019]]
+    first = [run.step_ports(ranges, step)[:run.PORTS_OF_STEP] for step in ("0", "1", "12")]
+    assert first == [[10340, 10341, 10342], [10343, 10344, 10345], [12016, 12017, 12018]], "steps of the same time begin with others"
+    assert all(sorted(run.step_ports(ranges, step)) == [*range(10340, 10360), *range(12000, 12020)] for step in ("0", "77", "batch"))
+    assert run.step_ports([], "0") == []
 
 
 @pytest.mark.parametrize("name, found", [
@@ -426,10 +428,20 @@ def test_variables_of_every_job():
 
 
 def test_ports_are_free_on_all_hosts():
-    entries = [{"address": "a", "ports": [1, 2, 3, 4]}, {"address": "b", "ports": [2, 3, 9]}]
-    assert run.common_ports(entries) == {"ssh": 2, "master": 1, "control": 3}
-    with pytest.raises(run.Refused, match="a, b"):
-        run.common_ports([entries[0], {"address": "b", "ports": [9]}])
+    entries = [{"address": "a", "ports": [1, 2, 3, 4]}, {"address": "b", "ports": [2, 3, 4, 9]}]
+    assert run.common_ports(entries) == {"ssh": 2, "master": 3, "control": 4}
+    with pytest.raises(run.Refused, match="has 1 free ports on all of its hosts, and 3 are needed: a, b"):
+        run.common_ports([entries[0], {"address": "b", "ports": [9, 2]}])
+
+
+def test_a_step_of_one_task_needs_no_port_of_the_job(monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "PORTS", str(tmp_path / "%s.json"))
+    monkeypatch.setattr(run, "own_address", lambda *_words: "127.0.0.1")
+    (tmp_path / "environment").write_text("", encoding="utf-8")
+    run.write_task(str(tmp_path), "7", "0", {"index": 0, "count": 1, "nodes": ["a"], "local": 0}, [], {"uid": 1, "home": "/h", "name": "a"}, {},
+                   dict(CONFIG, environment=str(tmp_path / "environment")))
+    ports = run.read_json(str(tmp_path / "job.json"))["ports"]
+    assert len(set(ports.values())) == 3 and min(ports.values()) > 29999, "they lie outside of those that jobs get"
 
 
 def test_a_taken_port_is_not_used():
@@ -462,50 +474,111 @@ def exchange(job, uid, ports, results):
     results[1] = run.follow(job, "0", {"index": 1, "count": 2}, own, uid, "127.0.0.1", ports, 10)
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _number in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+def free_range(count):
+    """Return free ports in a row."""
+    for first in range(15000, 25000, count):
+        if all(run.free("127.0.0.1", port) for port in range(first, first + count)):
+            return list(range(first, first + count))
+    raise AssertionError("no free ports")
+
+
+def lead_in_background(ports, results, seconds=10):
+    leader = threading.Thread(target=lambda: results.update(led=run.lead(
+        "7", "0", 2, entry("127.0.0.1", ports), 2101, {"user_private": "k"}, [[ports[0], ports[-1]]], seconds)))
+    leader.start()
+    return leader
+
+
+def connected(port):
+    """A stranger's connection to the first worker, once it listens."""
+    for _attempt in range(100):
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=5)
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    raise AssertionError("nobody listens")
 
 
 def test_workers_agree(clear):
-    ports, results = free_ports(5), {}
+    ports, results = free_range(6), {}
     follower = threading.Thread(target=exchange, args=("7", 2101, ports, results))
     follower.start()
-    led = run.lead("7", "0", 2, entry("127.0.0.1", ports), 2101, {"user_private": "k"}, ports, 10)
+    # Two ranges, as of a job that has other ones on another host: it listens in both.
+    led = run.lead("7", "0", 2, entry("127.0.0.1", ports), 2101, {"user_private": "k"}, [[ports[0], ports[1]], [ports[2], ports[5]]], 10)
     follower.join()
-    assert results[1] == led and led["keys"] == {"user_private": "k"} and len(set(led["ports"].values())) == 3
-    assert ports[0] not in (led["ports"]["master"], led["ports"]["control"]), "the port of the exchange is not used again at once"
+    assert results[1] == led and led["keys"] == {"user_private": "k"}
+    assert led["ports"] == {"ssh": ports[1], "master": ports[3], "control": ports[4]}, "those of the exchange are not used again at once"
 
 
 def test_strangers_get_no_keys(clear):
     """Another user, and another job of the same user, connect first."""
-    ports, results = free_ports(5), {}
-    leader = threading.Thread(target=lambda: results.update(led=run.lead("7", "0", 2, entry("127.0.0.1", ports), 2101, {"user_private": "k"}, ports, 10)))
-    leader.start()
+    ports, results = free_range(5), {}
+    leader = lead_in_background(ports, results)
     for message in (b'666 {"job": "7", "step": "0", "index": 1, "entry": {}}\n', b'2101 {"job": "8", "step": "0", "index": 1, "entry": {}}\n', b"\n"):
-        for _attempt in range(100):
-            try:
-                with socket.create_connection(("127.0.0.1", ports[0]), timeout=5) as connection:
-                    connection.sendall(message)
-                    assert connection.recv(100) == b""
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.05)
+        with connected(ports[0]) as connection:
+            connection.sendall(message)
+            assert connection.recv(100) == b""
     exchange("7", 2101, ports, results)
     leader.join()
     assert results[1] == results["led"]
 
 
+def test_a_stranger_who_sends_slowly_delays_nobody(clear):
+    ports, results = free_range(5), {}
+    leader = lead_in_background(ports, results)
+    strangers = [connected(ports[0]) for _number in range(3)]
+    for stranger in strangers:
+        stranger.sendall(b"x")
+    begin = time.monotonic()
+    exchange("7", 2101, ports, results)
+    leader.join()
+    assert time.monotonic() - begin < 2 and results[1] == results["led"]
+    for stranger in strangers:
+        stranger.close()
+
+
+@pytest.mark.parametrize("limit, count, messages", [("STRANGERS", 3, 1), ("MESSAGE_SECONDS", 1, 20), ("MESSAGE_BYTES", 1, 20)])
+def test_what_a_stranger_can_hold_is_limited(clear, monkeypatch, limit, count, messages):
+    """The oldest of too many is closed, and so is one that sends a byte now and then, or without an end."""
+    monkeypatch.setattr(run, limit, {"STRANGERS": 2, "MESSAGE_SECONDS": 0.5, "MESSAGE_BYTES": 5}[limit])
+    ports, results = free_range(5), {}
+    leader = lead_in_background(ports, results, 20)
+    first, *others = [connected(ports[0]) for _number in range(count)]
+    begin = time.monotonic()
+    with pytest.raises(OSError):
+        for _number in range(messages):
+            first.sendall(b"x")
+            first.settimeout(0.15 if messages > 1 else 3)
+            try:
+                if first.recv(1) == b"":
+                    raise OSError("closed")
+            except socket.timeout:
+                if messages == 1:
+                    raise AssertionError("it is still heard") from None
+    assert time.monotonic() - begin < 4
+    for each in [first, *others]:
+        each.close()
+    monkeypatch.setattr(run, limit, 1 << 20)
+    exchange("7", 2101, ports, results)
+    leader.join()
+
+
+def test_a_port_of_another_person_delays_no_worker(clear):
+    """It accepts connections, and says nothing."""
+    ports, results = free_range(6), {}
+    with socket.create_server(("127.0.0.1", ports[0])):
+        leader = lead_in_background(ports, results)
+        begin = time.monotonic()
+        exchange("7", 2101, ports, results)
+        leader.join()
+    assert time.monotonic() - begin < 2 and results[1] == results["led"]
+
+
 def test_a_worker_that_does_not_start_is_named(clear):
     with pytest.raises(TimeoutError, match="worker 1, 2 did not start within 0"):
-        run.lead("7", "0", 3, entry("127.0.0.1", free_ports(3)), 2101, {}, free_ports(3), 0)
+        run.lead("7", "0", 3, entry("127.0.0.1", []), 2101, {}, [[free_range(3)[0]] * 2], 0)
     with pytest.raises(TimeoutError, match="worker 0 on 127.0.0.1 did not answer"):
-        run.follow("7", "0", {"index": 1}, entry("127.0.0.1", []), 2101, "127.0.0.1", free_ports(1), 0.2)
+        run.follow("7", "0", {"index": 1}, entry("127.0.0.1", []), 2101, "127.0.0.1", free_range(1), 0.2)
 
 
 def test_the_sender_of_a_message_is_checked(monkeypatch, tmp_path):

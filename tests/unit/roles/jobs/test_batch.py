@@ -28,7 +28,7 @@ def options(**values):
 
 
 def test_a_small_job():
-    assert options() == ["--job-name=first", "--comment=trainyard", "--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=4096M", "--no-requeue",
+    assert options() == ["--job-name=first", "--comment=trainyard", "--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=4096M", "--propagate=NONE", "--no-requeue",
                          "--open-mode=append", "--chdir=/home/anna", "--output=/data1/share/.trainyard/jobs/anna/.out/%j.log"]
 
 

@@ -16,8 +16,8 @@ def judged(**values):
     return _job_file.judge(dict({"name": "a", "command": "b", "worker_image": "tools:1"}, **values))
 
 
-def association(account, user="", parent="root", gpus=None, job_gpus=None, minutes=None, qos=("low", "normal"), submitted=None):
-    return {"max_submitted": submitted, "account": account, "user": user, "parent": "" if user else parent, "group_tres": {} if gpus is None else {"gres/gpu": gpus},
+def association(account, user="", parent="root", gpus=None, job_gpus=None, minutes=None, qos=("low", "normal"), submitted=None, **tres):
+    return {"max_jobs": None, "max_submitted": submitted, "account": account, "user": user, "parent": "" if user else parent, "group_tres": tres if gpus is None else dict(tres, **{"gres/gpu": gpus}),
             "job_tres": {} if job_gpus is None else {"gres/gpu": job_gpus}, "max_minutes": minutes, "qos": list(qos)}
 
 
@@ -27,7 +27,8 @@ def node(name, gpus=4, cpus=8, memory=16384, features=("h100",), used=0, availab
             "reason": reason}
 
 
-ASSOCIATIONS = [association("root", parent=""), association("lab", gpus=6), association("vision", parent="lab", gpus=8, minutes=600), association("language", gpus=2),
+ASSOCIATIONS = [association("root", parent=""), association("lab", gpus=6, cpu=12), association("vision", parent="lab", gpus=8, minutes=600, cpu=20),
+                association("language", gpus=2, mem=8192),
                 association("vision", "anna"), association("language", "anna", gpus=1), association("vision", "ben")]
 PARTITIONS = [{"name": "train", "default": True, "nodes": ["a", "b"], "max_minutes": 1440}]
 
@@ -48,6 +49,11 @@ def test_the_tightest_limit_counts():
      "worker_gpu: the job needs 8 GPUs (2 workers with 4 each), but account vision has 6 at most; use fewer"),
     ({"workspace_id": "language", "worker_gpu": "2"}, "each person of account language has 1 at most"),
     ({"workspace_id": "vision", "max_minutes": "601"}, "max_minutes: 601 is longer than account vision allows; use at most 600"),
+    ({"workspace_id": "vision", "worker_cpu": "6", "worker_count": "2"}, None),
+    ({"workspace_id": "vision", "worker_cpu": "7", "worker_count": "2"},
+     "worker_cpu: the job needs 14 CPUs (2 workers with 7 each), but account vision has 12 at most; use less"),
+    ({"workspace_id": "language", "worker_memory": "6.5", "worker_shared_memory": "2"},
+     "worker_memory: the job needs 8.5 GB (1 workers with 8.5 each), but account language has 8 at most; use less"),
 ])
 def test_accounts(values, said):
     problems = _job_limits.account_problems(judged(**values), _job_limits.accounts_of(ASSOCIATIONS, "anna"), "anna")
@@ -122,7 +128,8 @@ Association Records
 ClusterName=trainyard Account=vision UserName= Partition= Priority=0 ID=3
     SharesRaw/Norm/Level/Factor=1/0.33/3/0.00
     GrpJobs=N(2) GrpJobsAccrue=N(0)
-    GrpTRES=cpu=N(3),mem=N(0),energy=N(0),node=N(1),billing=N(3),fs/disk=N(0),vmem=N(0),pages=N(0),gres/gpu=4(4)
+    GrpSubmitJobs=N(5) GrpWall=N(0.00)
+    GrpTRES=cpu=8(3),mem=4096(512),energy=N(0),node=N(1),billing=N(3),fs/disk=N(0),vmem=N(0),pages=N(0),gres/gpu=4(4)
     GrpTRESMins=cpu=N(1),mem=N(1215),gres/gpu=9(0)
     ParentAccount=root(1) Lft=2 DefAssoc=No
     MaxJobs= MaxJobsAccrue= MaxSubmitJobs= MaxWallPJ=
@@ -130,18 +137,22 @@ ClusterName=trainyard Account=vision UserName= Partition= Priority=0 ID=3
 ClusterName=trainyard Account=vision UserName=anna(2001) Partition= Priority=0 ID=5
     ParentAccount= Lft=7 DefAssoc=Yes
     GrpJobs=3(2) GrpJobsAccrue=N(0)
+    GrpSubmitJobs=N(7) GrpWall=N(0.00)
     GrpTRES=cpu=N(0),gres/gpu=N(2)
     GrpTRESRunMins=cpu=N(0),gres/gpu=5(0)
-    MaxJobs= MaxJobsAccrue= MaxSubmitJobs=7(2) MaxWallPJ=124
+    MaxJobs=2(2) MaxJobsAccrue= MaxSubmitJobs=7(7) MaxWallPJ=124
     MaxTRESPJ=cpu=8,gres/gpu=1
 """
 
 
 def test_what_an_account_uses():
     account = {"cluster": "trainyard", "account": "vision", "user": "", "gpus": {"used": 4, "limit": 4}, "jobs": {"used": 2, "limit": None},
-               "parent": "root", "group_tres": {"gres/gpu": 4}, "job_tres": {}, "max_submitted": None, "max_minutes": None, "qos": []}
+               "cpus": {"used": 3, "limit": 8}, "memory_mib": {"used": 512, "limit": 4096}, "submitted": {"used": 5, "limit": None},
+               "parent": "root", "group_tres": {"gres/gpu": 4, "cpu": 8, "mem": 4096}, "job_tres": {}, "max_jobs": None, "max_submitted": None,
+               "max_minutes": None, "qos": []}
     assert _slurm.parse_usage(USAGE) == [account, dict(
         account, user="anna", gpus={"used": 2, "limit": None}, jobs={"used": 2, "limit": 3}, parent="", group_tres={}, max_submitted=7, max_minutes=124,
+        cpus={"used": 0, "limit": None}, memory_mib={"used": 0, "limit": None}, submitted={"used": 7, "limit": None}, max_jobs=2,
         job_tres={"cpu": 8, "gres/gpu": 1})]
     assert _slurm.usage_command("anna") == ["scontrol", "show", "assoc_mgr", "users=anna", "flags=assoc"]
     with pytest.raises(_slurm.ParseError, match="expected lines that begin with ClusterName="):
@@ -153,14 +164,21 @@ def test_the_controller_s_limits_are_judged_as_those_of_the_database():
     assert (mine["account"], mine["gpus"], mine["job_gpus"], mine["max_minutes"], mine["qos"]) == ("vision", 4, 1, 124, [])
     # It does not tell the QOS, so each is accepted here.
     problems = _job_limits.account_problems(judged(worker_gpu="2", max_minutes="125"), [mine], "anna")
+    assert problems.pop(1) == ("workspace_id: you have 7 waiting and running jobs in account vision, which allows each person 7; wait until one ends, or stop "
+                               "one")
     assert len(problems) == 2 and "a job of account vision has 1 at most" in problems[0] and "use at most 124" in problems[1]
-    assert _job_limits.accounts_of(_slurm.parse_usage(USAGE.replace("MaxSubmitJobs=7(2)", "MaxSubmitJobs=0(2)")), "anna") == []
+    assert _job_limits.accounts_of(_slurm.parse_usage(USAGE.replace("MaxSubmitJobs=7(7)", "MaxSubmitJobs=0(7)")), "anna") == []
     with pytest.raises(_slurm.ParseError, match="MaxWallPJ"):
         _slurm.parse_usage(USAGE.replace("MaxWallPJ=124", "MaxWallPJ=1-0"))
 
 
 @pytest.mark.parametrize("reason, said", [
     ("AssocGrpGRES", "group vision uses 4 of its 4 GPUs"), ("AssocGrpTRES", "group vision uses 4 of its 4 GPUs"),
+    ("AssocGrpCpuLimit", "group vision uses 3 of its 8 CPUs"), ("AssocGrpMemLimit", "group vision uses 0.5 of its 4 GB of memory"),
+    ("AssocGrpCPURunMinutesLimit", "group vision uses all that it may use (AssocGrpCPURunMinutesLimit)"),
+    ("AssocMaxJobsLimit", "you have 2 running jobs in group vision, which allows each person 2"),
+    ("AssocMaxSubmitJobLimit", "you have 7 waiting and running jobs in group vision, which allows each person 7"),
+    ("AssocGrpJobsLimit", "you use 2 of your 3 running jobs in group vision"),
     ("QOSMaxGRESPerUser", "you use all that one person may use"), ("Priority", "other jobs are before it"), ("Resources", "until hosts are free"),
     ("ReqNodeNotAvail, UnavailableNodes:b", "hosts that it needs are out of service or reserved: b (new disk)"),
     ("launch failed requeued held", "tell the operator"), ("JobHeldUser", "you have held it"), ("None", "it starts in a moment"), ("SomethingNew", "SomethingNew"),

@@ -24,15 +24,16 @@ SCHEMA = json.loads((ROOT / "plugins/plugin_utils/trainyard.schema.json").read_t
 ME = pwd.getpwuid(os.getuid()).pw_name
 NODES = "".join("NodeName=%s State=%s CPUTot=8 CPUAlloc=0 RealMemory=16000 AllocMem=0 Gres=gpu:h100:4 GresUsed=gpu:h100:%d AvailableFeatures=h100 "
                 "ActiveFeatures=h100 Partitions=train\n" % entry for entry in (("a", "MIXED", 1), ("b", "IDLE", 0)))
-PARTITIONS = "PartitionName=train State=UP Nodes=a,b TotalNodes=2 Default=YES MaxTime=1-00:00:00 TRES=cpu=16,gres/gpu=8\n"
+PARTITIONS = "PartitionName=train State=UP Nodes=a,b TotalNodes=2 Default=YES MaxTime=1-00:00:00 DefaultTime=10:00:00 TRES=cpu=16,gres/gpu=8\n"
 def association(**values):
     return "|".join(str(values.get(field, "")) for field in ASSOCIATION_FIELDS) + "\n"
 
 
-ASSOCIATIONS = (association(Cluster="trainyard", Account="root", QOS="normal") + association(Cluster="trainyard", Account="vision", ParentName="root", Share=1, GrpTRES="gres/gpu=4")
-                + association(Cluster="trainyard", Account="vision", User=ME, QOS="low,normal,high", DefaultQOS="normal"))
-USAGE = ("ClusterName=trainyard Account=vision UserName= Partition= Priority=0 ID=3\n    GrpJobs=N(1)\n    GrpTRES=cpu=N(1),gres/gpu=4(4)\n"
-         "ClusterName=trainyard Account=vision UserName=%s(2001) Partition= Priority=0 ID=4\n    GrpJobs=N(1)\n    GrpTRES=cpu=N(1),gres/gpu=N(1)\n" % ME)
+ASSOCIATIONS = (association(Cluster="trainyard", Account="root", QOS="normal") + association(Cluster="trainyard", Account="vision", ParentName="root", Share=1, GrpTRES="cpu=8,mem=16G,gres/gpu=4")
+                + association(Cluster="trainyard", Account="vision", User=ME, MaxJobs=500, MaxSubmitJobs=2000, QOS="low,normal,high", DefaultQOS="normal"))
+USAGE = ("ClusterName=trainyard Account=vision UserName= Partition= Priority=0 ID=3\n    GrpJobs=N(1)\n    GrpTRES=cpu=8(1),mem=16384(512),gres/gpu=4(4)\n"
+         "ClusterName=trainyard Account=vision UserName=%s(2001) Partition= Priority=0 ID=4\n    GrpJobs=N(1)\n    GrpSubmitJobs=N(3) GrpWall=N(0.00)\n"
+         "    GrpTRES=cpu=N(1),gres/gpu=N(1)\n    MaxJobs=500(1) MaxJobsAccrue= MaxSubmitJobs=2000(3) MaxWallPJ=\n" % ME)
 PROGRAMS = {
     "squeue": "%(jobs)s", "sacct": "case \"$*\" in *TotalCPU*) cat %(here)s/steps;; *) mark=$(echo \"$*\" | sed 's/.*--delimiter=\\([^ ]*\\) .*/\\1/'); sed \"s/@/$mark/g\" %(here)s/ended;; esac",
     "scontrol": "case \"$*\" in *assoc_mgr*) cat %(here)s/usage;; *partitions*) cat %(here)s/partitions;; *) cat %(here)s/nodes;; esac",
@@ -396,13 +397,50 @@ def test_tensorboard(run):
 
 
 def test_quota_nodes_and_images(run):
-    assert run("quota").stdout.splitlines()[1].split() == ["vision", "4", "4", "1", "no", "limit", "no", "limit", "low,normal,high"]
+    lines = run("quota").stdout.splitlines()
+    assert [line.rsplit(None, 2)[1:] if "no limit" not in line else line.rsplit(None, 3)[1:] for line in lines[4:]] == [
+        ["1", "8"], ["0.5", "16"], ["1", "500"], ["3", "2000"], ["-", "1440"], ["-", "600"]]
+    assert lines[3].split() == ["LIMIT", "ACCOUNT", "USED", "AT", "MOST"] and lines[7].startswith("your waiting and running jobs")
+    [entry] = json.loads(run("quota", "--json").stdout)
+    assert (entry["cpus"], entry["cpus_used"], entry["memory_mib"], entry["submitted_used"], entry["max_submitted"]) == (8, 1, 16384, 3, 2000)
+    assert lines[1].split() == ["vision", "4", "4", "1", "no", "limit", "no", "limit", "low,normal,high"]
     lines = run("nodes").stdout.splitlines()
     assert lines[1].split() == ["a", "in", "service", "8", "of", "8", "16", "of", "16", "3", "of", "4", "h100"] and lines[-1] == "a worker can have 4 GPUs now, on b"
     assert run("images").stdout == "tools:1\npytorch:2.5\n"
     assert json.loads(run("images", "--json").stdout) == [{"name": "tools:1"}, {"name": "pytorch:2.5"}]
     for name in ("quota", "nodes", "images"):
         assert json.loads(run(name, "--json").stdout)
+
+
+@pytest.mark.parametrize("answer, last, said", [
+    ("{'registry_used_mib': 1536, 'registry_mib': 102400}", "1.5 100", ""), ("{'registry_used_mib': 0, 'registry_mib': None}", "0 no limit", ""),
+    ("1/0", "- 600", "trainyard: the space of your images is not known: the registry does not answer\n"),
+])
+def test_the_space_of_images(run, answer, last, said):
+    module = run.here / "library/_registry.py"
+    module.unlink()
+    module.write_text("class RegistryError(Exception):\n    pass\n\n\nLOGINS = %r\n\n\ndef space(person):\n    assert person == %r\n    try:\n        return %s\n"
+                      "    except ZeroDivisionError:\n        raise RegistryError('the registry does not answer')\n" % (str(run.here), ME, answer), encoding="utf-8")
+    done = run("quota")
+    assert done.returncode == 0 and " ".join(done.stdout.split()).endswith(last) and done.stderr == said
+    assert said or "your images in the registry (GB)" in done.stdout
+
+
+def test_a_job_too_many(run):
+    """The limit is named, also if sbatch alone knows which account a job has."""
+    run.program("sbatch", "echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user'\\''s size and/or "
+                          "time limits)' >&2; exit 1")
+    job = run.file()
+    assert "violates accounting/QOS policy" in run("submit", job).stderr
+    (run.here / "usage").write_text(USAGE.replace("GrpSubmitJobs=N(3)", "GrpSubmitJobs=N(2000)"), encoding="utf-8")
+    said = "workspace_id: you have 2000 waiting and running jobs in account vision, which allows each person 2000; wait until one ends, or stop one"
+    done = run("submit", job)
+    assert done.returncode == 2 and said in done.stderr
+    # Of two accounts, nobody but Slurm knows the default one.
+    both = USAGE + USAGE.replace("Account=vision", "Account=language")
+    (run.here / "usage").write_text(both.replace("GrpSubmitJobs=N(3)", "GrpSubmitJobs=N(2000)", 1), encoding="utf-8")
+    done = run("submit", job)
+    assert done.returncode == 2 and said in done.stderr and "language" not in done.stderr
 
 
 def test_images_of_the_registry(run):

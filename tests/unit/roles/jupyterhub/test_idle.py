@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.cookies
 import datetime
 import json
 import os
@@ -206,3 +207,20 @@ def test_the_extension_of_jupyterlab_is_what_it_loads():
     text = (Path(extension.__file__).parent / "idle_warning.js").read_text()
     assert 'window._JUPYTERLAB["%s"] = {' % _jupyterhub_plan.LAB_PACKAGE["name"] in text and "trainyard/idle" in text and "return {__esModule: true, \"default\": {id: " in text
     assert json.loads(json.dumps(_jupyterhub_plan.LAB_PACKAGE))["jupyterlab"]["_build"]["load"] == "static/idle_warning.js"
+
+
+@pytest.mark.parametrize("left, words", [(HOUR, ""), (901, ""), (900, "in 15 minutes"), (60, "in 1 minute."), (0, ""), (-5, "")])
+def test_the_end_of_a_login_is_told_before(left, words):
+    limits = dict(LIMITS, warning=900, login=86400)
+    told = _idle.login_words(NOW - 86400 + left, NOW, limits)
+    assert words in told and bool(told) == bool(words)
+    assert _idle.login_words(None, NOW, limits) == ""
+
+
+def test_when_a_cookie_was_made(monkeypatch):
+    monkeypatch.setenv("JUPYTERHUB_CLIENT_ID", "jupyterhub-user-anna")
+    value = '"2|1:0|10:1700000000|20:jupyterhub-user-anna|4:c2Fs|abc"'
+    for name in ("jupyterhub-user-anna", "__Host-jupyterhub-user-anna"):
+        assert extension.cookie_made(http.cookies.SimpleCookie("a=b; %s=%s" % (name, value))) == 1700000000
+    for text in ("", "jupyterhub-user-anna=x", "jupyterhub-user-ben=" + value):
+        assert extension.cookie_made(http.cookies.SimpleCookie(text)) is None

@@ -66,7 +66,8 @@ def test_a_server_gets_nothing_else_of_the_hub():
     assert found == {"JUPYTERHUB_API_TOKEN": "t", "JPY_API_TOKEN": "t"}
 
 
-START = {"action": "start", "name": "a", "values": {}, "environment": {"JUPYTERHUB_API_TOKEN": "t"}}
+START = {"action": "start", "name": "a", "values": {}, "environment": {"JUPYTERHUB_API_TOKEN": "t"},
+         "identity": {"name": "n", "certificate": "c", "key": "k", "authority": "a"}}
 
 
 @pytest.mark.parametrize("request_text", [
@@ -75,7 +76,9 @@ START = {"action": "start", "name": "a", "values": {}, "environment": {"JUPYTERH
     json.dumps({"action": "status", "job": "-1"}), json.dumps({"action": "clone", "job": "1 --set"}), json.dumps({"action": "submit", "values": {"name": 1}}),
     json.dumps({"action": "submit", "values": {"services": "ssh"}}), json.dumps({"action": "submit", "values": {"services": {"ssh": True}}}),
     json.dumps({"action": "stop", "job": "0"}), json.dumps(dict(START, name=1)),
-    json.dumps(dict(START, values=[])), json.dumps(dict(START, environment={"LD_PRELOAD": "/tmp/x"})), json.dumps(dict(START, environment=None))])
+    json.dumps(dict(START, values=[])), json.dumps(dict(START, environment={"LD_PRELOAD": "/tmp/x"})), json.dumps(dict(START, environment=None)),
+    json.dumps(dict(START, identity=None)), json.dumps(dict(START, identity={"name": "n"})), json.dumps(dict(START, identity=dict(START["identity"], key=1))),
+    json.dumps(dict(START, identity=dict(START["identity"], more="m")))])
 def test_bad_requests_are_refused(request_text):
     with pytest.raises(_instance.RequestError):
         _instance.request_of(request_text)
@@ -165,9 +168,14 @@ def test_the_registry_is_asked_beside_slurm(monkeypatch):
 
 def test_links_admit_until_they_end():
     found = {"person": "anna", "until": 100, "seconds": 60}
-    assert _instance.link_problem(found, 100) == "" and "60 seconds" in _instance.link_problem(found, 101)
+    assert _instance.link_problem(found, "anna", 100) == "" and "60 seconds" in _instance.link_problem(found, "anna", 101)
     for bad in (None, {}, [], {"person": 1, "until": 5}, {"person": "anna", "until": "x"}):
-        assert _instance.link_problem(bad, 0) == "the link is not valid"
+        assert _instance.link_problem(bad, "anna", 0) == "the link is not valid"
+    # A link of ben that shows the name of anna, or none.
+    for shown in ("anna", "", "ben:x"):
+        assert "somebody else" in _instance.link_problem(dict(found, person="ben"), shown, 0)
+    for text, parts in (("anna:t-_", ("anna", "t-_")), (" anna:t\n", ("anna", "t")), ("t", ("", "t")), ("", ("", "")), ("a:b:c", ("a:b", "c"))):
+        assert _instance.parts_of_link(text) == parts
     tokens = {_instance.new_token() for _number in range(100)}
     assert len(tokens) == 100 and all(len(token) >= 43 for token in tokens)
     assert _instance.file_of("a") != _instance.file_of("b") and "/" not in _instance.file_of("../../etc/passwd") and _instance.file_of("\udcff")
@@ -180,17 +188,21 @@ def test_a_link_is_for_who_asks(tmp_path, monkeypatch):
     (tmp_path / "hub.json").write_text(json.dumps({"links": str(folder), "link_seconds": 60, "url": "https://hub.example.org", "people": ["anna"], "authenticator": "link"}))
     monkeypatch.setattr(links, "CONFIG", str(tmp_path / "hub.json"))
 
+    recent = {}
+
     def asked(person):
         monkeypatch.setattr(links, "name_of", lambda uid: person if uid == os.getuid() else "other")
         ours, theirs = socket.socketpair(socket.AF_UNIX)
         with ours, theirs:
-            return links.answer(ours)
+            return links.answer(ours, recent)
 
     old = folder / "old"
     old.write_text("{}")
     os.utime(old, (1, 1))
     answer = asked("anna")
     url, _hash, token = answer["url"].partition("#")
+    person, token = _instance.parts_of_link(token)
+    assert person == "anna"
     assert url == "https://hub.example.org/hub/login" and answer["seconds"] == 60 and not old.exists()
     (path,) = folder.iterdir()
     assert path.name == _instance.file_of(token) and path.stat().st_mode & 0o777 == 0o600 and token not in path.read_text()
@@ -202,6 +214,12 @@ def test_a_link_is_for_who_asks(tmp_path, monkeypatch):
     for person in ("ben", None, "root"):
         assert "is not one of the people" in asked(person)["error"]
     assert len(list(folder.iterdir())) == 1
+    # Who asks all the time is refused, and the others are not.
+    (tmp_path / "hub.json").write_text(json.dumps(dict(other, people=["anna", "ben"])))
+    told = [asked("anna") for _time in range(links.MOST)]
+    assert "url" in told[-2] and "you have asked for 20 links within 60 seconds" in told[-1]["error"] and "url" in asked("ben")
+    recent["anna"] = [moment - 60 for moment in recent["anna"]]
+    assert "url" in asked("anna")
 
 
 # --- on the host of the instance ---

@@ -42,6 +42,16 @@ def test_a_running_job_has_endpoints():
     assert "Endpoints" not in pages.job_page(JOB, "", "/p/", "") and "GPUs</h2>" not in pages.job_page(JOB, "", "/p/", "")
 
 
+def test_what_is_no_address_is_no_link():
+    """The folder of a job has its services, and a program of the job may write there."""
+    for url in ("javascript:alert(1)//", "http://localhost.example.org/", "http://localhost:1@example.org/", "https://example.org/", 5, ["x"]):
+        each = {"service": "jupyter", "state": "ready", "why": "", "command": "ssh", "url": url}
+        assert "href" not in pages.endpoints(dict(JOB, endpoints=[each]), "").replace("&#x27;", ""), url
+    hostile = dict(JOB, id='1"><script>')
+    page = pages.list_page([hostile], "/p/") + pages.job_page(hostile, "", '/p"><script>', "")
+    assert "<script>" not in page and page.count("&lt;script&gt;") >= 4
+
+
 def test_services_of_the_form():
     found = pages.values_of({"name": [b"a"], "services.ssh": [b"true"], "services.jupyter": [b"false"], "services.tensorboard": [b" ~/logs"],
                              "services.x": [b"1"]})

@@ -54,7 +54,7 @@ extension = load("trainyard_notebook", **{
     "jupyter_server": stand_in("jupyter_server"), "jupyter_server.base": stand_in("jupyter_server.base"),
     "jupyter_server.base.handlers": stand_in("jupyter_server.base.handlers", APIHandler=object, JupyterHandler=object),
     "jupyter_server.utils": stand_in("jupyter_server.utils", url_path_join="/".join),
-    "tornado": stand_in("tornado", ioloop=None, web=types.SimpleNamespace(authenticated=lambda function: function)),
+    "tornado": stand_in("tornado", ioloop=None, netutil=None, web=types.SimpleNamespace(authenticated=lambda function: function)),
     "_bandwidth": _bandwidth, "_job_watch": _job_watch})
 
 

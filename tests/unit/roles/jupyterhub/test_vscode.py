@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -53,6 +56,9 @@ else:
 def _site(tmp_path, monkeypatch):
     """A package of code-server and a wheel of Node, and the arguments of the program."""
     monkeypatch.setattr(program, "account", dict)
+    monkeypatch.setattr(program, "ACCOUNT", "nobody")
+    for name in ("make_account", "remove_account"):
+        monkeypatch.setattr(program, name, lambda: None)
     monkeypatch.setattr(program, "SEARCH", str(tmp_path / "rg"))
     (tmp_path / "rg").write_text("search")
     (tmp_path / "package/lib").mkdir(parents=True)
@@ -89,6 +95,32 @@ def test_the_archive_has_node_and_the_search_tool(site, tmp_path, monkeypatch):
     (tmp_path / "wheel/bin/node").unlink()
     program.main(arguments)
     assert [path.name for path in tmp_path.glob("code*")] == ["code.tar.gz"]
+
+
+def test_programs_of_packages_run_as_an_account_that_goes_with_the_build(tmp_path, monkeypatch):
+    name = "trainyard-t%d" % os.getpid()
+    monkeypatch.setattr(program, "ACCOUNT", name)
+    program.make_account()
+    try:
+        program.make_account()
+        uid, groups = program.run(["/bin/sh", "-c", "id -u; id -G"], dict(os.environ), "/", capture=True).split()
+        assert uid == str(pwd.getpwnam(name).pw_uid) and groups == str(pwd.getpwnam(name).pw_gid)
+        # Programs in containers of the host have IDs such as 999, and would be killed, too.
+        assert int(uid) == program.ACCOUNT_ID > 65536
+        left = subprocess.Popen(["sleep", "60"], **program.account())
+    finally:
+        program.remove_account()
+    assert left.wait(10) == -signal.SIGKILL
+    with pytest.raises(KeyError):
+        pwd.getpwnam(name)
+
+
+@pytest.mark.parametrize("uid", [1001, 999])
+def test_an_account_of_others_is_not_used(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
+    other = pwd.struct_passwd(("trainyard-build", "x", uid, uid, "", "/", ""))
+    monkeypatch.setattr(program.pwd, "getpwnam", lambda name: other)
+    with pytest.raises(program.StepError, match="is an account with ID %d; expected no" % uid):
+        program.make_account()
 
 
 @pytest.mark.parametrize("changes, complaint", [

@@ -76,7 +76,16 @@ def job(tmp_path, srun, image="", seconds=30):
         path = tmp_path / "bin" / name
         path.write_text("#!/bin/sh\n%s\n" % body, encoding="utf-8")
         path.chmod(0o755)
-    asked = {"device": "/dev/none", "folder": "", "token": "", "node": "n1", "image": image, "seconds": seconds}
+    asked = {
+        "device": "/dev/none",
+        "folder": "",
+        "token": "",
+        "node": "n1",
+        "image": image,
+        "seconds": seconds,
+        "all_devices": ["/dev/none"],
+        "job_folders": [],
+    }
     environment = {"PATH": "%s/bin:/usr/bin:/bin" % tmp_path, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", probe.ASKED: json.dumps(asked),
                    probe.PROGRAM: FILE.read_text(encoding="utf-8")}
     subprocess.run([sys.executable, "-B", "-c", environment[probe.PROGRAM]], env=environment, check=True)
@@ -85,7 +94,8 @@ def job(tmp_path, srun, image="", seconds=30):
     return json.loads(base64.urlsafe_b64decode(words[2].partition(":")[2]))
 
 
-TASK = "shift 2; exec \"$@\""
+# Without the options of srun.
+TASK = "while [ \"${1#--}\" != \"$1\" ]; do shift; done; exec \"$@\""
 
 
 def test_the_whole_job(tmp_path):
@@ -99,8 +109,85 @@ def test_the_whole_job_in_a_container(tmp_path):
 
 
 def test_a_task_that_hangs(tmp_path):
-    assert job(tmp_path, "exec sleep 30", seconds=1) == {"failed": "the task did not end within 1 s"}
+    failed = {"failed": "the task did not end within 1 s"}
+    assert job(tmp_path, "exec sleep 30", seconds=1) == dict(failed, plain=failed)
 
 
 def test_a_task_that_fails(tmp_path):
-    assert job(tmp_path, "echo no such image >&2; exit 125") == {"failed": "exit code 125: no such image"}
+    failed = {"failed": "exit code 125: no such image"}
+    assert job(tmp_path, "echo no such image >&2; exit 125") == dict(failed, plain=failed)
+
+
+def test_a_task_without_gpus(tmp_path):
+    """Nothing limits this machine: the memory is what it asked for, and the container is not used."""
+    told = job(
+        tmp_path,
+        "echo \"$@\" | head -n 1 | cut -c 1-60 >> %s/options; %s" % (tmp_path, TASK),
+        image="trainyard/training:1",
+    )["plain"]
+    assert probe.BEYOND <= told.pop("memory") <= probe.BEYOND + 64
+    assert told == {"devices": {}, "folders": [], "missing": [], "here": []}
+    first, second = [
+        line.split() for line in (tmp_path / "options").read_text(encoding="utf-8").splitlines()
+    ]
+    assert first[:3] == ["--quiet", "--ntasks=1", "trainyard-run"]
+    assert second[:5] == [
+        "--quiet",
+        "--ntasks=1",
+        "--gres=none",
+        "--mem=%dM" % probe.LIMIT,
+        "python3",
+    ]
+
+
+def test_a_task_that_slurm_ends_because_of_its_memory(tmp_path):
+    # ulimit stands for the limit of a control group: Python gets no more memory.
+    refused = job(tmp_path, "case $3 in --gres=none) ulimit -v 150000;; esac; %s" % TASK)["plain"]
+    assert refused["memory"] == "refused" and refused["devices"] == {}
+
+
+@pytest.mark.parametrize(
+    "words, memory",
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event", "killed"),
+        ("srun: error: n1: task 0: Killed", "killed"),
+        ("srun: error: lost the node", ""),
+    ],
+)
+def test_a_task_that_ends_between_its_lines(tmp_path, words, memory):
+    line = probe.MARK + json.dumps(
+        {"devices": {"/dev/nvidia0": "EPERM"}, "missing": [], "folders": []}
+    )
+    told = job(tmp_path, "echo '%s'; echo '%s'; exit 137" % (line, words))["plain"]
+    assert (told["devices"], told["memory"]) == ({"/dev/nvidia0": "EPERM"}, memory)
+
+
+def test_what_becomes_of_memory(monkeypatch):
+    assert probe.get_memory(8) >= 8
+    monkeypatch.setattr(probe, "resident_mib", lambda: os.kill(os.getpid(), 9))
+    assert probe.get_memory(1) == "killed"
+
+
+def test_folders_of_jobs(tmp_path, monkeypatch):
+    (tmp_path / "7").mkdir(mode=0o700)
+    assert probe.folder_problem(str(tmp_path), "7") == (False, "") and probe.folder_problem(
+        str(tmp_path), "8"
+    ) == (True, "")
+    (tmp_path / "7").chmod(0o755)
+    assert "mode 0755" in probe.folder_problem(str(tmp_path), "7")[1]
+    (tmp_path / "7").chmod(0o700)
+    (tmp_path / "9").mkdir(mode=0o755)
+    # Another job of the same person.
+    assert probe.folder_problem(str(tmp_path), "7") == (False, "")
+    monkeypatch.setattr(probe.os, "getuid", lambda: 4711)
+    assert probe.folder_problem(str(tmp_path), "7") == (False, "%s/9 can be read" % tmp_path)
+
+
+def test_devices_that_a_task_can_open(tmp_path):
+    (tmp_path / "gpu0").symlink_to("/dev/null")
+    (tmp_path / "gpuctl").symlink_to("/dev/null")
+    (tmp_path / "npu1").symlink_to(tmp_path)
+    assert probe.opened_devices([str(tmp_path / "gpu"), str(tmp_path / "npu")]) == {
+        str(tmp_path / "gpu0"): "",
+        str(tmp_path / "npu1"): "EISDIR",
+    }

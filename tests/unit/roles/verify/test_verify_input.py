@@ -53,7 +53,7 @@ def decided(name, **given):
 
 
 OF_MEASUREMENT = ["bandwidth-host", "bandwidth-cluster", "gpus-busy", "fabric-counters", "nccl-transport"]
-OF_JOBS = ["scheduler-job"] + OF_MEASUREMENT
+OF_JOBS = ["scheduler-job", "scheduler-isolation"] + OF_MEASUREMENT
 
 
 RUNS = {"ansible_check_mode": False, "__verify_is_alone": True, "verify_measure_bandwidth": True, "verify_required": [], "verify_overrule": {},
@@ -114,14 +114,17 @@ SCHEDULED = dict(RUNS, cluster_scheduler="slurm", cluster_members=[{"name": name
     # Of the view of the first host, on all hosts.
     ({"inventory_hostname": "b"}, "", []),
     ({"slurm_plan": {}}, "the accounts of the scheduler were not read", []),
-    ({"shared_storage_users": []}, "slurm_accounts has no member who is in shared_storage_users, so nobody can submit a job", ["scheduler-job"])])
+    ({"shared_storage_users": []}, "slurm_accounts has no member who is in shared_storage_users, so nobody can submit a job",
+     ["scheduler-job", "scheduler-isolation"])])
 def test_why_no_job_of_a_person_is_tried(changes, reason, unmeasured):
     given = dict(SCHEDULED, **changes)
     assert decided("no_probe", **given) == reason and decided("unmeasured", **given) == unmeasured
     checks = decided("without_probe", **given)
     assert [(check["id"], check["host"], check["verdict"], check["found"]) for check in checks] == (
-        [("scheduler-job", name, "skipped", reason) for name in "ab"] if reason and given["cluster_scheduler"] == "slurm" else [])
-    assert decided("without_probe", **dict(given, verify_overrule={"scheduler-job": "skip"})) == []
+        [(check, name, "skipped", reason) for check in ("scheduler-job", "scheduler-isolation") for name in "ab"] if reason and given["cluster_scheduler"] == "slurm" else [])
+    left_out = decided("without_probe", **dict(given, verify_overrule={"scheduler-job": "skip"}))
+    assert left_out == [check for check in checks if check["id"] == "scheduler-isolation"]
+    assert decided("without_probe", **dict(given, verify_overrule={"scheduler-job": "skip", "scheduler-isolation": "skip"})) == []
 
 
 @pytest.mark.parametrize("changes, image", [

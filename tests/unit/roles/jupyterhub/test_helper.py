@@ -1,0 +1,191 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The helper of the hub: limits of time, size and number, so that what one person does is nothing that others notice."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_instance import FILES, load
+
+ROOT = Path(__file__).resolve().parents[4]
+_helper = load("_helper", FILES)
+sys.path[:0] = [str(ROOT / folder) for folder in ("roles/jobs/files", "plugins/module_utils")]
+TRAINYARD = importlib.import_module("trainyard")
+
+
+class Child:
+    """What the hub starts: a program of this test in place of sudo and the helper."""
+
+    def __init__(self, monkeypatch):
+        self.code, self.running, self.most = "print('{}')", 0, 0
+        self.create = asyncio.create_subprocess_exec
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", self.start)
+
+    async def start(self, *_command, **more):
+        child = await self.create(sys.executable, "-c", self.code, **dict(more, env=None))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        asyncio.ensure_future(self.count(child))
+        return child
+
+    async def count(self, child):
+        await child.wait()
+        self.running -= 1
+
+
+@pytest.fixture(name="child")
+def _child(monkeypatch):
+    return Child(monkeypatch)
+
+
+@pytest.fixture(name="turns")
+def _turns(monkeypatch):
+    monkeypatch.setattr(_helper, "turns", _helper.Turns(at_a_time=2, of_all=3, waiting=3))
+    return _helper.turns
+
+
+def asked(*people, **request):
+    async def all_of_them():
+        found = await asyncio.gather(*[_helper.ask(person, request or {"action": "jobs"}) for person in people])
+        await asyncio.gather(*_helper.tasks)
+        return found
+
+    return asyncio.run(all_of_them())
+
+
+def test_an_answer(child, turns):
+    child.code = "import json, sys; print(json.dumps({'told': json.load(sys.stdin)}))"
+    assert asked("anna") == [{"told": {"action": "jobs"}}]
+    assert not turns.count and not turns.people
+
+
+def test_one_person_has_few_turns_and_the_others_theirs(child, turns):
+    child.code = "import time; time.sleep(0.2); print('{}')"
+    found = asked(*["ben"] * 20 + ["anna"])
+    assert [answer == {} for answer in found] == [True] * 5 + [False] * 15 + [True] and child.most == 3
+    assert found[5]["busy"] and "ben has 5 requests in progress" in found[5]["error"] and _helper.code_of(found[5]) == 429
+    assert not turns.count and not turns.people
+
+
+def test_who_keeps_a_helper_from_its_end_waits_alone(child, turns, monkeypatch):
+    """A turn lasts as long as the helper, not as long as the hub's patience."""
+    monkeypatch.setattr(_helper, "PATIENCE", 0.2)
+    child.code = "import time; time.sleep(3)"
+    assert [answer["error"] for answer in asked("ben", "ben", "ben")] == ["Slurm does not answer"] * 3
+    assert child.most == 2
+
+
+@pytest.mark.parametrize("code, expected", [
+    ("print('[' * 100000)", "cannot act for anna"), ("print('[]')", "cannot act for anna"), ("import sys; sys.exit('no')", "cannot act for anna"),
+    ("print('[1]'); print('x')", "cannot act for anna"), ("print(' ' * (9 << 20))", "larger than 8 MiB"),
+    ("import sys; sys.stderr.write('x' * (1 << 20)); print('{\"error\": [1]}')", "[1]")])
+def test_an_answer_is_not_trusted(child, turns, code, expected):
+    child.code = code
+    (answer,) = asked("anna")
+    assert expected in answer["error"] and answer["no_answer"] is False and _helper.code_of(answer) == 400
+
+
+def test_starts_and_stops_are_logged_in_one_line(child, turns, caplog):
+    child.code = "print('{\"job\": \"7\"}')"
+    _helper.log.addHandler(caplog.handler)
+    asked("anna", action="start", name="a\nstop: 8 of ben: done")
+    asked("anna", action="status", job="7")
+    assert caplog.messages == ["start: a?stop: 8 of ben: done of anna: 7"]
+
+
+def test_a_helper_that_does_not_start(turns, monkeypatch):
+    async def fails(*_command, **_more):
+        raise FileNotFoundError("sudo")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fails)
+    assert asked("anna")[0]["no_answer"] is True and not turns.count
+
+
+# --- the helper itself, and the command whose modules it uses ---
+
+@pytest.fixture(name="command")
+def _command():
+    return TRAINYARD
+
+
+def test_only_regular_files_are_read(tmp_path, command):
+    fifo, text, device = tmp_path / "fifo", tmp_path / "text", Path("/dev/zero")
+    os.mkfifo(fifo)
+    text.write_text("a\n")
+    assert command.read_text(str(text)) == "a\n"
+    begun = time.monotonic()
+    for path in (fifo, device, tmp_path):
+        with pytest.raises(OSError, match="regular file|Is a directory"):
+            command.open_file(str(path))
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("content", ["[1]", "[" * 100000, "x", '"text"'])
+def test_a_damaged_result_is_none(tmp_path, command, content):
+    site = command.Site.__new__(command.Site)
+    site.folder = str(tmp_path)
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/result.json").write_text(content)
+    assert site.result_of("7") is None
+    # Sparse, as a person would make it.
+    os.truncate(tmp_path / "7/result.json", 2 << 30)
+    begun = time.monotonic()
+    assert site.result_of("7") is None and time.monotonic() - begun < 5
+    (tmp_path / "7/result.json").unlink()
+    os.mkfifo(tmp_path / "7/result.json")
+    assert site.result_of("7") is None
+    (tmp_path / "7/result.json").unlink()
+    (tmp_path / "7/result.json").write_text("{}")
+    assert site.result_of("7") == {}
+
+
+def helper(code):
+    """Run code in a process of its own after the helper has limited itself."""
+    text = "import sys; sys.path.insert(0, %r); import instance; %s" % (str(FILES), code)
+    return subprocess.run([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)
+
+
+def test_the_helper_ends_with_its_time():
+    done = helper("instance.SECONDS = 1; instance.limit()\ntry:\n    __import__('time').sleep(30)\n"
+                  "except instance.OutOfTime:\n    print('ended')")
+    assert done.stdout == b"ended\n", done.stderr
+
+
+def test_the_helper_has_little_memory_and_is_the_first_to_be_killed():
+    done = helper("instance.limit()\ntry:\n    b'x' * (2 << 30)\nexcept MemoryError:\n    print(open('/proc/self/oom_score_adj').read().strip())")
+    assert done.stdout == b"1000\n", done.stderr
+
+
+def test_a_command_of_slurm_ends_with_the_helper():
+    """Also if the person has stopped it."""
+    done = helper("import os, signal, subprocess, time\n"
+                  "child = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=instance.end_with_parent)\n"
+                  "os.kill(child.pid, signal.SIGSTOP); print(child.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)")
+    number = int(done.stdout)
+    deadline = time.monotonic() + 10
+    while Path("/proc/%d" % number).exists() and "\nState:\tZ" not in Path("/proc/%d/status" % number).read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_large_answer_is_refused(monkeypatch, capsys, command):
+    instance = load("instance", FILES)
+    monkeypatch.setattr(instance, "limit", lambda: None)
+    monkeypatch.setattr(instance, "command", lambda: command)
+    monkeypatch.setattr(instance.os, "getuid", lambda: 2001)
+    monkeypatch.setattr(command, "Site", lambda: None)
+    monkeypatch.setitem(instance.DO, "jobs", lambda *_more: {"jobs": "x" * (9 << 20)})
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"action": "jobs"}'))
+    assert instance.main() == 0
+    assert json.loads(capsys.readouterr().out) == {"error": "the answer is larger than 8 MiB", "no_answer": False}

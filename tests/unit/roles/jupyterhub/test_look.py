@@ -1,0 +1,145 @@
+# Copyright: (c) 2026, trainyard maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The look at instances from outside, as root: what counts as use, which jobs it ends, and that a person cannot hide one."""
+
+from __future__ import annotations
+
+import json
+import os
+import types
+
+import pytest
+
+from ansible_collections.trainyard.gpu.roles.jupyterhub.files import look
+
+SCRIPT = "#!/bin/bash\n#SBATCH --job-name=First\nexec /usr/local/lib/trainyard/notebook/server run /share/x.json\n"
+NOW = 1000000
+
+
+@pytest.mark.parametrize("shown, gpus", [
+    ("JobId=7 Nodes=a CPU_IDs=0-1 Mem=4096 GRES=gpu:h100:2(IDX:0-1) NtasksPerTRES:0", ["0", "1"]),
+    ("Nodes=a CPU_IDs=0 Mem=1 GRES=gpu:2(IDX:0,3) MinCPUs=1", ["0", "3"]), ("Nodes=a CPU_IDs=0 Mem=1 GRES= MinCPUs=1", []), ("", []),
+    # A name that a person has chosen.
+    ("JobName=gpu:1(IDX:9) Nodes=a GRES= MinCPUs=1", [])])
+def test_gpus_of_a_job(shown, gpus):
+    assert look.gpus_of(shown) == gpus
+
+
+@pytest.mark.parametrize("before, ticks, expected", [
+    # The first look.
+    (None, {}, True), (None, {"1 of 5": 0}, True),
+    # 300 s with 100 ticks a second: 5 % are 1500.
+    ({"1 of 5": 100}, {"1 of 5": 100}, False), ({"1 of 5": 100}, {"1 of 5": 1599}, False), ({"1 of 5": 100}, {"1 of 5": 1600}, True),
+    # New processes, another process with the same number, and ended ones.
+    ({}, {"2 of 9": 1500}, True), ({"1 of 5": 9000}, {"1 of 7": 1400}, False), ({"1 of 5": 9000, "2 of 6": 10}, {"2 of 6": 10}, False)])
+def test_use_of_a_cpu(before, ticks, expected):
+    assert look.cpu_in_use(before, ticks, 300 * 100) is expected
+
+
+def test_ticks_have_the_start_of_the_process():
+    own, = look.ticks_of({os.getpid()}).items()
+    assert own[0].startswith("%d of " % os.getpid()) and own[1] >= 0
+    assert look.ticks_of({2 ** 30}) == {}
+
+
+class Cluster:
+    """A host with one job, and looks at it each five minutes."""
+
+    def __init__(self, monkeypatch, tmp_path, script=SCRIPT, gpus=""):
+        self.now, self.ticks, self.gpus, self.ended, self.logged, self.asked = NOW, 0, False, [], [], []
+        self.script, self.shown = script, "JobId=7 Nodes=a GRES=%s MinCPUs=1" % gpus
+        (tmp_path / "jobs/7").mkdir(parents=True)
+        (tmp_path / "server.json").write_text(json.dumps({"idle": {"seconds": 3600, "warning": 900, "gpu_seconds": 0}}))
+        self.config = tmp_path / "server.json"
+        for name, value in {"JOBS": str(tmp_path / "jobs"), "STATE": str(tmp_path / "state.json"), "CONFIG": str(self.config), "output": self.output,
+                            "module_of": lambda _path: None, "processes_of": lambda _epilog, _job: {7},
+                            "ticks_of": lambda _pids: {"7 of 1": self.ticks}, "gpus_in_use": lambda devices: self.gpus if devices else False}.items():
+            monkeypatch.setattr(look, name, value)
+        monkeypatch.setattr(look, "time", types.SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now))
+        monkeypatch.setattr(look.syslog, "syslog", self.logged.append)
+
+    def output(self, command):
+        if command[0] == "scancel":
+            self.ended.append(command[1])
+            return ""
+        self.asked.append(command)
+        return self.script if "write" in command else self.shown
+
+    def passes(self, minutes, cpu=0.0, step=5):
+        for _look in range(0, minutes, step):
+            self.now += 60 * step
+            self.ticks += int(cpu * 60 * step * os.sysconf("SC_CLK_TCK"))
+            assert look.main() == 0
+
+
+def test_a_quiet_instance_ends_after_twice_its_time(monkeypatch, tmp_path):
+    cluster = Cluster(monkeypatch, tmp_path)
+    cluster.passes(120)
+    assert cluster.ended == []
+    cluster.passes(10)
+    assert "7" in cluster.ended and "job 7 did not end itself" in cluster.logged[0]
+    # The controller is asked once for each job.
+    assert len(cluster.asked) == 2
+
+
+def test_an_instance_in_use_stays(monkeypatch, tmp_path):
+    cluster = Cluster(monkeypatch, tmp_path)
+    cluster.passes(600, cpu=0.06)
+    assert cluster.ended == []
+    # An idle JupyterLab needs some CPU.
+    cluster.passes(140, cpu=0.02)
+    assert "7" in cluster.ended
+
+
+@pytest.mark.parametrize("busy, ends", [(True, False), (None, False), (False, True)])
+def test_gpus_count_as_use(monkeypatch, tmp_path, busy, ends):
+    cluster = Cluster(monkeypatch, tmp_path, gpus="gpu:h100:1(IDX:0)")
+    cluster.gpus = busy
+    cluster.passes(200)
+    assert bool(cluster.ended) is ends
+
+
+def test_gpus_that_are_held_end_it_whatever_else_runs(monkeypatch, tmp_path):
+    cluster = Cluster(monkeypatch, tmp_path, gpus="gpu:h100:1(IDX:0)")
+    cluster.config.write_text(json.dumps({"idle": {"seconds": 0, "warning": 900, "gpu_seconds": 3600}}))
+    cluster.passes(140, cpu=1.0)
+    assert "7" in cluster.ended
+
+
+@pytest.mark.parametrize("script", ["#!/bin/bash\npython train.py\n", "", None])
+def test_other_jobs_stay(monkeypatch, tmp_path, script):
+    cluster = Cluster(monkeypatch, tmp_path, script=script)
+    cluster.passes(300)
+    assert cluster.ended == []
+
+
+def test_without_a_limit_nothing_is_looked_at(monkeypatch, tmp_path):
+    cluster = Cluster(monkeypatch, tmp_path)
+    cluster.config.write_text(json.dumps({"idle": {"seconds": 0, "warning": 900, "gpu_seconds": 0}}))
+    cluster.passes(300)
+    assert cluster.ended == cluster.asked == []
+
+
+def test_a_long_time_without_a_look_counts_as_use(monkeypatch, tmp_path):
+    cluster = Cluster(monkeypatch, tmp_path)
+    cluster.passes(110)
+    cluster.passes(600, step=600)
+    assert cluster.ended == []
+
+
+def test_without_an_answer_of_slurm_nothing_ends(monkeypatch, tmp_path):
+    cluster = Cluster(monkeypatch, tmp_path)
+    cluster.shown = None
+    cluster.passes(300)
+    assert cluster.ended == []
+    cluster.shown = "GRES= "
+    cluster.passes(140)
+    assert "7" in cluster.ended
+
+
+def test_a_damaged_state_is_written_again(monkeypatch, tmp_path):
+    cluster = Cluster(monkeypatch, tmp_path)
+    (tmp_path / "state.json").write_text("{")
+    cluster.passes(5)
+    assert json.loads((tmp_path / "state.json").read_text())["7"]["is_instance"] and (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
