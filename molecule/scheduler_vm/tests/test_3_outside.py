@@ -43,6 +43,23 @@ def test_a_session_without_a_job_opens_no_gpu(cluster):
     assert cluster.output("anna", number).startswith("ENXIO ENXIO ENXIO ENXIO ")
 
 
+def test_a_person_does_not_see_the_processes_of_another_one(cluster):
+    """Neither in a job nor in a container of a job, which both go on to work."""
+    victim = cluster.submit("anna", "exec sleep 777")
+    cluster.reaches(victim, "RUNNING")
+    assert ran(cluster, cluster.peer)
+    owners = "ps --no-headers -eo user | sort -u; pgrep --full '^sleep 777'; true"
+    number = cluster.submit("ben", owners)
+    cluster.reaches(number, "COMPLETED")
+    assert cluster.output("ben", number).split() == ["ben"]
+    number = cluster.in_container("ben", "ls -d /proc/[0-9]*")
+    cluster.reaches(number, "COMPLETED")
+    assert "/proc/1" in cluster.output("ben", number).split()
+    # The operator sees all.
+    assert "anna" in cluster.on(cluster.peer, "ps --no-headers -eo user").out.split()
+    cluster.as_person("anna", "scancel " + victim)
+
+
 @pytest.mark.parametrize("command", ["echo '* * * * * %s' | crontab -", "echo '%s' | at now"])
 def test_cron_and_at_start_nothing_for_people(cluster, command):
     planned = PLANNED % "/data1/share/user/anna/planned"
