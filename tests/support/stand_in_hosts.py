@@ -86,6 +86,8 @@ class StandInHost:
             "connections": [dict({"source": ""}, **target, state="open", error="") for target in getattr(asked, "connect", [])],
             "listeners": [], "docker_config_error": "", "docker_config_warnings": [],
             "disk_free_mib": {path: 500000 for path in getattr(asked, "paths", [])}, "account_clashes": [],
+            "cgroup": {"version": 2, "usable": True, "why": "", "cores": True, "swap": True}, "candidates": {},
+            "recorded_ids": {"users": {}, "groups": {}},
             "folders": {path: {} for path in getattr(asked, "folders", [])}, "labelled_images": ["trainyard/training:%s" % self.recipe[:12]],
         }
 
@@ -163,7 +165,7 @@ class StandInHost:
         if changed:
             self.written["people"] = wanted
             self.keep()
-        return {"changed": changed, "made": [], "changed_paths": [], "reload": ""}
+        return {"changed": changed, "made": [], "differences": [], "stays": [], "changed_paths": [], "reload": ""}
 
     def shared_folders(self, asked):
         return {"changed": False, "changed_paths": [], "kept": [], "unprotected": []}

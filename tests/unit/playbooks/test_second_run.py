@@ -65,7 +65,7 @@ def test_keys_of_people_cost_no_module_run(cluster):
         keys = {name_of(number): StandInHost(name_of(number), cluster.folder).written["people"]["keys"] for number in range(2)}
         assert keys == {name_of(0): {"anna": [KEY]} if more else {}, name_of(1): {}}
     assert counted[0] == counted[1]
-    assert [names["trainyard.gpu.shared_storage : Create the users and groups"] for names in counted[1][0].values()] == [1, 1], counted
+    assert [names["trainyard.gpu.shared_storage : Configure the users and groups"] for names in counted[1][0].values()] == [1, 1], counted
     # Without people the module runs only where keys are left, and these hosts have none.
     gone = cluster.playbook("playbooks/shared_storage.yml")
     assert gone.code == 0 and not any("users" in name for names in gone.runs.values() for name in names)
