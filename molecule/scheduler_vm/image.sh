@@ -16,5 +16,5 @@ ldd bin/* | sed -n 's/^\t.*=> \(\/[^ ]*\) (0x.*/\1/p; s/^\t\(\/[^ ]*\) (0x.*/\1/
     cp -L "$path" ".$path"
 done
 tar --create . | podman --root="$1" --runroot=/run/trainyard/images --storage-driver=overlay import - "$2" > /dev/null
-# As role job_container leaves its store.
-chmod -R a+rX,go-w,ug-s "$1"
+# As role job_container does it after the load of an image.
+/usr/local/lib/trainyard/job/clean-store "$1"

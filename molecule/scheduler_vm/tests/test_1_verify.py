@@ -25,7 +25,11 @@ def isolation(cluster, name):
     reports = list(folder.glob("*/report.json"))
     assert len(reports) == 1, run
     checks = json.loads(reports[0].read_text(encoding="utf-8"))["checks"]
-    return {check["host"]: check for check in checks if check["id"] == "scheduler-isolation"}
+    found = {}
+    for check in checks:
+        if check["id"] == "scheduler-isolation":
+            found.update(dict.fromkeys(check["host"].split(", "), check))
+    return found
 
 
 def loaded(cluster):
