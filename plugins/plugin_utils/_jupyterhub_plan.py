@@ -329,7 +329,8 @@ def notebook_files(wanted):
     found.append(_file(NOTEBOOK_FOLDER + "/server.json", _json({
         "addresses": addresses(wanted["members"]), "ports": ports(wanted), "environment": "%s/%s" % (NOTEBOOK, ENVIRONMENT), "ca": ca, "idle": {
             "seconds": 60 * wanted["idle_minutes"], "warning": 60 * wanted["idle_warning_minutes"], "gpu_seconds": 60 * wanted["idle_gpu_minutes"],
-            "login": LOGIN_SECONDS}})))
+            "login": LOGIN_SECONDS},
+        "private_images": wanted["private_images"]})))
     return found
 
 

@@ -66,10 +66,11 @@ def saved(name, code, printed):
     return {"state": "failed" if code else "saved", "name": name, "text": text}
 
 
-def save_parts(found, base, xsrf):
+def save_parts(found, base, xsrf, is_private):
     """Return the part of the page with the save. C(found) is its state."""
+    readers = "The people of your groups" if is_private else "Everybody on the cluster"
     parts = ["<h2>Save as image</h2><p>The image has what you have installed in the container, such as packages of pip and apt. It does not have your home, "
-             "the share and /tmp. You can choose it when you start an instance, and use it in jobs. Everybody on the cluster can read it.</p>"]
+             "the share and /tmp. You can choose it when you start an instance, and use it in jobs. %s can read it.</p>" % readers]
     if found["state"] == "running":
         parts.append('<p id="save">Saving %s. It can take some minutes.</p>' % html.escape(found["name"]))
     elif found["state"]:
@@ -98,7 +99,7 @@ def editor_lines(ssh, person):
 def page(instance, person, base, xsrf, shown="", problem="", found=None, note=""):
     """Return the page of an instance.
 
-    :param instance: C(name), C(job) and C(ssh), the command of the person's own computer.
+    :param instance: C(name), C(job), C(ssh), the command of the person's own computer, and C(private_images): whether only the person's groups read them.
     :param shown: the folder that TensorBoard shows, or an empty text.
     :param found: the state of the last save.
     :param note: what was done.
@@ -116,7 +117,8 @@ def page(instance, person, base, xsrf, shown="", problem="", found=None, note=""
         parts.append("<h2>ssh</h2><p>Type this on your own computer:</p><pre id=\"ssh\">%s</pre><p>For VS Code Remote and other editors, add these lines to "
                      "<code>~/.ssh/config</code>, and connect to <code>job-%s</code>:</p><pre>%s</pre>" % (
                          html.escape(instance["ssh"]), html.escape(instance["job"]), html.escape(editor_lines(instance["ssh"], person))))
-    parts += save_parts(found, base, xsrf) + root_parts(base, xsrf)
+    parts += save_parts(found, base, xsrf, instance.get("private_images", False))
+    parts += root_parts(base, xsrf)
     # The address is that of the page, and not the one of a form.
     reload = '<meta http-equiv="refresh" content="%d;url=%strainyard/">' % (RELOAD_SECONDS, html.escape(base)) if found["state"] == "running" else ""
     return '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">%s<title>%s</title><style>%s</style></head><body>%s</body></html>' % (

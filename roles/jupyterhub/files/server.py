@@ -93,7 +93,8 @@ def container_command(secret, runtime):
 def instance_of(secret, person, job, config):
     """Return what the page of the instance shows. Nothing of it is secret."""
     return {"name": secret["name"], "job": job, "ssh": (secret.get("ssh") or "").replace("NUMBER", job), "person": person["name"], "home": person["home"],
-            "folders": secret.get("folders") or [person["home"]], "idle": config.get("idle") or {}}
+            "folders": secret.get("folders") or [person["home"]], "idle": config.get("idle") or {},
+            "private_images": bool(config.get("private_images"))}
 
 
 def address_of(config, node):

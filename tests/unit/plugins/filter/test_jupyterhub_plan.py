@@ -24,7 +24,7 @@ WANTED = {"enabled": True, "hub_host": "front", "training_hosts": ["a", "b"], "c
           "hub_port": 481, "jobs_port": 482, "proxy_api_port": 483, "instance_ports": "30000-30999", "firewall": True, "tls_certificate": "", "tls_key": "", "tls_ca": "", "site_files": [], "authenticator": "link",
           "authenticator_options": {}, "link_seconds": 60, "queue_seconds": 3600, "token_days": 30,
           "default_class": "", "instances_per_person": 10, "packages_dir": "", "npm_registry": "", "npm_package": "{}", "npm_lock": LOCK,
-          "idle_minutes": 120, "idle_warning_minutes": 15, "idle_gpu_minutes": 0,
+          "idle_minutes": 120, "idle_warning_minutes": 15, "idle_gpu_minutes": 0, "private_images": False,
           "vscode_enabled": False, "vscode_archive": "", "vscode_archive_checksum": "", "vscode_pinned": '{"version": "4.1"}', "vscode_build": "text",
           "requirements": {"hub": "a==1", "server": "b==1"}, "proxy_token": "secret", "jobs_token": "secret",
           "programs": {name: "text of %s\n" % name for name in NAMES},

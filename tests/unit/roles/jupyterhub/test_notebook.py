@@ -108,9 +108,19 @@ def test_the_instance_knows_its_job():
     secret = {"name": "First", "ssh": SSH.replace("7", "NUMBER"), "folders": FOLDERS, "environment": {"JUPYTERHUB_API_TOKEN": "t"}}
     found = server.instance_of(secret, {"home": "/home/anna", "name": "anna"}, "7", {"idle": {"seconds": 1}})
     assert found == {"name": "First", "job": "7", "ssh": SSH, "person": "anna", "home": "/home/anna", "folders": FOLDERS,
-                     "idle": {"seconds": 1}}
+                     "idle": {"seconds": 1}, "private_images": False}
     # One that a hub of an earlier version has started.
     assert server.instance_of({"name": "First"}, {"home": "/home/anna", "name": "anna"}, "7", {})["folders"] == ["/home/anna"]
+
+
+@pytest.mark.parametrize(
+    "private, readers",
+    [(False, "Everybody on the cluster can read it."), (True, "The people of your groups can read it.")],
+)
+def test_the_page_says_who_reads_saved_images(private, readers):
+    config = {"private_images": private}
+    found = server.instance_of({"name": "First"}, {"home": "/", "name": "anna"}, "7", config)
+    assert readers in _notebook.page(found, "anna", "/", "")
 
 
 def test_hosts_without_gpus_have_no_dashboard():

@@ -100,13 +100,16 @@ def test_the_archive_has_node_and_the_search_tool(site, tmp_path, monkeypatch):
 def test_programs_of_packages_run_as_an_account_that_goes_with_the_build(tmp_path, monkeypatch):
     name = "trainyard-t%d" % os.getpid()
     monkeypatch.setattr(program, "ACCOUNT", name)
+    # An ID of this test: others may build on this machine meanwhile, also in containers.
+    own = program.ACCOUNT_ID - os.getpid()
+    monkeypatch.setattr(program, "ACCOUNT_ID", own)
     program.make_account()
     try:
         program.make_account()
         uid, groups = program.run(["/bin/sh", "-c", "id -u; id -G"], dict(os.environ), "/", capture=True).split()
         assert uid == str(pwd.getpwnam(name).pw_uid) and groups == str(pwd.getpwnam(name).pw_gid)
         # Programs in containers of the host have IDs such as 999, and would be killed, too.
-        assert int(uid) == program.ACCOUNT_ID > 65536
+        assert int(uid) == own > 65536
         left = subprocess.Popen(["sleep", "60"], **program.account())
     finally:
         program.remove_account()
