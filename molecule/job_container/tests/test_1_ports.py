@@ -141,6 +141,16 @@ def test_the_ports_stay_while_nftables_starts_again(host, head):
                 is_open_for_its_person_only(host, head, port)
 
 
+def test_the_health_program_loads_the_table_that_somebody_has_flushed(host, head):
+    with Job(head, 4712, **PAIR), Job(host, 4712, **PAIR):
+        port = ports(host, 4712)[0][0]
+        with listening(host, "alice", port):
+            host.run_expect([0], "nft flush ruleset")
+            assert answer(host, "bob", port) == "hello", "nothing protects the port any more"
+            host.run("/usr/local/lib/trainyard/slurm/health")
+            is_open_for_its_person_only(host, head, port)
+
+
 def test_a_prolog_that_fails_opens_nothing(host, head):
     job = Job(host, 4710, **PAIR)
     host.run_expect([0], "printf '#!/bin/sh\\necho no netlink >&2\\nexit 1\\n' > /srv/nft && chmod 755 /srv/nft && mount --bind /srv/nft /usr/sbin/nft")

@@ -32,6 +32,9 @@ RUNTIME, SHARED_FOLDERS = "/run/trainyard", ("/dev/shm", "/tmp", "/var/tmp")
 EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
 #: Of role jupyterhub, on hosts with instances: ends those that are idle although their own process does not.
 INSTANCES = "/usr/local/lib/trainyard/notebook/look"
+#: Units that load a table of nftables, of roles job_container and jupyterhub.
+UNITS = "/etc/systemd/system"
+TABLES = {"trainyard-jobs-firewall.service": "inet trainyard_jobs", "trainyard-instances.service": "inet trainyard_instances"}
 #: Errors after which a GPU needs a reset or a repair. Others, such as 13, 31 and 43, are faults of programs.
 XIDS = {48: "uncorrectable memory error", 62: "halted", 63: "row remapping", 64: "row remapping failed", 74: "NVLink error", 79: "fallen off the bus",
         92: "too many memory errors", 94: "contained memory error", 95: "uncontained memory error", 119: "GSP timeout", 120: "GSP error", 140: "memory error"}
@@ -199,6 +202,26 @@ def remove_rest(parents: list) -> None:
                 output(command, TOOL_SECONDS)
 
 
+def lost_tables(listed: str, units: list[str]) -> list[str]:
+    """Return the units whose table is not in the output of C(nft list tables)."""
+    found = listed.splitlines()
+    return [unit for unit in units if "table " + TABLES[unit] not in found]
+
+
+def restore_tables() -> str:
+    """Load tables again that C(nft flush ruleset) has removed, and tell those that stay away."""
+    units = [unit for unit in TABLES if os.path.exists(os.path.join(UNITS, unit))]
+    if not units:
+        return ""
+    listing = ["/usr/sbin/nft", "list", "tables"]
+    lost = lost_tables(output(listing, TOOL_SECONDS) or "", units)
+    if not lost:
+        return ""
+    output(["systemctl", "reload-or-restart", *lost], TOOL_SECONDS)
+    lost = lost_tables(output(listing, TOOL_SECONDS) or "", lost)
+    return "no firewall: %s does not load its table" % ", ".join(lost) if lost else ""
+
+
 def problems(config):
     health = config.get("health") or {}
     share = health.get("share") or ""
@@ -208,7 +231,7 @@ def problems(config):
     kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""
     return [judge_gpus(health.get("gpus", 0), count_gpus(config.get("gpus") or {})), judge_kernel_log(kernel or ""),
             judge_cards() if loaded else "", judge_driver(loaded.group(1) if loaded else "", library_version()), missing or judge_share(share),
-            judge_space(free_space(health.get("free_gib") or {}), health.get("free_gib") or {}), unfinished()]
+            judge_space(free_space(health.get("free_gib") or {}), health.get("free_gib") or {}), unfinished(), restore_tables()]
 
 
 def drain(node, reason):

@@ -577,6 +577,32 @@ def test_a_tool_that_hangs_is_not_waited_for():
     assert health.output(["sleep", "60"], 0.2) is None and health.output(["false"], 5) is None and health.output(["echo", "x"], 20) == "x\n"
 
 
+@pytest.mark.parametrize(
+    "tables, said, asked",
+    [
+        (["table inet trainyard_jobs\n"], "", 1),
+        (["table inet trainyard_jobs_old\n", "table inet trainyard_jobs\n"], "", 3),
+        (["", ""], "no firewall: trainyard-jobs-firewall.service does not load its table", 3),
+        ([None, None], "no firewall: trainyard-jobs-firewall.service does not load its table", 3),
+    ],
+)
+def test_a_table_that_was_flushed_is_loaded_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tables: list[str | None], said: str, asked: int
+) -> None:
+    calls: list[list[str]] = []
+
+    def output(command: list[str], _seconds: float) -> str | None:
+        calls.append(command)
+        return tables.pop(0) if "list" in command else ""
+
+    monkeypatch.setattr(health, "UNITS", str(tmp_path))
+    monkeypatch.setattr(health, "output", output)
+    assert health.restore_tables() == "" and not calls, "a host without these units"
+    (tmp_path / "trainyard-jobs-firewall.service").touch()
+    assert health.restore_tables() == said
+    assert len(calls) == asked and (asked == 1 or calls[1][2:] == ["trainyard-jobs-firewall.service"])
+
+
 def test_one_line():
     assert health.line(["", "a\nb", "c"]) == "trainyard: a b; c" and health.line(["", ""]) == ""
     assert len(health.line(["x" * 500])) == 200
