@@ -37,11 +37,14 @@ class ParseError(ValueError):
 
 def _mounts(mountinfo):
     """Yield (mount point, type, options, options of the file system) of each line of /proc/PID/mountinfo."""
-    for line in mountinfo.splitlines():
+    # Not splitlines: names of people may have what Python takes for the end of a line.
+    for line in mountinfo.split("\n"):
         fields, _dash, rest = line.partition(" - ")
-        words, more = fields.split(), rest.split()
-        if len(words) > 5 and more:
-            yield re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), words[4]), more[0], words[5].split(","), more[-1].split(",")
+        words, more = fields.split(" "), rest.split(" ")
+        if len(words) < 6 or len(more) < 3:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), words[4])
+        yield point, more[0], words[5].split(","), more[2].split(",")
 
 
 def file_system_of(path, mountinfo):
@@ -89,8 +92,12 @@ def store_is_open(mark, modes):
 
 def masked_paths(mountinfo):
     """Return the mounts that hide or protect parts of /proc. With one of them the kernel mounts no proc in a user's own namespaces."""
-    return sorted({point for point, kind, options, _of_system in _mounts(mountinfo)
-                   if point.startswith("/proc/") and (kind not in _OF_PROC or kind == "proc" and "ro" in options)})
+    found = set()
+    for point, kind, options, _of_system in _mounts(mountinfo):
+        is_protected = kind == "proc" and "ro" in options
+        if point.startswith("/proc/") and (kind not in _OF_PROC or is_protected):
+            found.add(point)
+    return sorted(found)
 
 
 def parse_store(text):

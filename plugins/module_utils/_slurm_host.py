@@ -84,9 +84,10 @@ def cgroups(mountinfo, controllers, container, swap):
     move processes that are not its own, and systemd in the container cannot delegate a scope to it.
     """
     mounts = []
-    for line in mountinfo.splitlines():
+    # Not splitlines: names of people may have what Python takes for the end of a line.
+    for line in mountinfo.split("\n"):
         mine, separator, rest = line.partition(" - ")
-        fields, types = mine.split(), rest.split()
+        fields, types = mine.split(" "), rest.split(" ")
         if separator and len(fields) > 5 and len(types) > 2 and types[0] in ("cgroup", "cgroup2"):
             mounts.append((types[0], fields[4], "rw" in fields[5].split(","), types[2].split(",")))
     if any(kind == "cgroup2" and path == "/sys/fs/cgroup" for kind, path, dummy, dummy2 in mounts):

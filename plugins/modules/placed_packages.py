@@ -189,6 +189,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _packages
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import parse_mountinfo
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 # Keep the site's configuration files without an interactive question.
@@ -501,10 +502,9 @@ class Host:
             self.must(ACCOUNTS[kind][1], name)
             return
         # Such as rpc_pipefs below /var/lib/nfs.
-        for line in reversed(read_text("/proc/self/mountinfo").splitlines()):
-            point = line.split()[4]
-            if point == trace or point.startswith(trace + "/"):
-                self.must("umount", point)
+        for mount in reversed(parse_mountinfo(read_text("/proc/self/mountinfo"))):
+            if (mount["path"] + "/").startswith(trace + "/"):
+                self.must("umount", mount["path"])
         if os.path.isdir(trace) and not os.path.islink(trace):
             shutil.rmtree(trace)
         else:

@@ -536,7 +536,11 @@ def job_container_drift(found, wanted):
     if plan["lacks_packages"]:
         rows.append(_row(PART, "installed", "no packages " + ", ".join(plan["lacks_packages"])))
     rows += file_drift(found, wanted, plan["files"])
-    rows += [_row(path, "absent, because another specification describes the GPUs" if path == CDI_FILE else "absent", "present") for path in plan["absent"]]
+    for path in plan["absent"]:
+        asked = "absent"
+        if path == CDI_FILE:
+            asked = "absent, because another specification describes the GPUs"
+        rows.append(_row(path, asked, "present"))
     rows += image_drift(found, wanted) if is_training_host(wanted) else []
     is_loaded = found["firewall"]["active"] and found["firewall"]["table"]
     if wanted["firewall"]["enabled"] and not is_loaded:

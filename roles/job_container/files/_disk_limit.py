@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import re
 import struct
 
 #: IDs of projects: above those that a site would choose, one for each job.
@@ -33,7 +34,7 @@ def project_of(job: str) -> int:
 
 def unescaped(field: str) -> str:
     """Return a field of /proc/self/mountinfo as text."""
-    return field.encode().decode("unicode_escape")
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), field)
 
 
 def device_of(path: str, text: str) -> str:
@@ -42,12 +43,16 @@ def device_of(path: str, text: str) -> str:
     It is empty if the file system is not mounted with prjquota.
     """
     best, device = -1, ""
-    for line in text.splitlines():
+    # Not splitlines: names of people may have what Python takes for the end of a line.
+    for line in text.split("\n"):
         before, _dash, after = line.partition(" - ")
-        point = unescaped(before.split()[4]).rstrip("/")
+        fields, more = before.split(" "), after.split(" ", 2)
+        if len(fields) < 5 or len(more) < 3:
+            continue
+        point = unescaped(fields[4]).rstrip("/")
         # A later mount hides an earlier one at the same place.
         if (path + "/").startswith(point + "/") and len(point) >= best:
-            _kind, source, options = after.split(" ", 2)
+            _kind, source, options = more
             usable = {"prjquota", "pquota"} & set(options.split(","))
             best, device = len(point), unescaped(source) if usable else ""
     return device

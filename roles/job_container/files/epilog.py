@@ -9,6 +9,8 @@ job's user are touched. Those of the same user's other jobs and logins are left 
 
 import contextlib
 import errno
+import fcntl
+import functools
 import glob
 import importlib
 import itertools
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
@@ -49,6 +52,15 @@ BEGUN = time.monotonic()
 PATHS = "/usr/sbin:/usr/bin:/sbin:/bin"
 SLURM_REASON = "Epilog error"
 TRASH = ".trainyard-removed."
+#: Bytes of a file of a person that this program reads.
+OWN_BYTES = 2 << 20
+OWN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+OWN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+#: Lists of podman's store. Newer versions have those with "volatile" for containers of --rm.
+CONTAINERS = ("containers.json", "volatile-containers.json")
+LAYERS = ("layers.json", "volatile-layers.json")
+#: What podman keeps of containers. The last four are its database.
+OF_CONTAINERS = ("overlay-containers", "libpod", "db.sql", "db.sql-wal", "db.sql-shm")
 
 
 class Failed(Exception):
@@ -79,11 +91,25 @@ def in_job_cgroup(cgroup, job):
 
 def in_slurmd(cgroup, own):
     """Return whether a process runs below slurmd, and so in a job. Logins run in a slice of their own."""
-    def units(text):
-        # Only the hierarchy of systemd: with cgroup v1 the others are shared by all processes.
-        return {line.split(":", 2)[2] for line in text.splitlines() if line.count(":") >= 2 and line.split(":", 2)[1] in ("", "name=systemd")}
-    return any(mine != "/" and (path == mine or path.startswith(mine.rstrip("/") + "/")) for mine in units(own) for path in units(cgroup)) \
-        or any(re.search(r"slurmstepd\.scope|/slurm(/|$)|/slurmd\.service", path) for path in units(cgroup))
+    paths = units(cgroup)
+    for mine in units(own):
+        for path in paths:
+            if mine != "/" and (path + "/").startswith(mine.rstrip("/") + "/"):
+                return True
+    return any(re.search(r"slurmstepd\.scope|/slurm(/|$)|/slurmd\.service", path) for path in paths)
+
+
+def units(cgroup: str) -> set:
+    """Return the control groups of a process in the hierarchy of systemd.
+
+    With version 1, all processes share the other ones.
+    """
+    found = set()
+    for line in cgroup.split("\n"):
+        fields = line.split(":", 2)
+        if len(fields) == 3 and fields[1] in ("", "name=systemd"):
+            found.add(fields[2])
+    return found
 
 
 def was_planned(cgroup: str) -> bool:
@@ -113,21 +139,43 @@ def of_job(processes, job, own_cgroup, last, only_in_jobs=False):
     """
     if last and only_in_jobs:
         return {pid for pid, process in processes.items() if not process["engine"]}
-    found = {
-        pid
-        for pid, process in processes.items()
-        if has_job(process["environ"], job)
-        or in_job_cgroup(process["cgroup"], job)
-        or last
-        and is_left_over(process["cgroup"], own_cgroup)
-    }
+    found = set()
+    for pid, process in processes.items():
+        if has_job(process["environ"], job) or in_job_cgroup(process["cgroup"], job):
+            found.add(pid)
+        elif last and is_left_over(process["cgroup"], own_cgroup):
+            found.add(pid)
     spaces = {processes[pid]["space"] for pid in found} - {""}
     found |= {pid for pid, process in processes.items() if process["space"] in spaces}
-    while True:
-        more = {pid for pid, process in processes.items() if pid not in found and process["parent"] in found and not other_job(process["environ"], job)}
-        if not more:
-            return found
-        found |= more
+    return found | descendants(processes, found, job)
+
+
+def descendants(processes: dict, found: set, job: str) -> set:
+    """Return the processes that descend from some, and do not carry the ID of another job."""
+    below = set()
+    grows = True
+    while grows:
+        grows = False
+        for pid, process in processes.items():
+            is_known = pid in found or pid in below
+            is_below = process["parent"] in found or process["parent"] in below
+            if not is_known and is_below and not other_job(process["environ"], job):
+                below.add(pid)
+                grows = True
+    return below
+
+
+def of_another(process: dict, job: str, others: list) -> bool:
+    """Return whether a process belongs to another job that lives on this host.
+
+    The control group of this job counts first: people choose the environment.
+    """
+    if in_job_cgroup(process["cgroup"], job):
+        return False
+    for other in others:
+        if in_job_cgroup(process["cgroup"], other) or has_job(process["environ"], other):
+            return True
+    return False
 
 
 # --- the host ---
@@ -206,20 +254,34 @@ def end(pid, start):
             raise
 
 
-def sweep(job, uid, ranges, last, seconds=SECONDS, find=owned, kill=end):
-    """End the processes of a job. Return those that do not end, as {pid: name}."""
-    only_in_jobs = last and lives_in_jobs(settings(PEOPLE), uid)
+def sweep(job: str, uid: int, ranges: list, others: Callable, seconds: float = SECONDS) -> dict:
+    """End the processes of a job. Return those that do not end, as {pid: name}.
+
+    C(others) returns the person's other jobs on this host. It is asked at each look, as one may
+    begin meanwhile.
+    """
+    people = settings(PEOPLE)
     own_cgroup = read("/proc/self/cgroup").decode(errors="replace")
     begin, quiet = time.monotonic(), 0
     while True:
-        processes = find(uid, ranges)
+        processes = owned(uid, ranges)
+        # Later than the list: a prolog makes the folder of a job before the job has a process.
+        living = others()
+        processes = {
+            pid: process
+            for pid, process in processes.items()
+            if not of_another(process, job, living)
+        }
+        last = not living
+        only_in_jobs = last and lives_in_jobs(people, uid)
         found = of_job(processes, job, own_cgroup, last, only_in_jobs)
-        # One look is not sufficient: the list lacks processes forked meanwhile, and a process has no environment during exec.
+        # One look is not sufficient: the list lacks processes forked meanwhile, and a process has
+        # no environment during exec.
         quiet = 0 if found else quiet + 1
         if quiet == QUIET_LOOKS or found and time.monotonic() - begin > seconds:
             return {pid: processes[pid]["name"] for pid in found}
         for pid in found:
-            kill(pid, processes[pid]["start"])
+            end(pid, processes[pid]["start"])
         time.sleep(PAUSE)
 
 
@@ -237,7 +299,8 @@ def in_the_way(text: str) -> set:
     C(text) is that of /proc/self/mountinfo.
     """
     found = set()
-    for line in text.splitlines():
+    # Not splitlines: names of people may have what Python takes for the end of a line.
+    for line in text.split("\n"):
         fields = line.split(" ")
         if len(fields) < 5:
             continue
@@ -254,11 +317,13 @@ def own_mounts(uid: int, text: str) -> list:
     People can mount FUSE only.
     """
     found = []
-    for line in text.splitlines():
-        fields, _dash, served = line.partition(" - ")
+    for line in text.split("\n"):
+        before, _dash, served = line.partition(" - ")
+        fields = before.split(" ")
         kind, _source, options = (served.split(" ") + ["", "", ""])[:3]
-        if kind.partition(".")[0] == "fuse" and "user_id=%d" % uid in options.split(","):
-            found.append(unescaped(fields.split(" ")[4]))
+        is_own = kind.partition(".")[0] == "fuse" and "user_id=%d" % uid in options.split(",")
+        if is_own and len(fields) > 4:
+            found.append(unescaped(fields[4]))
     return found[::-1]
 
 
@@ -287,8 +352,8 @@ def run_for(command: list, seconds: float) -> bool:
             return False
         if code:
             errors.seek(0)
-            lines = errors.read(2000).decode(errors="replace").splitlines()
-            raise Failed("%s: %s" % (command[0], (lines or ["exit code %d" % code])[0]))
+            said = errors.read(2000).decode(errors="replace").partition("\n")[0]
+            raise Failed("%s: %s" % (command[0], said or "exit code %d" % code))
     return True
 
 
@@ -381,6 +446,12 @@ def clean(paths, owner, ranges, deadline=None):
     if deadline is None:
         deadline = BEGUN + REMOVAL_SECONDS
     folders, errors = put_all_aside(paths, owner, ranges, deadline)
+    return errors + remove_all(folders, deadline)
+
+
+def remove_all(folders: list, deadline: float) -> list:
+    """Remove folders of root with what was put aside. Return the errors."""
+    errors = []
     for folder in folders:
         try:
             remove_tree(folder, deadline)
@@ -395,7 +466,7 @@ def leftovers(folders):
 
 def shared_memory_ids(text, owner, ranges):
     """Return the IDs of the user's segments, from the text of /proc/sysvipc/shm."""
-    rows = [line.split() for line in text.splitlines()[1:]]
+    rows = [line.split() for line in text.split("\n")[1:]]
     return [row[1] for row in rows if len(row) > 7 and row[7].isdigit() and belongs(int(row[7]), owner, ranges)]
 
 
@@ -420,33 +491,120 @@ def has_no_login(uid, ranges, looks=LOGIN_LOOKS):
     return False
 
 
-def own_containers(storage, uid):
-    """Return whether the user's own store has containers. trainyard-run has a store per job, so these were made with plain podman."""
-    try:
-        return json.loads(read("%s/people/%d/overlay-containers/containers.json" % (storage, uid)) or b"[]") != []
-    except ValueError:
-        return True
+@contextlib.contextmanager
+def opened(*parts: str) -> Iterator[int]:
+    """Open a folder of a person below one of root, the first of C(parts), and follow no link."""
+    with contextlib.ExitStack() as handles:
+        handle = None
+        for part in parts:
+            handle = os.open(part, OWN_FOLDER, dir_fd=handle)
+            handles.callback(os.close, handle)
+        yield handle
 
 
-def forget_containers(uid, name, gid, home):
-    """Remove the containers in the user's own store with podman, as the user. Images stay."""
-    def become():
-        os.setsid()
-        os.initgroups(name, gid)
-        os.setresgid(gid, gid, gid)
-        os.setresuid(uid, uid, uid)
-    environment = {
-        "HOME": home,
-        "USER": name,
-        "PATH": PATHS,
-        "XDG_RUNTIME_DIR": "%s/%d" % (LOGIN, uid),
-        "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
-    }
+def own_file(folder: int, name: str) -> bytes:
+    """Read a file of a person. Links, pipes, devices and large files are errors."""
+    handle = os.open(name, OWN_FILE, dir_fd=folder)
     try:
-        subprocess.run(["podman", "rm", "--all", "--force", "--time=0"], preexec_fn=become, env=environment, cwd="/", stdin=subprocess.DEVNULL,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Failed("containers of user %d: %s" % (uid, error)) from error
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > OWN_BYTES:
+            text = "it is no regular file of at most %d bytes" % OWN_BYTES
+            raise OSError(errno.EINVAL, text, name)
+        return os.read(handle, OWN_BYTES)
+    finally:
+        os.close(handle)
+
+
+def own_list(folder: int, name: str) -> list:
+    """Return the entries of a list of podman, none if there is no such file."""
+    try:
+        entries = json.loads(own_file(folder, name))
+    except FileNotFoundError:
+        return []
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError("%s: it is no list of objects" % name)
+    return entries
+
+
+def own_containers(folder: int) -> list:
+    """Return the containers of plain podman. trainyard-run has a store per job."""
+    found = []
+    for name in CONTAINERS:
+        found += own_list(folder, name)
+    return found
+
+
+def has_volumes(*store: str) -> bool:
+    with contextlib.suppress(FileNotFoundError), opened(*store, "volumes") as folder:
+        return os.listdir(folder) != []
+    return False
+
+
+def keep_other_layers(folder: int, name: str, layers: set, uid: int, gid: int) -> None:
+    """Remove the layers of containers from a list of podman."""
+    entries = own_list(folder, name)
+    kept = [entry for entry in entries if entry.get("id") not in layers]
+    if len(kept) == len(entries):
+        return
+    new = name + TRASH
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    handle = os.open(new, flags, 0o600, dir_fd=folder)
+    try:
+        with open(handle, "w", encoding="ascii") as stream:
+            json.dump(kept, stream)
+            os.fchown(handle, uid, gid)
+        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        os.unlink(new, dir_fd=folder)
+        raise
+
+
+def move_to(trash: str, folder: int, names: tuple) -> None:
+    """Move files and folders of a person to a folder of root."""
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(name, os.path.join(trash, name), src_dir_fd=folder)
+
+
+def put_containers_aside(store: tuple, uid: int, gid: int) -> list:
+    """Remove the containers from the store of a person. Return the folder of root with them."""
+    with opened(*store) as own, opened(*store, "overlay-containers") as folder:
+        containers = own_containers(folder)
+        # Only the database of podman knows the volumes.
+        if not containers or has_volumes(*store):
+            return []
+        layers = {str(container.get("layer")) for container in containers}
+        layers = {layer for layer in layers if re.fullmatch("[0-9a-f]{64}", layer)}
+        with opened(*store, "overlay-layers") as lists:
+            for name in LAYERS:
+                keep_other_layers(lists, name, layers, uid, gid)
+        trash = tempfile.mkdtemp(prefix=TRASH, dir=store[0])
+        with contextlib.suppress(FileNotFoundError), opened(*store, "overlay") as files:
+            move_to(trash, files, tuple(layers))
+        # The list of containers comes last: if this stops, the next epilog does it again.
+        move_to(trash, own, OF_CONTAINERS[::-1])
+    return [trash]
+
+
+def forget_containers(storage: str, uid: int, gid: int) -> list:
+    """Remove the containers of plain podman of a person. Return the errors. Images stay.
+
+    Podman itself would do it, but it starts programs that files of the person name, and they would
+    run outside of a job. Containers in a store with volumes stay, and so does a store in another
+    form. It keeps no node out of service.
+    """
+    store = (os.path.realpath(storage + "/people"), str(uid))
+    if os.path.join(*store) in in_the_way(mount_table()):
+        return []
+    try:
+        folders = put_containers_aside(store, uid, gid)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, RecursionError) as problem:
+        text = "containers of user %d stay: %s" % (uid, problem)
+        print("trainyard: epilog: %s" % printable(text), file=sys.stderr)
+        return []
+    return remove_all(folders, BEGUN + REMOVAL_SECONDS)
 
 
 def forget_cgroups(job, patterns=CGROUPS, seconds=2):
@@ -477,56 +635,62 @@ def has_manager(uid: int) -> bool:
     return os.path.exists("/run/systemd/users/%d" % uid) or os.path.ismount("%s/%d" % (LOGIN, uid))
 
 
+def ranges_of(name: str, uid: int) -> list:
+    """Return the subordinate IDs of a user. Program look of role jupyterhub calls it, too."""
+    return _job_ports.subordinate(name, uid, read("/etc/subuid").decode(errors="replace"))
+
+
 def finish(job, uid, storage, runtime=RUNTIME):
     """End the job, and remove what it left. Raises Failed if something survives."""
     try:
         entry = pwd.getpwuid(uid)
-        name, gid, home = entry.pw_name, entry.pw_gid, entry.pw_dir
+        name, gid = entry.pw_name, entry.pw_gid
     except KeyError:
-        name, gid, home = str(uid), uid, "/"
-    ranges = _job_ports.subordinate(name, uid, read("/etc/subuid").decode(errors="replace"))
+        name, gid = str(uid), uid
+    ranges = ranges_of(name, uid)
+    others = functools.partial(other_jobs, job, uid, runtime + "/jobs")
 
-    def end_processes(last):
-        alive = sweep(job, uid, ranges, last)
+    def end_processes():
+        alive = sweep(job, uid, ranges, others)
         if alive:
             names = ", ".join("%d (%s)" % pair for pair in sorted(alive.items()))
             raise Failed("job %s: these processes do not end: %s; end what they wait for, or reboot the host" % (job, names))
 
-    last = not other_jobs(job, uid, runtime + "/jobs")
+    last = not others()
     if last and lives_in_jobs(settings(PEOPLE), uid):
         # It would start the user's manager again.
         with contextlib.suppress(FileNotFoundError):
             os.unlink("%s/%s" % (LINGER, name))
-    end_processes(last)
+    end_processes()
     forget_cgroups(job)
     _job_ports.close_ports(job)
     tops = ("%s/jobs/%s/" % (storage, job), "%s/jobs/%s/" % (runtime, job))
     unmount([point for point in own_mounts(uid, mount_table()) if point.startswith(tops)])
     errors = clean(["%s/jobs/%s" % (storage, job), "%s/jobs/%s" % (runtime, job)], uid, ranges)
     # Of epilogs at the same time, each has seen the other's job. The one that removes its folder last sees none any more.
-    if not last and not other_jobs(job, uid, runtime + "/jobs"):
-        last = True
-        end_processes(last)
-    if last:
-        if own_containers(storage, uid):
-            forget_containers(uid, name, gid, home)
-            sweep(job, uid, ranges, last)
-        # With a login on this host, the files may be in use.
-        if has_no_login(uid, ranges):
-            unmount(own_mounts(uid, mount_table()))
-            errors += clean(leftovers(SHARED_FOLDERS), uid, ranges)
-            for number in shared_memory_ids(read("/proc/sysvipc/shm").decode(), uid, ranges):
-                subprocess.run(["ipcrm", "-m", number], check=False)
+    if not last and not others():
+        end_processes()
+    if not others():
+        errors += clean_after_last(uid, gid, ranges, storage)
         mark = "%s/made/%d" % (runtime, uid)
-        if (
-            os.path.exists(mark)
-            and not has_manager(uid)
-            and not other_jobs(job, uid, runtime + "/jobs")
-        ):
+        if os.path.exists(mark) and not has_manager(uid) and not others():
             errors += clean(["%s/%d" % (LOGIN, uid)], uid, ranges)
             os.unlink(mark)
     if errors:
         raise Failed("job %s: %s" % (job, "; ".join(errors[:5])))
+
+
+def clean_after_last(uid: int, gid: int, ranges: list, storage: str) -> list:
+    """Remove what a person without jobs has left on this host. Return the errors."""
+    # With a login on this host, the files may be in use.
+    if not has_no_login(uid, ranges):
+        return []
+    unmount(own_mounts(uid, mount_table()))
+    errors = forget_containers(storage, uid, gid)
+    errors += clean(leftovers(SHARED_FOLDERS), uid, ranges)
+    for number in shared_memory_ids(read("/proc/sysvipc/shm").decode(), uid, ranges):
+        subprocess.run(["ipcrm", "-m", number], check=False)
+    return errors
 
 
 def printable(text: str) -> str:
@@ -542,11 +706,38 @@ def note(job, uid, text, runtime=RUNTIME):
     os.makedirs(runtime + "/epilog.failed", exist_ok=True)
     with open("%s/epilog.failed/%s" % (runtime, job), "w", encoding="utf-8") as stream:
         stream.write("%s\n%s\n" % (uid, text))
-    # slurmd drains the node with this reason. The health program resumes it when the epilog has
-    # ended without an error, also at the first try.
+    expect_drain(runtime)
+
+
+def expect_drain(runtime: str) -> None:
+    """Tell the health program that slurmd drains the node.
+
+    It resumes the node when the epilog has ended without an error, also at the first try.
+    """
     if not read(runtime + "/health.reason").strip():
         with open(runtime + "/health.reason", "w", encoding="utf-8") as stream:
             stream.write(SLURM_REASON)
+
+
+@contextlib.contextmanager
+def begun(job: str, uid: str, runtime: str) -> Iterator[None]:
+    """Hold the note of a job, which says at first that the epilog has not ended.
+
+    slurmd kills an epilog that takes too long, and so may anybody. The health program tries again
+    when nobody holds the note.
+    """
+    folder = runtime + "/epilog.failed"
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, job), "a+", encoding="utf-8") as stream:
+        # Who starts an epilog limits its time.
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        if stream.read(1):
+            expect_drain(runtime)
+        else:
+            stream.write("%s\njob %s: the epilog was killed before its end\n" % (uid, job))
+            stream.flush()
+        yield
 
 
 def main():
@@ -556,6 +747,12 @@ def main():
         return 1
     if uid == "0":
         return 0
+    with begun(job, uid, RUNTIME):
+        return end_job(job, uid)
+
+
+def end_job(job: str, uid: str) -> int:
+    """Return the exit code of the epilog of a job. Without an error it removes the note."""
     try:
         config = settings(CONFIG)
         storage = config.get("storage", "/var/lib/containers/trainyard")

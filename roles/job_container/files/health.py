@@ -6,6 +6,7 @@
 The exit code is 1 then. Without SLURMD_NODENAME, which slurmd sets, it only prints. A node that it has drained is resumed when the cause is gone.
 """
 
+import fcntl
 import glob
 import json
 import os
@@ -13,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
@@ -29,6 +31,7 @@ REASON = "/run/trainyard/health.reason"
 FAILED = "/run/trainyard/epilog.failed"
 #: Where epilogs put folders aside: beside them, for none can be moved to another file system.
 RUNTIME, SHARED_FOLDERS = "/run/trainyard", ("/dev/shm", "/tmp", "/var/tmp")
+STORAGE = "/var/lib/containers/trainyard"
 EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
 #: Of role jupyterhub, on hosts with instances: ends those that are idle although their own process does not.
 INSTANCES = "/usr/local/lib/trainyard/notebook/look"
@@ -148,7 +151,12 @@ def judge_share(path, seconds=SHARE_SECONDS):
 
 def unmounted(path, text):
     """Return a problem if a share is not a mount, from the text of /proc/self/mountinfo."""
-    points = [row.split()[4] for row in text.splitlines() if len(row.split()) > 4]
+    points = set()
+    # Not splitlines: names of people may have what Python takes for the end of a line.
+    for row in text.split("\n"):
+        fields = row.split(" ")
+        if len(fields) > 4:
+            points.add(fields[4])
     return "" if not path or path in points else "%s is not mounted" % path
 
 
@@ -168,6 +176,16 @@ def run_epilog(job, uid):
     output([EPILOG], TOOL_SECONDS, dict(os.environ, SLURM_JOB_ID=job, SLURM_JOB_UID=uid, TRAINYARD_EPILOG_SECONDS=str(EPILOG_SECONDS)))
 
 
+def was_left(path: str) -> bool:
+    """Return whether an epilog that has ended left its note. One that still runs holds it."""
+    try:
+        with open(path, "rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    return True
+
+
 def unfinished(folder=FAILED, again=run_epilog):
     """Return why the epilog of a job still fails on this host: a process that could not be killed may have ended, as its file server answers again."""
     try:
@@ -176,6 +194,8 @@ def unfinished(folder=FAILED, again=run_epilog):
         return ""
     for job in jobs:
         path = os.path.join(folder, job)
+        if not was_left(path):
+            continue
         again(job, read(path).partition("\n")[0])
         reason = read(path).partition("\n")[2].strip()
         # slurmd gives this program a minute, and one reason is enough.
@@ -187,8 +207,10 @@ def unfinished(folder=FAILED, again=run_epilog):
 def remove_rest(parents: list) -> None:
     """Remove what epilogs have put aside and could not remove in their time.
 
-    Their time also ends if the host loses its power.
+    Their time also ends if the host loses its power. slurmd gives the health program a minute, so
+    the next one goes on with what is left.
     """
+    deadline = time.monotonic() + TOOL_SECONDS
     for parent in parents:
         for path in glob.glob(parent + "/.trainyard-removed.*"):
             try:
@@ -197,9 +219,10 @@ def remove_rest(parents: list) -> None:
                 # The epilog has ended meanwhile.
                 continue
             # Names of people's own folders may look alike.
-            if owner == 0:
+            seconds = deadline - time.monotonic()
+            if owner == 0 and seconds > 0:
                 command = ["rm", "--recursive", "--force", "--one-file-system", "--", path]
-                output(command, TOOL_SECONDS)
+                output(command, seconds)
 
 
 def lost_tables(listed: str, units: list[str]) -> list[str]:
@@ -225,7 +248,6 @@ def restore_tables() -> str:
 def problems(config):
     health = config.get("health") or {}
     share = health.get("share") or ""
-    remove_rest([config.get("storage", "") + "/jobs", RUNTIME + "/jobs", *SHARED_FOLDERS])
     missing = unmounted(share, read("/proc/self/mountinfo"))
     loaded = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", read("/proc/driver/nvidia/version"))
     kernel = output(["dmesg"], TOOL_SECONDS) if loaded else ""
@@ -266,6 +288,10 @@ def main():
         drain(node, reason)
         if os.path.exists(INSTANCES):
             output([INSTANCES], TOOL_SECONDS)
+        storage = config.get("storage") or STORAGE
+        own = [storage + "/jobs", storage + "/people", RUNTIME + "/jobs"]
+        # At last: it may take all of its time, and nothing waits for it.
+        remove_rest(own + list(SHARED_FOLDERS))
     return 1 if reason else 0
 
 

@@ -615,11 +615,16 @@ def private_folder(path, uid):
 def file_system(path, text):
     """Return the type of the file system of a path, from the text of /proc/self/mountinfo."""
     best = ("", "")
-    for line in text.splitlines():
-        fields, _dash, rest = line.partition(" - ")
-        point = fields.split()[4].replace("\\040", " ")
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
-            best = (point, rest.split()[0])
+    # Not splitlines: names of people may have what Python takes for the end of a line.
+    for line in text.split("\n"):
+        before, _dash, rest = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not rest:
+            continue
+        point = fields[4].replace("\\040", " ")
+        is_above = (path + "/").startswith(point.rstrip("/") + "/")
+        if is_above and len(point) >= len(best[0]):
+            best = (point, rest.split(" ")[0])
     return best[1]
 
 

@@ -98,6 +98,8 @@ def known(former: dict | None, now: float) -> dict:
 def module_of(path: str) -> types.ModuleType:
     """Return a program as a module. Its name has no .py at the end."""
     loader = importlib.machinery.SourceFileLoader("epilog", path)
+    # Its modules are beside it.
+    sys.path.append(os.path.dirname(path))
     spec = importlib.util.spec_from_loader("epilog", loader)
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
@@ -152,7 +154,7 @@ def processes_of(epilog: types.ModuleType, job: str) -> set[int]:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         name = str(uid)
-    ranges = epilog.subordinate(name, uid, read("/etc/subuid"))
+    ranges = epilog.ranges_of(name, uid)
     return epilog.of_job(epilog.owned(uid, ranges), job, read("/proc/self/cgroup"), False)
 
 

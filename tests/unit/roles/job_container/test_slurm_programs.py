@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import importlib.util
+import json
 import os
 import socket
 import subprocess
@@ -179,7 +180,7 @@ def test_sweep_ends_real_processes_of_the_job_only():
     mine = [subprocess.Popen(["sleep", "300"], env=environment), subprocess.Popen(["setsid", "sleep", "300"], env=environment)]
     other = subprocess.Popen(["sleep", "300"], env=dict(os.environ, TRAINYARD_JOB_ID="98765432"))
     try:
-        assert epilog.sweep("987654321", ME, [], False, 20) == {}
+        assert epilog.sweep("987654321", ME, [], lambda: ["5"], 20) == {}
         assert [child.wait(10) for child in mine] == [-9, -9] and other.poll() is None
     finally:
         for child in mine + [other]:
@@ -187,11 +188,42 @@ def test_sweep_ends_real_processes_of_the_job_only():
             child.wait()
 
 
-def test_a_process_that_does_not_end_is_named():
+def test_a_process_that_does_not_end_is_named(monkeypatch):
     stuck = {5: process("SLURM_JOB_ID=7", name="python3")}
     killed = []
-    assert epilog.sweep("7", 2101, [], False, 0.3, lambda _uid, _ranges: stuck, lambda pid, _start: killed.append(pid)) == {5: "python3"}
+    monkeypatch.setattr(epilog, "owned", lambda _uid, _ranges: stuck)
+    monkeypatch.setattr(epilog, "end", lambda pid, _start: killed.append(pid))
+    assert epilog.sweep("7", 2101, [], lambda: ["8"], 0.3) == {5: "python3"}
     assert killed
+
+
+def test_a_job_that_begins_during_the_epilog_of_the_last_one_is_spared(monkeypatch):
+    """A process of job 7 that does not end at once holds the epilog for 20 s."""
+    own = {5: process("SLURM_JOB_ID=7", cgroup=SLURMD), 6: process(cgroup=SLURMD)}
+    new = {
+        8: process("SLURM_JOB_ID=8", cgroup=SLURMD),
+        9: process(parent=8, cgroup=SLURMD),
+        10: process(cgroup="0::/system.slice/slurmstepd.scope/job_8/step_0\n"),
+        # sbatch in a container of job 7 has given it the number of that job, too.
+        11: process("SLURM_JOB_ID=8\0TRAINYARD_JOB_ID=7", cgroup=SLURMD),
+    }
+    looks, jobs, killed = [], [], []
+
+    def owned(_uid: int, _ranges: list) -> dict:
+        looks.append(1)
+        if len(looks) == 3:
+            jobs.append("8")
+        return {**own, **new} if jobs else own
+
+    monkeypatch.setattr(epilog, "owned", owned)
+    monkeypatch.setattr(epilog, "end", lambda pid, _start: killed.append(pid))
+    monkeypatch.setattr(epilog, "settings", lambda _path: {"only_in_jobs": True})
+    assert set(epilog.sweep("7", 2101, [], lambda: jobs, 0.7)) == {5}
+    assert set(killed) == {5, 6} and len(looks) > 5
+    assert epilog.of_another(new[11], "7", ["8"]) and not epilog.of_another(new[11], "7", ["9"])
+    # People choose the environment, and not the control group.
+    own = process("SLURM_JOB_ID=8", cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0\n")
+    assert not epilog.of_another(own, "7", ["8"])
 
 
 def test_a_reused_process_id_is_not_killed():
@@ -221,14 +253,16 @@ def test_a_process_that_has_ended_before_the_others_of_its_session(monkeypatch, 
 @pytest.mark.parametrize("others, cleaned", [([["8"], []], True), ([[], []], True), ([["8"], ["8"]], False)])
 def test_of_two_epilogs_at_once_one_is_the_last(monkeypatch, tmp_path, others, cleaned):
     """Each has seen the other's job at first, so both would leave what people leave in shared folders."""
-    done, looks = [], iter(others + [others[-1]])
+    done, looks = [], iter(others + [others[-1]] * 3)
     monkeypatch.setattr(epilog, "other_jobs", lambda *_arguments: next(looks))
-    monkeypatch.setattr(epilog, "sweep", lambda job, uid, ranges, last: done.append("all" if last else "own") or {})
+    swept = []
+    monkeypatch.setattr(epilog, "sweep", lambda *_arguments: swept.append(1) or {})
     monkeypatch.setattr(epilog, "clean", lambda paths, uid, ranges: done.extend(path for path in paths if path.startswith("/shared")) or [])
     monkeypatch.setattr(epilog, "leftovers", lambda folders: ["/shared"])
     monkeypatch.setattr(epilog, "owned", lambda uid, ranges: {})
     epilog.finish("7", 2101, str(tmp_path / "storage"), str(tmp_path))
-    assert ("/shared" in done, "all" in done) == (cleaned, cleaned)
+    # Again after the other job has ended.
+    assert ("/shared" in done, len(swept)) == (cleaned, 2 if others[0] and cleaned else 1)
 
 
 @pytest.mark.parametrize("seen, free", [([{}], True), ([{5: "squeue"}, {5: "squeue"}, {}], True), ([{5: "bash"}] * 3, False)])
@@ -472,6 +506,32 @@ def test_the_health_program_removes_what_was_put_aside(monkeypatch, tmp_path):
     assert os.listdir(tmp_path) == [own.name]
 
 
+def test_the_removal_has_one_time_for_all_folders_and_comes_last(monkeypatch, tmp_path):
+    """slurmd gives the health program a minute, in which it has to drain the node."""
+    for number in range(4):
+        (tmp_path / "tmp" / (epilog.TRASH + str(number))).mkdir(parents=True)
+    done, now = [], [100.0]
+
+    def output(command: list, seconds: float = 0, *_more: object) -> str:
+        done.append(os.path.basename(command[0]))
+        if command[0] == "rm":
+            now[0] += seconds - 3 if len(done) == 3 else seconds
+        return ""
+
+    monkeypatch.setattr(health, "output", output)
+    monkeypatch.setattr(health.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(health, "REASON", str(tmp_path / "reason"))
+    monkeypatch.setattr(health, "INSTANCES", str(tmp_path))
+    monkeypatch.setattr(health, "SHARED_FOLDERS", (str(tmp_path / "tmp"),))
+    monkeypatch.setattr(health, "problems", lambda _config: ["a GPU is lost"])
+    monkeypatch.setattr(health.os, "environ", {"SLURMD_NODENAME": "a"})
+    root = os.stat_result([0] * 10)
+    monkeypatch.setattr(health.os, "lstat", lambda _path: root)
+    assert health.main() == 1
+    assert done == ["scontrol", tmp_path.name, "rm", "rm"]
+    assert now[0] - 100 <= health.TOOL_SECONDS
+
+
 def test_other_jobs_of_the_user(tmp_path):
     for name in ("7", "8", "task"):
         (tmp_path / name).mkdir()
@@ -484,13 +544,164 @@ def test_shared_memory_of_the_user():
     assert epilog.shared_memory_ids(text, 2101, []) == ["32768"]
 
 
-def test_containers_of_the_users_own_store(tmp_path):
-    store = tmp_path / "people" / "2101" / "overlay-containers"
-    assert not epilog.own_containers(str(tmp_path), 2101)
-    store.mkdir(parents=True)
-    for text, held in (("[]", False), ('[{"id": "x"}]', True), ("{", True)):
-        (store / "containers.json").write_text(text, encoding="ascii")
-        assert epilog.own_containers(str(tmp_path), 2101) is held
+IMAGE_LAYER, CONTAINER_LAYER = "a" * 64, "b" * 64
+
+
+def own_store(tmp_path: Path) -> Path:
+    """Return the store of a person with an image and a container of plain podman."""
+    store = tmp_path / "people" / str(ME)
+    for folder in ("overlay-containers/" + "c" * 64, "overlay-images/" + "d" * 64, "volumes"):
+        (store / folder).mkdir(parents=True)
+    for layer in (IMAGE_LAYER, CONTAINER_LAYER):
+        (store / "overlay" / layer / "diff").mkdir(parents=True)
+    (store / "overlay-layers").mkdir()
+    (store / "libpod").mkdir()
+    (store / "libpod" / "bolt_state.db").touch()
+    (store / "db.sql").touch()
+    container = [{"id": "c" * 64, "layer": CONTAINER_LAYER}]
+    layers = [{"id": IMAGE_LAYER}, {"id": CONTAINER_LAYER, "parent": IMAGE_LAYER}]
+    (store / "overlay-containers/containers.json").write_text(json.dumps(container))
+    (store / "overlay-layers/layers.json").write_text(json.dumps(layers))
+    return store
+
+
+def files_of(store: Path) -> set:
+    return {str(path.relative_to(store)) for path in store.rglob("*")}
+
+
+@pytest.mark.parametrize("volatile", [False, True])
+def test_containers_of_plain_podman_go_and_images_stay(tmp_path, volatile):
+    store = own_store(tmp_path)
+    if volatile:
+        for path in ("overlay-containers/containers.json", "overlay-layers/layers.json"):
+            file = store / path
+            file.rename(file.parent / ("volatile-" + file.name))
+    assert epilog.forget_containers(str(tmp_path), ME, GROUP) == []
+    name = "overlay-layers/volatile-layers.json" if volatile else "overlay-layers/layers.json"
+    assert json.loads((store / name).read_text()) == [{"id": IMAGE_LAYER}]
+    kept = {"overlay", "overlay/" + IMAGE_LAYER, "overlay/%s/diff" % IMAGE_LAYER, "overlay-layers"}
+    kept |= {name, "overlay-images", "overlay-images/" + "d" * 64, "volumes"}
+    assert files_of(store) == kept and os.listdir(tmp_path / "people") == [str(ME)]
+    # Without containers nothing happens.
+    (store / "overlay-containers").mkdir()
+    (store / "overlay-containers/containers.json").write_text("[]")
+    assert epilog.forget_containers(str(tmp_path), ME, GROUP) == []
+    assert (store / "overlay-containers").exists()
+
+
+def hostile_link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+#: What a person can put in the place of a list of podman.
+HOSTILE = {
+    "pipe": os.mkfifo,
+    "link": hostile_link,
+    "socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+    "folder": lambda path: path.mkdir(),
+    "deep": lambda path: path.write_text("[" * 200000),
+    "large": lambda path: os.truncate(os.open(path, os.O_WRONLY | os.O_CREAT), 1 << 40),
+    "no list": lambda path: path.write_text('{"layer": 1}'),
+    "no objects": lambda path: path.write_text("[1]"),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe"),
+}
+
+
+@pytest.mark.parametrize("name", ["overlay-containers/containers.json", "overlay-layers/layers.json"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_nothing_in_the_store_of_a_person_holds_or_fails_the_epilog(tmp_path, monkeypatch, kind, name):
+    store = own_store(tmp_path)
+    (store / name).unlink()
+    # The path of a socket is short.
+    monkeypatch.chdir(store)
+    HOSTILE[kind](Path(name))
+    before = files_of(store)
+    began = time.monotonic()
+    assert epilog.forget_containers(str(tmp_path), ME, GROUP) == []
+    assert time.monotonic() - began < 5 and files_of(store) == before
+    assert os.listdir(tmp_path / "people") == [str(ME)]
+
+
+@pytest.mark.parametrize("folder", ["overlay-containers", "overlay-layers", "overlay", "volumes"])
+def test_links_in_the_store_of_a_person_lead_nowhere(tmp_path, folder):
+    store = own_store(tmp_path)
+    other = tmp_path / "other"
+    (store / folder).rename(other)
+    (store / folder).symlink_to(other)
+    before = files_of(other)
+    assert epilog.forget_containers(str(tmp_path), ME, GROUP) == []
+    assert files_of(other) == before
+
+
+def test_a_store_with_volumes_stays(tmp_path):
+    """Only the database of podman knows them, and it knows the containers, too."""
+    store = own_store(tmp_path)
+    (store / "volumes" / "work").mkdir()
+    before = files_of(store)
+    assert epilog.forget_containers(str(tmp_path), ME, GROUP) == []
+    assert files_of(store) == before
+
+
+def test_the_epilog_runs_no_podman(tmp_path, monkeypatch):
+    """It would run programs that the person has chosen, outside of a job."""
+    store = own_store(tmp_path)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "podman").write_text("#!/bin/sh\ntouch %s/ran\n" % tmp_path, encoding="ascii")
+    (tools / "podman").chmod(0o755)
+    monkeypatch.setattr(epilog, "PATHS", "%s:%s" % (tools, epilog.PATHS))
+    monkeypatch.setenv("PATH", epilog.PATHS)
+    monkeypatch.setattr(epilog, "sweep", lambda *_arguments: {})
+    monkeypatch.setattr(epilog, "has_no_login", lambda *_arguments: True)
+    monkeypatch.setattr(epilog, "leftovers", lambda _folders: [])
+    monkeypatch.setattr(epilog._job_ports, "close_ports", lambda _job: None)
+    epilog.finish("7", ME, str(tmp_path), str(tmp_path / "run"))
+    assert not (tmp_path / "ran").exists() and not (store / "overlay-containers").exists()
+
+
+def test_an_epilog_that_is_killed_is_tried_again_and_a_running_one_is_not(tmp_path):
+    """slurmd kills it after two minutes."""
+    program = "import sys; sys.path.insert(0, %r); import epilog, time\n" % str(FILES)
+    program += "with epilog.begun('7', '2101', %r): print('x', flush=True); time.sleep(60)\n"
+    child = subprocess.Popen(
+        [sys.executable, "-B", "-c", program % str(tmp_path)], stdout=subprocess.PIPE
+    )
+    folder, tried = str(tmp_path / "epilog.failed"), []
+    try:
+        assert child.stdout.readline() == b"x\n"
+        assert health.unfinished(folder, lambda *job: tried.append(job)) == "" and not tried
+        assert not (tmp_path / "health.reason").exists()
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    said = "job 7: the epilog was killed before its end"
+    assert health.unfinished(folder, lambda *job: tried.append(job)) == said
+    assert tried == [("7", "2101")]
+    # slurmd has drained the node, and the health program resumes it.
+    with epilog.begun("7", "2101", str(tmp_path)):
+        pass
+    assert (tmp_path / "health.reason").read_text(encoding="utf-8") == epilog.SLURM_REASON
+    assert (tmp_path / "epilog.failed/7").read_text(encoding="utf-8") == "2101\n%s\n" % said
+
+
+#: What str.splitlines takes for the end of a line, and str.split for that of a word, but for what
+#: the kernel writes as octal numbers.
+SEPARATORS = "\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u3000"
+
+
+@pytest.mark.parametrize("separator", SEPARATORS, ids=ascii)
+@pytest.mark.parametrize("name", ["{0}", "x{0}y", "x{0}"])
+def test_names_of_mounts_break_no_reader(separator, name):
+    point = "/home/bob/" + name.format(separator)
+    strange = "30 21 0:50 / %s rw - fuse.x bob rw,user_id=2102\n" % point
+    text = MOUNTS.replace("\n", "\n" + strange) + "31 21 0:9 / /share rw - nfs4 a:/b rw\n30 21\n"
+    assert {point, "/home/bob", "/share", "/fast disk"} <= epilog.in_the_way(text)
+    assert epilog.own_mounts(2102, text) == [point] * 4
+    assert disk.device_of("/fast disk/jobs", text) == "/dev/mapper/a b"
+    assert health.unmounted("/share", text) == "" and health.unmounted("/none", text)
+    groups = "1:name=systemd:/system.slice/%s\n0::/user.slice\n" % name.format(separator)
+    assert epilog.units(groups) == {"/system.slice/" + name.format(separator), "/user.slice"}
 
 
 def test_epilog_needs_the_variables_of_slurmd():
