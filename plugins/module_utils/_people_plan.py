@@ -193,7 +193,8 @@ def parse_process(status: str, cgroup: str):
     C(status) and C(cgroup) are the texts of its files below /proc.
     """
     fields = {}
-    for line in status.splitlines():
+    # People choose names of processes and of their control groups.
+    for line in status.split("\n"):
         name, _colon, value = line.partition(":")
         fields[name] = value.split()
     is_whole = {"Name", "PPid", "Uid", "Gid"}.issubset(fields)
@@ -204,7 +205,7 @@ def parse_process(status: str, cgroup: str):
         "parent": int(fields["PPid"][0]),
         "uids": {int(number) for number in fields["Uid"]},
         "groups": {int(number) for number in fields["Gid"] + fields.get("Groups", [])},
-        "cgroups": [line.split(":", 2)[-1] for line in cgroup.splitlines()],
+        "cgroups": [line.split(":", 2)[-1] for line in cgroup.split("\n") if line],
     }
 
 

@@ -522,10 +522,19 @@ def jupyterhub_drift(now, wanted, host):
     return rows + [_row("nftables table " + TABLE, "loaded", "not loaded")] * bool(plan["firewall"] and "table " + TABLE not in lines)
 
 
-def left_instances(text, names):
-    """Return the numbers of the jobs that are instances of somebody who is none of C(names). C(text) has C(number|user|comment) lines of C(squeue)."""
-    rows = [line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2]
-    return [number for number, person, comment in rows if comment == INSTANCE_MARK and person not in names]
+def left_instances(text: str, names: list[str], asked: str) -> list[str]:
+    """Return the numbers of the jobs that are instances of somebody who is none of C(names).
+
+    C(asked) is the option of C(squeue), C(--format=MARK|%A|%u|%k), and C(text) is its output.
+    People choose comments, with line breaks, and do not know the mark at the begin of each job.
+    """
+    mark = asked.partition("=")[2].partition("|")[0]
+    found = []
+    for job in ("\n" + text).split("\n%s|" % mark)[1:]:
+        number, person, comment = job.rstrip("\n").split("|", 2)
+        if comment == INSTANCE_MARK and person not in names:
+            found.append(number)
+    return found
 
 
 def restarts(changed_paths, environment_changed, certificate_changed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 from jobs import STORAGE, Job, left
@@ -136,6 +137,69 @@ def test_a_process_that_cannot_be_killed_fails_the_epilog(host):
     # The health program tries it again.
     assert host.run("/usr/local/lib/trainyard/slurm/health").rc == 0 and left(host) == ""
     assert host.run("ls /run/trainyard/epilog.failed").stdout == ""
+
+
+# In a job of bob: an image of his own, and a container of plain podman, which the epilog finds.
+OWN_CONTAINER = """set -e; cd /home/bob; rm -f ran; mkdir -p .config/containers
+echo '{"default": [{"type": "insecureAcceptAnything"}]}' > .config/containers/policy.json
+tar --create --directory=/etc hostname | podman import --quiet - localhost/own:1
+podman create --quiet --network=none --name=own localhost/own:1 /bin/true
+printf '#!/bin/sh\\ntouch /home/bob/ran\\nexec /usr/bin/conmon "$@"\\n' > evil && chmod 755 evil
+printf '[engine]\\nconmon_path=["/home/bob/evil"]\\n' > .config/containers/containers.conf
+"""
+AS_BOB = (
+    "cd / && setpriv --reuid=bob --regid=bob --init-groups env -i PATH=/usr/bin:/bin "
+    "HOME=/home/bob XDG_RUNTIME_DIR=/run/user/2102 sh -c "
+)
+OF_BOB = STORAGE + "/people/2102"
+
+
+@pytest.fixture
+def _bob_without_store(host):
+    yield
+    host.run_expect([0], "rm -rf %s/* /home/bob/.config /home/bob/evil /home/bob/ran" % OF_BOB)
+
+
+@pytest.mark.usefixtures("_bob_without_store")
+def test_the_epilog_starts_no_program_of_a_person(host):
+    """Podman would start the monitor that bob has chosen, outside of a job."""
+    with Job(host, 120, person="bob"):
+        host.run_expect([0], AS_BOB + shlex.quote(OWN_CONTAINER))
+        assert len(host.file(OF_BOB + "/overlay").listdir()) > 2
+    assert not host.file("/home/bob/ran").exists
+    # The container is gone with its layer, and the image can be used and removed.
+    with Job(host, 121, person="bob"):
+        host.run_expect([0], AS_BOB + "'rm /home/bob/.config/containers/containers.conf'")
+        assert host.check_output(AS_BOB + "'podman ps --all --quiet'") == ""
+        host.run_expect([0], AS_BOB + "'podman create --network=none --name=own localhost/own:1 /bin/true && podman rm own && podman rmi localhost/own:1'")
+        layers = [name for name in host.file(OF_BOB + "/overlay").listdir() if len(name) == 64]
+        assert layers == [], "a layer of the container is left"
+    assert left(host) == ""
+
+
+@pytest.mark.usefixtures("_bob_without_store")
+@pytest.mark.parametrize("made", ["mkfifo", "ln -s /dev/zero", "head --bytes=200000 /dev/zero | tr '\\0' '[' >"])
+def test_no_file_of_a_person_holds_the_epilog(host, made):
+    job = Job(host, 122, person="bob")
+    host.run_expect([0], job.as_root("prolog"))
+    path = OF_BOB + "/overlay-containers"
+    host.run_expect([0], AS_BOB + shlex.quote("mkdir %s && %s %s/containers.json" % (path, made, path)))
+    host.run_expect([0], "timeout 30 " + job.as_root("epilog"))
+    assert left(host) == ""
+
+
+@pytest.mark.parametrize("name", ["\\013", "\\034 x", "\\302\\205", "\\342\\200\\250", "\\015"])
+def test_the_name_of_a_mount_fails_no_job(host, name):
+    """A mount of bob, by FUSE for example, is in the table that all programs read."""
+    point = "\"$(printf '/srv/%s')\"" % name
+    host.run_expect([0], "mkdir %s && mount -t tmpfs bob %s" % (point, point))
+    try:
+        with Job(host, 123) as job:
+            assert job.run("true").rc == 0
+        assert host.run("/usr/local/lib/trainyard/slurm/health").rc == 0
+    finally:
+        host.run_expect([0], "umount %s && rmdir %s" % (point, point))
+    assert left(host) == ""
 
 
 def test_health_misses_a_gpu(host):

@@ -382,8 +382,18 @@ def test_the_pinned_packages_have_checksums():
 
 
 def test_instances_of_removed_people():
-    text = ("7|anna|trainyard instance\n8|ben|trainyard instance\n9|ben|trainyard\n10|2003|trainyard instance\n11|ben|(null)\n12|ben|a|b\n\nslurm: odd line\n")
+    asked = "--format=qx|%A|%u|%k"
+    text = (
+        "qx|7|anna|trainyard instance\nqx|8|ben|trainyard instance\nqx|9|ben|trainyard\n"
+        "qx|10|2003|trainyard instance\nqx|11|ben|(null)\nqx|12|ben|a|b\n\nslurm: odd line"
+    )
     left = FilterModule().filters()["jupyterhub_left_instances"]
-    assert left(text, ["anna"]) == ["8", "10"] and left(text, ["anna", "ben"]) == ["10"] and left("", []) == []
+    assert left(text, ["anna"], asked) == ["8", "10"] and left("", [], asked) == []
+    assert left(text + "\n", ["anna", "ben"], asked) == ["10"]
+    # Comments that look like another job: scancel would get that number, or an option.
+    for separator in "\n\r\x0b\x0c\x1c\x85\u2028":
+        for number in ("7", "--user=anna"):
+            forged = "qx|13|ben|x%s%s|nobody|trainyard instance" % (separator, number)
+            assert left(forged, ["anna"], asked) == []
     # Both sides have the same mark.
     assert 'MARK = "%s"' % _jupyterhub_plan.INSTANCE_MARK in (ROLE / "files/_instance.py").read_text(encoding="utf-8")

@@ -48,6 +48,22 @@ def test_masks():
     assert parsers.masked_paths(DOCKER) == ["/proc/acpi", "/proc/sys"] and parsers.masked_paths(MACHINE) == []
 
 
+@pytest.mark.parametrize(
+    "separator", "\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u3000", ids=ascii
+)
+def test_the_name_of_a_mount_changes_nothing(separator):
+    """People choose the names of their own mount points."""
+    strange = "90 21 0:50 / /home/bob/%s rw - fuse.x bob rw\n" % separator
+    # As Python reads it: a carriage return is a line break.
+    for text in (strange, strange.replace(separator, "\n")):
+        found = text.join(DOCKER.splitlines(keepends=True))
+        assert list(parsers._mounts(DOCKER)) == [
+            mount for mount in parsers._mounts(found) if not mount[0].startswith("/home/bob")
+        ]
+        assert parsers.masked_paths(found) == parsers.masked_paths(DOCKER)
+        assert parsers.is_mount("/data1/my share", found)
+
+
 def test_images_of_the_store():
     text = '[{"id": "ab", "names": ["localhost/a:1"], "layer": "x"}, {"id": "cd"}]'
     assert parsers.parse_store(text) == [{"id": "ab", "names": ["localhost/a:1"]}, {"id": "cd", "names": []}] and parsers.parse_store("") == []

@@ -603,6 +603,10 @@ def test_a_folder_of_another_user_is_refused(tmp_path):
 def test_file_systems_and_ranges():
     mounts = "1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /home rw shared:1 - nfs4 s:/home rw\n"
     assert run.file_system("/home/a/store", mounts) == "nfs4" and run.file_system("/homes", mounts) == "ext4"
+    for separator in "\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u3000":
+        strange = "3 1 0:3 / /home/bob/%s rw - fuse.x bob rw\n" % separator
+        for text in (strange, strange.replace(separator, "\n")):
+            assert run.file_system("/home/a/store", text + mounts) == "nfs4", "of another person"
     assert run.has_range("a", 5, "b:1:2\na:3:4\n") and run.has_range("x", 5, "5:3:4\n") and not run.has_range("a", 5, "ab:3:4\na:3\n")
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import os
 import types
+from pathlib import Path
 
 import pytest
 
 from ansible_collections.trainyard.gpu.roles.jupyterhub.files import look
 
+FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
+PROCESS = {"environ": b"SLURM_JOB_ID=7", "cgroup": "", "space": "", "parent": 1}
 SCRIPT = "#!/bin/bash\n#SBATCH --job-name=First\nexec /usr/local/lib/trainyard/notebook/server run /share/x.json\n"
 NOW = 1000000
 
@@ -41,6 +44,17 @@ def test_ticks_have_the_start_of_the_process():
     own, = look.ticks_of({os.getpid()}).items()
     assert own[0].startswith("%d of " % os.getpid()) and own[1] >= 0
     assert look.ticks_of({2 ** 30}) == {}
+
+
+def test_processes_of_a_job_come_from_the_program_of_the_host(monkeypatch, tmp_path):
+    """The epilog of role job_container, with its modules beside it."""
+    (tmp_path / "7").mkdir()
+    monkeypatch.setattr(look, "JOBS", str(tmp_path))
+    monkeypatch.setattr(look.sys, "path", list(look.sys.path))
+    monkeypatch.delitem(look.sys.modules, "_job_ports", raising=False)
+    epilog = look.module_of(str(FILES / "epilog.py"))
+    monkeypatch.setattr(epilog, "owned", lambda uid, ranges: {5: PROCESS, 6: dict(PROCESS, environ=b"")})
+    assert look.processes_of(epilog, "7") == {5}
 
 
 class Cluster:
