@@ -78,17 +78,6 @@ def test_control_groups(mountinfo, controllers, container, expected):
     assert (found["version"], found["usable"], found["why"]) == expected
 
 
-@pytest.mark.parametrize(
-    "separator", "\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u3000", ids=ascii
-)
-def test_the_name_of_a_mount_is_no_control_group(separator):
-    """People choose the names of their own mount points, and Python has many ends of lines."""
-    forged = "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 a b".replace(" ", separator)
-    strange = "90 21 0:50 / /home/bob/x%s%s rw - fuse.x bob rw\n" % (separator, forged)
-    text = strange + V1
-    assert cgroups(text, "", "", True) == cgroups(V1, "", "", True)
-
-
 def test_cpus_can_be_limited_only_with_the_controller_cpuset():
     assert cgroups(V2, "cpuset cpu io memory pids\n", "", False)["cores"] and not cgroups(V2, "cpu io memory pids\n", "", False)["cores"]
     assert cgroups(V1, "", "", False)["cores"] and not cgroups(V1.replace("/cpuset rw", "/cpuset ro"), "", "", False)["cores"]
