@@ -179,12 +179,15 @@ def test_the_epilog_starts_no_program_of_a_person(host):
 
 
 @pytest.mark.usefixtures("_bob_without_store")
-@pytest.mark.parametrize("made", ["mkfifo", "ln -s /dev/zero", "head --bytes=200000 /dev/zero | tr '\\0' '[' >"])
+@pytest.mark.parametrize(
+    "made", ["mkfifo", "ln -s /dev/zero", "head --bytes=200000 /dev/zero | tr '\\0' '[' >"]
+)
 def test_no_file_of_a_person_holds_the_epilog(host, made):
     job = Job(host, 122, person="bob")
     host.run_expect([0], job.as_root("prolog"))
     path = OF_BOB + "/overlay-containers"
-    host.run_expect([0], AS_BOB + shlex.quote("mkdir %s && %s %s/containers.json" % (path, made, path)))
+    command = "mkdir %s && %s %s/containers.json" % (path, made, path)
+    host.run_expect([0], AS_BOB + shlex.quote(command))
     host.run_expect([0], "timeout 30 " + job.as_root("epilog"))
     assert left(host) == ""
 

@@ -32,11 +32,14 @@ def test_mounts_with_options_of_mount_and_file_system():
     assert parse_mountinfo("half a line\n") == []
 
 
-@pytest.mark.parametrize("separator", "\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u3000", ids=ascii)
+@pytest.mark.parametrize(
+    "separator", "\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u3000", ids=ascii
+)
 def test_the_name_of_a_mount_breaks_no_line(separator):
     strange = "90 21 0:50 / /home/bob/%s rw - fuse.x bob rw\n" % separator
     mounts = parse_mountinfo(strange + MOUNTINFO)
-    assert mounts[0]["path"] == "/home/bob/" + separator and mounts[1:] == parse_mountinfo(MOUNTINFO)
+    assert mounts[0]["path"] == "/home/bob/" + separator
+    assert mounts[1:] == parse_mountinfo(MOUNTINFO)
     # Python makes it a line break when it reads the file.
     assert parse_mountinfo(strange.replace(separator, "\n") + MOUNTINFO) == mounts[1:]
 

@@ -607,9 +607,13 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", ["overlay-containers/containers.json", "overlay-layers/layers.json"])
+@pytest.mark.parametrize(
+    "name", ["overlay-containers/containers.json", "overlay-layers/layers.json"]
+)
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_nothing_in_the_store_of_a_person_holds_or_fails_the_epilog(tmp_path, monkeypatch, kind, name):
+def test_nothing_in_the_store_of_a_person_holds_or_fails_the_epilog(
+    tmp_path, monkeypatch, kind, name
+):
     store = own_store(tmp_path)
     (store / name).unlink()
     # The path of a socket is short.

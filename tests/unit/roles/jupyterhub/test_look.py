@@ -53,7 +53,8 @@ def test_processes_of_a_job_come_from_the_program_of_the_host(monkeypatch, tmp_p
     monkeypatch.setattr(look.sys, "path", list(look.sys.path))
     monkeypatch.delitem(look.sys.modules, "_job_ports", raising=False)
     epilog = look.module_of(str(FILES / "epilog.py"))
-    monkeypatch.setattr(epilog, "owned", lambda uid, ranges: {5: PROCESS, 6: dict(PROCESS, environ=b"")})
+    found = {5: PROCESS, 6: dict(PROCESS, environ=b"")}
+    monkeypatch.setattr(epilog, "owned", lambda uid, ranges: found)
     assert look.processes_of(epilog, "7") == {5}
 
 
