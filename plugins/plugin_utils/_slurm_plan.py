@@ -648,8 +648,8 @@ def packages(reading, release, roles):
         names += ["slurmctld", "slurmdbd", "mariadb-server", "iproute2"] + [name for name in ("slurm-wlm-mysql-plugin",) if name in available]
     if "node" in roles:
         names.append("slurmd")
-    # On a login host or scheduler it would lock people out.
-    if roles == ["node"]:
+    # On a login host it would lock people out.
+    if "node" in roles and "login" not in roles:
         # Both, because the control groups of one host decide for all, and they are a few kB.
         names += [name for name in _slurm_ssh.PACKAGES.values() if name in available]
     if needs_pmix_link(release):
@@ -812,7 +812,7 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     if usable and any(reading["version"] == 2 for reading in groups_of_hosts):
         warnings += ["%s: no system bus, by which slurmd requests its scope from systemd; install dbus" % name
                      for name in hosts_known if not known[name]["dbus"]]
-    rules = {name: _slurm_ssh.ssh_rule(reading, name in hosts and name != scheduler and name not in login_hosts, usable, name,
+    rules = {name: _slurm_ssh.ssh_rule(reading, name in hosts and name not in login_hosts, usable, name,
                                        list(filter(None, addresses.values())), **(ssh or {}))
              for name, reading in readings.items() if reading}
     warnings += ["%s: people can log in without a job: %s" % (name, rule["why"]) for name, rule in rules.items()

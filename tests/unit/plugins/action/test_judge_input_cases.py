@@ -413,7 +413,7 @@ REFUSED = (
     [({"cluster_scheduler": "slurm", "groups": {"scheduler": ["server-a", "server-b"]}}, "cluster_scheduler_host"),
      ({"cluster_scheduler": "slurm", "groups": {"login": ["gate"]}}, "cluster_login_hosts")] +
     # Logins on a training host: with the default groups, without a group gpu, and with one.
-    [(dict(entry, cluster_scheduler="slurm"), "slurm_accept_login_on_gpu_hosts") for entry in (
+    [(dict(entry, cluster_scheduler="slurm"), "cluster_login_hosts") for entry in (
         {}, {"slurm_accept_login_on_gpu_hosts": False}, {"groups": {"login": ["server-b"]}},
         {"groups": {"login": ["server-a", "server-b"], "gpu": ["server-b"]}}, {"groups": {"head": ["server-b"], "gpu": ["server-b"]}})] +
     bad("slurm_accept_login_on_gpu_hosts", "perhaps", ["server-a"]) + bad("slurm_accept_no_limits", "perhaps", 2, ["server-a"]) +
@@ -440,6 +440,12 @@ GOOD = [
     dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_enabled=False),
     # The groups of a scheduler that this collection does not run are the site's own.
     {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm", "groups": {"gpu": ["server-b"]}},
+    # A login host of its own, while the head, which runs jobs, is the scheduler; and what the message says.
+    {"cluster_scheduler": "slurm", "groups": {"gpu": ["server-a"], "login": ["server-b"]}},
+    {"cluster_scheduler": "slurm", "hosts": ("gpu-a", "gpu-b", "gpu-c", "front"),
+     "groups": {"gpu": ["gpu-a", "gpu-b", "gpu-c"], "login": ["front"], "scheduler": ["front"]}},
+    {"cluster_scheduler": "slurm", "hosts": ("gpu-a", "control", "front"),
+     "groups": {"gpu": ["gpu-a"], "login": ["front"], "scheduler": ["control"]}},
     {"cluster_scheduler": "slurm", "slurm_accept_login_on_gpu_hosts": True, "slurm_accept_no_limits": "yes"},
     {"cluster_scheduler": "slurm", "cluster_scheduler_host": "server-b", "cluster_login_hosts": ["server-a", "{{ cluster_head }}"],
      "slurm_accept_login_on_gpu_hosts": True},
