@@ -416,6 +416,10 @@ REFUSED = (
     [(dict(entry, cluster_scheduler="slurm"), "cluster_login_hosts") for entry in (
         {}, {"slurm_accept_login_on_gpu_hosts": False}, {"groups": {"login": ["server-b"]}},
         {"groups": {"login": ["server-a", "server-b"], "gpu": ["server-b"]}}, {"groups": {"head": ["server-b"], "gpu": ["server-b"]}})] +
+    bad("slurm_default_minutes", 61, slurm_max_minutes=60) + bad("slurm_default_minutes", 43201) +
+    bad("slurm_partitions", *[[dict({"name": "train"}, **entry)] for entry in (
+        {"max_minutes": 60, "default_minutes": 61}, {"default_minutes": 43201}, {"max_minutes": "60", "default_minutes": "100"})]) +
+    bad("slurm_partitions", [{"name": "train", "default_minutes": 31}], slurm_max_minutes=30) +
     bad("slurm_accept_login_on_gpu_hosts", "perhaps", ["server-a"]) + bad("slurm_accept_no_limits", "perhaps", 2, ["server-a"]) +
     [(dict(HUB_OF_TWO, slurm_accounts=accounts, **more), "jupyterhub_subdomains") for accounts, more in (
         (TWO_ACCOUNTS, {}), (ONE_ACCOUNT_OF_TWO, {}), (TWO_ACCOUNTS, {"jupyterhub_subdomains": "no"}),
@@ -440,6 +444,11 @@ GOOD = [
     dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_enabled=False),
     # The groups of a scheduler that this collection does not run are the site's own.
     {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm", "groups": {"gpu": ["server-b"]}},
+    # A partition with a shorter time than the default of all, limits that are as long, and none.
+    {"slurm_default_minutes": 1440, "slurm_partitions": [
+        {"name": "train", "default": True}, {"name": "short", "max_minutes": 60}, {"name": "other", "max_minutes": 0, "default_minutes": 90000},
+        {"name": "same", "max_minutes": 30, "default_minutes": 30}]},
+    {"slurm_max_minutes": 0, "slurm_default_minutes": 90000, "slurm_partitions": [{"name": "train", "default_minutes": 90000}]},
     # A login host of its own, while the head, which runs jobs, is the scheduler; and what the message says.
     {"cluster_scheduler": "slurm", "groups": {"gpu": ["server-a"], "login": ["server-b"]}},
     {"cluster_scheduler": "slurm", "hosts": ("gpu-a", "gpu-b", "gpu-c", "front"),
