@@ -422,7 +422,8 @@ def no_limits_problems(readings: dict, releases: dict) -> list[str]:
     sentence = (
         "%s: Slurm cannot limit jobs here, because %s. One such host takes the limits of CPUs, "
         "memory and GPUs from all jobs of the cluster. To get them, %s. To do without, set "
-        "slurm_accept_no_limits to true"
+        "'slurm_accept_no_limits: true' in the variables of group cluster. Then everybody can use all "
+        "GPUs and all memory of a host"
     )
     found = []
     for name, reading in readings.items():

@@ -126,6 +126,7 @@ HUB_OF_TWO = {
     "jupyterhub_enabled": True,
     "shared_storage_users": [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2002}],
 }
+HUB = {"cluster_scheduler": "slurm", "slurm_accept_login_on_gpu_hosts": True, "jupyterhub_enabled": True}
 TWO_ACCOUNTS = [{"name": "vision", "members": ["anna"]}, {"name": "language", "members": ["ben"]}]
 ONE_ACCOUNT_OF_TWO = [{"name": "vision", "members": ["anna", "ben"]}]
 
@@ -424,6 +425,16 @@ REFUSED = (
     [(dict(HUB_OF_TWO, slurm_accounts=accounts, **more), "jupyterhub_subdomains") for accounts, more in (
         (TWO_ACCOUNTS, {}), (ONE_ACCOUNT_OF_TWO, {}), (TWO_ACCOUNTS, {"jupyterhub_subdomains": "no"}),
         (TWO_ACCOUNTS, {"jupyterhub_url": "https://hub.example.org", "jupyterhub_accept_shared_origin": False}))] +
+    bad("jupyterhub_url", "", "https://192.0.2.10", "https://192.0.2.10:8443/", "https://192.0.2", "https://[2001:db8::1]", jupyterhub_subdomains=True, **HUB) +
+    bad("jupyterhub_url", "https://hub.example.org:0", "https://hub.example.org:65536", "https://hub.example.org:99999", "http://hub.example.org", **HUB) +
+    bad("jupyterhub_enabled", True, cluster_scheduler="slurm", slurm_accept_login_on_gpu_hosts=True, job_container_enabled=False) +
+    bad("jupyterhub_port", 481, 482, 483, **HUB) + bad("jupyterhub_port", 443, jupyterhub_hub_port=700, jupyterhub_jobs_port="700", **HUB) +
+    bad("jupyterhub_instance_ports", "30999-30000", "900-1100", "65000-65536", "25000-30999", "9000-31000", "9999-10000", **HUB) +
+    bad("jupyterhub_instance_ports", "8000-8999", jupyterhub_port=8443, **HUB) +
+    bad("jupyterhub_tls_certificate", "/srv/tls/hub.pem", **HUB) + bad("jupyterhub_tls_certificate", "", jupyterhub_tls_key="/srv/tls/hub.key", **HUB) +
+    bad("jupyterhub_authenticator", "oidc", "ldap", **HUB) +
+    bad("jupyterhub_authenticator", "link", jupyterhub_authenticator_options={"client_secret": "hunter2"}, **HUB) +
+    bad("jupyterhub_idle_warning_minutes", 120, 121, **HUB) + bad("jupyterhub_idle_warning_minutes", 30, jupyterhub_idle_gpu_minutes=30, **HUB) +
     bad("jupyterhub_token_days", 0, -1, 3651, "never", "", [30]) + bad("jupyterhub_accept_shared_origin", "perhaps", [True]) +
     [({"groups": {"head": ["login"]}}, "inventory"), ({"groups": {"head": ["server-a", "server-b"]}}, "inventory"), ({"groups": {"server-a": ["server-b"]}},
     "inventory")]
@@ -439,6 +450,13 @@ GOOD = [
     {"first": {"slurm_node_features": ["ib"], "slurm_gpu_type": "h100", "slurm_node_hardware": {"cpus": 8, "real_memory": 8000}, "slurm_accept_smaller": True}},
     dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_subdomains=True, jupyterhub_url="https://hub.example.org"),
     dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_accept_shared_origin=True, jupyterhub_token_days="7"),
+    dict(HUB, jupyterhub_subdomains=True, jupyterhub_url="https://hub.example.org:65535/", jupyterhub_port=65535, jupyterhub_instance_ports="30000-30999"),
+    dict(HUB, jupyterhub_url="https://192.0.2.10:8443", jupyterhub_port=8443, jupyterhub_instance_ports="1024-8442"),
+    dict(HUB, jupyterhub_url="", jupyterhub_tls_certificate="/srv/tls/hub.pem", jupyterhub_tls_key="/srv/tls/hub.key"),
+    dict(HUB, jupyterhub_authenticator="oidc", jupyterhub_authenticator_options={"client_id": "hub"}), dict(HUB, jupyterhub_authenticator="pam"),
+    dict(HUB, jupyterhub_idle_minutes=0, jupyterhub_idle_gpu_minutes="121", jupyterhub_idle_warning_minutes=120),
+    # Without a hub, its variables do not count.
+    {"jupyterhub_subdomains": True, "jupyterhub_tls_key": "/srv/tls/hub.key"},
     # One person in two accounts, an account without people, and no hub.
     dict(HUB_OF_TWO, slurm_accounts=[{"name": "vision", "members": ["anna"]}, {"name": "language", "members": ["anna"]}, {"name": "empty"}]),
     dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_enabled=False),
