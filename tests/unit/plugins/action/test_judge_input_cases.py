@@ -429,7 +429,7 @@ REFUSED = (
     bad("jupyterhub_url", "https://hub.example.org:0", "https://hub.example.org:65536", "https://hub.example.org:99999", "http://hub.example.org", **HUB) +
     bad("jupyterhub_enabled", True, cluster_scheduler="slurm", slurm_accept_login_on_gpu_hosts=True, job_container_enabled=False) +
     bad("jupyterhub_port", 481, 482, 483, **HUB) + bad("jupyterhub_port", 443, jupyterhub_hub_port=700, jupyterhub_jobs_port="700", **HUB) +
-    bad("jupyterhub_instance_ports", "30999-30000", "900-1100", "65000-65536", "25000-30999", "9000-31000", "9999-10000", **HUB) +
+    bad("jupyterhub_instance_ports", "30000", "x-y", "", "30999-30000", "900-1100", "65000-65536", "25000-30999", "9000-31000", "9999-10000", **HUB) +
     bad("jupyterhub_instance_ports", "8000-8999", jupyterhub_port=8443, **HUB) +
     bad("jupyterhub_tls_certificate", "/srv/tls/hub.pem", **HUB) + bad("jupyterhub_tls_certificate", "", jupyterhub_tls_key="/srv/tls/hub.key", **HUB) +
     bad("jupyterhub_authenticator", "oidc", "ldap", **HUB) +

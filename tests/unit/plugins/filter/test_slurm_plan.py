@@ -255,7 +255,7 @@ def test_a_host_without_limits_stops_the_run(changes, said):
     assert [sentence.split(":")[0] for sentence in found["problems"]] == ["b"] and not found[
         "complete"
     ]
-    for word in said + ["set slurm_accept_no_limits to true"]:
+    for word in said + ["'slurm_accept_no_limits: true' in the variables of group cluster"]:
         assert word in found["problems"][0]
     assert good(readings)["cgroups"] is False
     # Only hosts that run jobs count.
