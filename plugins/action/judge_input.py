@@ -368,7 +368,7 @@ def counted(number, thing):
 
 
 def what_to_do(name, meant, likely):
-    """Return the advice for a name that no role has. The user can keep an own variable."""
+    """Return the advice for a name that no role has. Users can keep variables of their own."""
     own = {
         "misspelt": "if the variable is your own, choose another name",
         "prefix": "if %s is your own variable, set %s as well, and it is ignored" % (name, meant),

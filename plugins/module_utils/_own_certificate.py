@@ -57,8 +57,14 @@ def constraints(names: list[str], addresses: list[str]) -> list[str]:
     RFC 5280, 4.2.1.10: a kind of name that no constraint mentions is free. So the kind of which
     there is none gets one that no host has.
     """
-    wanted = sorted({name[2:] if name.startswith("*.") else name for name in names})
-    found = ["permitted;DNS:" + name.lower() for name in wanted] or ["permitted;DNS:" + NO_NAME]
+    wanted = set()
+    for name in names:
+        # Below a name are all those of its wildcard.
+        if name.startswith("*."):
+            name = name[2:]
+        wanted.add(name)
+    found = ["permitted;DNS:" + name.lower() for name in sorted(wanted)]
+    found = found or ["permitted;DNS:" + NO_NAME]
     blocks = sorted({ipaddress.ip_network(address).with_netmask for address in addresses})
     for version, everything in ((4, "0.0.0.0/0.0.0.0"), (6, "::/::")):
         of_version = [

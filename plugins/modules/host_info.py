@@ -85,13 +85,13 @@ options:
   accounts_record:
     description: Record of M(trainyard.gpu.shared_accounts), for RV(recorded_ids) and RV(account_clashes). A damaged one counts as missing.
     type: path
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   reused_ids:
     description: Ids of former users and groups that others may get, for RV(account_clashes).
     type: list
     elements: int
     default: []
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   timeout:
     description: Maximum time in seconds for all name lookups and connections together.
     type: float
@@ -393,7 +393,7 @@ recorded_ids:
   returned: always
   type: dict
   sample: {users: {"2001": anna}, groups: {"3001": vision}}
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 folders:
   description: Files of each existing folder among O(folders), by name, with size in bytes and modification time in seconds since 1970.
   returned: always

@@ -84,6 +84,7 @@ storage_type:
   type: str
   sample: ext4
 storage_project_quota:
+  version_added: "0.4.0"
   description: Whether the file system of O(storage) is mounted with project quotas.
   returned: success
   type: bool
@@ -94,12 +95,14 @@ storage_entries:
   elements: str
   sample: [images, jobs, people]
 store_options:
+  version_added: "0.4.0"
   description: Options of the mount at O(store); empty if it is not a mount point.
   returned: success
   type: list
   elements: str
   sample: [rw, nosuid, nodev, relatime]
 store_is_clean:
+  version_added: "0.4.0"
   description: Whether all layers of O(store) have been cleaned of what would give rights on the host. A missing store is clean.
   returned: success
   type: bool
@@ -140,6 +143,7 @@ npu_driver_paths:
   elements: str
   sample: [/usr/local/Ascend/driver, /usr/local/dcmi]
 firewall:
+  version_added: "0.4.0"
   description: What the host has for the table of ports of jobs.
   returned: success
   type: dict

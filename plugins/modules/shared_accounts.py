@@ -97,7 +97,7 @@ options:
     type: list
     elements: int
     default: []
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   state:
     description: V(present) creates the accounts. V(former) removes the accounts and memberships in O(record), all keys and O(sshd_drop_in).
     type: str
@@ -154,13 +154,13 @@ differences:
     found:
       description: What the host had.
       type: str
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 stays:
   description: Text about each of RV(differences) that is not of this module, such as a member of a group whom somebody else has added.
   returned: success
   type: list
   elements: str
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 reload:
   description: Unit of the host's sshd that has not read O(sshd_drop_in) and runs; empty if none needs a reload.
   returned: success

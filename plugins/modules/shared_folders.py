@@ -42,6 +42,7 @@ options:
         description: Numeric id of a user with full access to the folder and to everything created in it later. The file system must support access lists.
         type: int
       without_uid:
+        version_added: "0.4.0"
         description:
           - Numeric id of a user whose full access is removed from the folder and from everything in it. Use it for a folder of a person below a folder with
             O(folders[].full_access_uid). Without other entries in the inherited list, new files there get their mode from the umask again.

@@ -42,11 +42,13 @@ options:
     elements: str
     default: []
   operator_users:
+    version_added: "0.4.0"
     description: Names of users who need no job on a training host.
     type: list
     elements: str
     default: []
   operator_groups:
+    version_added: "0.4.0"
     description: Unix groups whose members need no job on a training host.
     type: list
     elements: str
@@ -245,11 +247,13 @@ login_user:
   type: str
   sample: ops
 operators:
+  version_added: "0.4.0"
   description: Uids of root, RV(login_user), O(operator_users) and the members of O(operator_groups), by name.
   returned: success
   type: dict
   sample: {root: 0, ops: 1000}
 planners:
+  version_added: "0.4.0"
   description: Uids of the owners of crontabs (C(cron)) and of jobs of C(at), by name.
   returned: success
   type: dict

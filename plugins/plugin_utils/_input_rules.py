@@ -379,9 +379,19 @@ def _finding(rule, host, label, value, reveal):
         expected=_allowed(rule, value),
         found=found,
         source=base + label,
-        fix=_likely(rule, base + label, value, functools.partial(reveal, host, base + label)) or rule.get("fix") or (
-            "set a different value for each entry" if rule["kind"] == "unique" else "set %s to %s" % (base + label, _allowed(rule, value))),
+        fix=_likely(rule, base + label, value, functools.partial(reveal, host, base + label))
+        or rule.get("fix")
+        or _advice(rule, base, label, value),
     )
+
+
+def _advice(rule: dict, base: str, label: str, value: object) -> str:
+    """Return what to do about a value of a rule that does not say it."""
+    if rule["kind"] == "unique":
+        return "set a different value for each entry"
+    if rule["kind"] == "same":
+        return "set %s in the variables of group cluster, and remove it from single hosts" % base
+    return "set %s to %s" % (base + label, _allowed(rule, value))
 
 
 def judge_rules(rules, values, evaluate, reveal=lambda host, label, value: show(value), key=lambda host, name: None, groups=None,

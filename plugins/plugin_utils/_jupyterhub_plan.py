@@ -84,7 +84,10 @@ def url_of(wanted, address):
 def names_of_certificate(wanted, address):
     """Return the names and addresses for which the hub's own certificate is valid."""
     name = urlsplit(url_of(wanted, address)).hostname or ""
-    return sorted({each for each in (name, wanted["hub_host"], address, "*." + name if wanted["subdomains"] else "") if each})
+    names = {name, wanted["hub_host"], address}
+    if wanted["subdomains"]:
+        names.add("*." + name)
+    return sorted(filter(None, names))
 
 
 def is_address(text):
@@ -285,6 +288,17 @@ def _file(path, content, mode="0644", **owner):
     return dict({"path": path, "content": content, "mode": mode}, **owner)
 
 
+def _programs(wanted: dict, folder: str, names: tuple, read_only: tuple) -> list:
+    """Return the files of programs, and of what they load, whose names end with C(read_only)."""
+    found = []
+    for name in names:
+        mode = "0755"
+        if name.endswith(read_only):
+            mode = "0644"
+        found.append(_file("%s/%s" % (folder, name), wanted["programs"][name], mode))
+    return found
+
+
 def hub_files(wanted, address):
     mine = {"owner": "root", "group": USER}
     own = {"owner": USER, "group": USER}
@@ -293,7 +307,7 @@ def hub_files(wanted, address):
              _folder(IDENTITIES, "0700", **own)]
     # First what can be refused: a run that ends there has changed nothing that services have to load.
     found.append(_file(SUDOERS, sudoers(persons(wanted)), "0440", validate="/usr/sbin/visudo --check --file=%s"))
-    found += [_file("%s/%s" % (HUB, name), wanted["programs"][name], "0644" if name.endswith(READ_ONLY) else "0755") for name in OF_HUB]
+    found += _programs(wanted, HUB, OF_HUB, READ_ONLY)
     found += [_file(FOLDER + "/hub.json", _json(settings(wanted, address)), "0640", **mine),
               _file("%s/%s.service" % (UNITS, PROXY_SERVICE), unit_of_proxy(wanted)), _file("%s/%s.service" % (UNITS, HUB_SERVICE), unit_of_hub()),
               _file("%s/%s.service" % (UNITS, LINKS_SERVICE), unit_of_links()),
@@ -317,7 +331,7 @@ def notebook_files(wanted):
     found += [_folder(path) for path in (NOTEBOOK, NOTEBOOK + "/share", NOTEBOOK + "/share/jupyter", kernels, kernels + "/python3", SETTINGS,
                                          SETTINGS + "/labconfig", WITHOUT_GPUS, WITHOUT_GPUS + "/labconfig", LAB_EXTENSION.rpartition("/")[0], LAB_EXTENSION,
                                          LAB_EXTENSION + "/static")]
-    found += [_file("%s/%s" % (NOTEBOOK, name), wanted["programs"][name], "0644" if name.endswith(".py") else "0755") for name in OF_NOTEBOOK]
+    found += _programs(wanted, NOTEBOOK, OF_NOTEBOOK, (".py",))
     found.append(_file(kernels + "/python3/kernel.json", _json(KERNEL)))
     found.append(_file(SETTINGS + "/labconfig/default_setting_overrides.json", _json(LAB_DEFAULTS)))
     found.append(_file(WITHOUT_GPUS + "/labconfig/page_config.json", _json({"disabledExtensions": {GPU_EXTENSION: True}})))

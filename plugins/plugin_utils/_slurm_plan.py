@@ -422,7 +422,8 @@ def no_limits_problems(readings: dict, releases: dict) -> list[str]:
     sentence = (
         "%s: Slurm cannot limit jobs here, because %s. One such host takes the limits of CPUs, "
         "memory and GPUs from all jobs of the cluster. To get them, %s. To do without, set "
-        "slurm_accept_no_limits to true"
+        "'slurm_accept_no_limits: true' in the variables of group cluster. Then everybody can use all "
+        "GPUs and all memory of a host"
     )
     found = []
     for name, reading in readings.items():
@@ -648,8 +649,8 @@ def packages(reading, release, roles):
         names += ["slurmctld", "slurmdbd", "mariadb-server", "iproute2"] + [name for name in ("slurm-wlm-mysql-plugin",) if name in available]
     if "node" in roles:
         names.append("slurmd")
-    # On a login host or scheduler it would lock people out.
-    if roles == ["node"]:
+    # On a login host it would lock people out.
+    if "node" in roles and "login" not in roles:
         # Both, because the control groups of one host decide for all, and they are a few kB.
         names += [name for name in _slurm_ssh.PACKAGES.values() if name in available]
     if needs_pmix_link(release):
@@ -719,6 +720,25 @@ def _entry(path, content, mode="0644", owner="root", **more):
 
 def _folder(path, mode="0755", owner="root"):
     return {"path": path, "state": "directory", "mode": mode, "owner": owner, "group": owner}
+
+
+def _partial_limits(readings: dict) -> list[str]:
+    """Return what Slurm cannot limit on training hosts on which it can limit jobs."""
+    groups = {name: reading["cgroup"] for name, reading in readings.items()}
+    second = [name for name, group in groups.items() if group["version"] == 2]
+    found = []
+    without_cores = [name for name, group in groups.items() if not group["cores"]]
+    if without_cores:
+        sentence = "jobs are not limited to their CPUs, because %s has no control group controller cpuset"
+        found.append(sentence % ", ".join(without_cores))
+    without_swap = [name for name in second if not groups[name]["swap"]]
+    if without_swap:
+        sentence = "swap of jobs is not limited, because the kernel of %s does not count it"
+        found.append(sentence % ", ".join(without_swap))
+    if second:
+        sentence = "%s: no system bus, by which slurmd requests its scope from systemd; install dbus"
+        found += [sentence % name for name, reading in readings.items() if not reading["dbus"]]
+    return found
 
 
 def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", login_hosts=(), groups=None, partitions=(), priorities=(),
@@ -801,18 +821,11 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
     planned = _partitions([entry for entry in partitions_known if entry["hosts"]], nodes, groups, limits)
     oldest = min(value for value in releases.values() if value)
     groups_of_hosts = [known[name]["cgroup"] for name in hosts_known]
-    without_cores = [name for name in hosts_known if not known[name]["cgroup"]["cores"]]
-    without_swap = [name for name in hosts_known if known[name]["cgroup"]["version"] == 2 and not known[name]["cgroup"]["swap"]]
-    if not usable:
+    if usable:
+        warnings += _partial_limits({name: known[name] for name in hosts_known})
+    else:
         warnings.append("jobs are not limited to their CPUs, memory and devices, because not every host can: %s" % why)
-    elif without_cores:
-        warnings.append("jobs are not limited to their CPUs, because %s has no control group controller cpuset" % ", ".join(without_cores))
-    if usable and without_swap:
-        warnings.append("swap of jobs is not limited, because the kernel of %s does not count it" % ", ".join(without_swap))
-    if usable and any(reading["version"] == 2 for reading in groups_of_hosts):
-        warnings += ["%s: no system bus, by which slurmd requests its scope from systemd; install dbus" % name
-                     for name in hosts_known if not known[name]["dbus"]]
-    rules = {name: _slurm_ssh.ssh_rule(reading, name in hosts and name != scheduler and name not in login_hosts, usable, name,
+    rules = {name: _slurm_ssh.ssh_rule(reading, name in hosts and name not in login_hosts, usable, name,
                                        list(filter(None, addresses.values())), **(ssh or {}))
              for name, reading in readings.items() if reading}
     warnings += ["%s: people can log in without a job: %s" % (name, rule["why"]) for name, rule in rules.items()

@@ -5,6 +5,7 @@
 """What people get on a host outside of jobs. Pure functions.
 
 They get no GPUs, no cron and at, no user manager, and limited memory. Sessions run below user.slice.
+On login hosts that run no jobs, cron and at start people's processes within limits.
 Jobs, and logins that pam_slurm_adopt has moved into a job, run below a scope of slurmd, so none of
 these settings reaches them.
 """
@@ -41,12 +42,19 @@ ALLOW = {"cron": "/etc/cron.allow", "at": "/etc/at.allow"}
 #: Daemons on a scheduler that the kernel ends after all sessions if the memory is full.
 DAEMONS = ("mariadb", "slurmctld", "slurmdbd")
 DAEMON = "%s/%%s.service.d/trainyard-memory.conf" % SYSTEMD
+#: Services below system.slice that start what people have planned.
+PLANNERS = ("cron", "atd")
 #: What a session needs beyond the pseudo devices that systemd always allows: consoles, rootless
 #: podman, virtual machines and InfiniBand.
 DEVICES = (
     "char-tty rw", "char-ttyS rw", "char-hvc rw", "/dev/console rw",
     "/dev/fuse rw", "/dev/net/tun rw", "/dev/kvm rw",
     "char-infiniband_verbs rw", "char-infiniband_mad rw", "char-infiniband_cm rw",
+)
+#: What jobs of root need beside, such as checks of disks and backups.
+DEVICES_OF_PLANNERS = (
+    "block-* rwm", "char-sg rw", "char-nvme rw", "char-ipmidev rw", "char-rtc rw",
+    "/dev/mapper/control rw", "/dev/loop-control rw",
 )
 #: The largest uid of an account of the system.
 SYSTEM_UID = 999
@@ -88,6 +96,23 @@ def slice_text(closed: bool, memory: str, tasks: int) -> str:
     if tasks:
         lines.append("TasksMax=%d" % tasks)
     return "\n".join(lines) + "\n"
+
+
+def planner_text(closed: bool, memory: str, tasks: int) -> str:
+    """Return the settings of cron or atd on a login host, empty for none.
+
+    All that the service has started counts together. By default, systemd would stop the service if
+    the kernel ends one process for its memory.
+    """
+    lines = []
+    if closed:
+        lines.append("DevicePolicy=closed")
+        lines += ["DeviceAllow=" + device for device in (*DEVICES, *DEVICES_OF_PLANNERS)]
+    if memory:
+        lines += ["MemoryMax=" + memory, "OOMPolicy=continue"]
+    if tasks:
+        lines.append("TasksMax=%d" % tasks)
+    return "\n".join(["[Service]", *lines]) + "\n" if lines else ""
 
 
 def manager_text(uids: list) -> str:
@@ -149,6 +174,10 @@ def _wanted(reading: dict, kind: dict, wishes: dict) -> list:
         files += _drop_in(SLICE, slice_text(kind["closes"], memory, tasks))
     if kind["login"] and wishes["memory_all"]:
         files += _drop_in(ALL_SLICES, "[Slice]\nMemoryMax=%s\n" % wishes["memory_all"])
+    planners = planner_text(kind["closes"] and bool(reading["gpus"]), memory, tasks)
+    if kind["login"] and planners:
+        for name in PLANNERS:
+            files += _drop_in(DAEMON % name, planners)
     if kind["login"] and kind["scheduler"]:
         for name in DAEMONS:
             files += _drop_in(DAEMON % name, "[Service]\nOOMScoreAdjust=-500\n")
@@ -159,7 +188,7 @@ def placed(reading: dict) -> list:
     """Return the paths of the files of these roles on a host."""
     texts = reading["texts"]
     paths = [SLICE, ALL_SLICES, MANAGER, HIDING_UNIT, *ALLOW.values()]
-    paths += [DAEMON % name for name in DAEMONS]
+    paths += [DAEMON % name for name in (*DAEMONS, *PLANNERS)]
     paths += sorted(path for path in texts if path.startswith(SYSTEMD + "/user-"))
     found = [path for path in dict.fromkeys(paths) if _is_ours(texts.get(path, ""))]
     if PEOPLE in texts:

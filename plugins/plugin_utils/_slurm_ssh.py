@@ -164,7 +164,7 @@ def _decide(reading, text, training_only, cgroups, node_name, needs_job, names):
     if not needs_job:
         return "none", "slurm_ssh_needs_job is false"
     if not training_only:
-        return "none", "people log in there, or Slurm's daemons run there"
+        return "none", "people log in there, or no jobs run there"
     if not _include(text, "common-account"):
         return "none", "%s has no line '@include common-account'; add it, or set slurm_ssh_needs_job to false" % SSHD
     if "\ufffd" in text:

@@ -48,8 +48,8 @@ class Site:
         return self.on(self.relay, "skopeo inspect --raw --authfile=/etc/trainyard/registry/people/%s.json docker://%s/%s | sha256sum" % (
             person, self.registry, name)).out.split()[0]
 
-    def http(self, method, path, login=None, host=None):
-        """The status of a request that is sent as it stands. The login is a person or name:password."""
+    def http(self, method, path, login=None, host=None, kind="", body=""):
+        """The status of a request that is sent as it stands. The login is a person or name:password. The body is of the kind of a Content-Type."""
         if login and ":" not in login:
             login = ("$(python3 -c 'import base64, json; found = json.load(open(\"/etc/trainyard/registry/people/%s.json\"))[\"auths\"]; "
                      "print(base64.b64decode(list(found.values())[0][\"auth\"]).decode())')" % login)
@@ -59,9 +59,11 @@ class Site:
             "headers = {'Authorization': 'Basic ' + base64.b64encode(sys.argv[3].encode()).decode()} if sys.argv[3] else {}\n"
             "connection.putrequest(sys.argv[1], sys.argv[2], skip_host=False)\n"
             "[connection.putheader(*pair) for pair in headers.items()]\n"
-            "connection.putheader('Content-Length', '0')\n"
-            "connection.endheaders()\n"
-            "print(connection.getresponse().status)\n" % self.registry)
+            "body = %r\n"
+            "connection.putheader('Content-Length', str(len(body)))\n"
+            "[connection.putheader('Content-Type', kind) for kind in [%r] if kind]\n"
+            "connection.endheaders(body)\n"
+            "print(connection.getresponse().status)\n" % (self.registry, body.encode(), kind))
         return int(self.on(host or self.relay, "python3 -c %s %s %s \"%s\"" % (shlex.quote(program), method, shlex.quote(path), login or "")).out)
 
     def secrets(self):

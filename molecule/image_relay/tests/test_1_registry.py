@@ -50,6 +50,12 @@ def test_images_of_other_groups_can_be_private(site):
         for method, path in (("GET", "/v2/alice/secret/manifests/1"), ("HEAD", "/v2/alice/secret/blobs/" + layer), ("GET", "/v2/alice/secret/tags/list"),
                              ("GET", "/v2/_catalog"), ("GET", "/own/alice/"), ("POST", steal), ("POST", steal.replace("from=", "%66rom="))):
             assert site.http(method, path, "bob") == 403, path
+        # The registry would read both in a form, too. It starts an upload in place of the link.
+        multipart = "".join("--x\r\nContent-Disposition: form-data; name=\"%s\"\r\n\r\n%s\r\n" % pair
+                            for pair in (("mount", layer), ("from", "alice/secret"))) + "--x--\r\n"
+        for kind, body in (("application/x-www-form-urlencoded", steal.partition("?")[2]), ("multipart/form-data; boundary=x", multipart)):
+            assert site.http("POST", "/v2/bob/form/blobs/uploads/", "bob", kind=kind, body=body) == 202, kind
+        assert site.http("HEAD", "/v2/bob/form/blobs/" + layer, "bob") == 404
         # The own ones, the approved ones, and the own list.
         for path in ("/v2/", "/v2/site/tools/manifests/1", "/own/bob/"):
             assert site.http("GET", path, "bob") in (200, 404), path

@@ -7,7 +7,7 @@ import shlex
 import pytest
 from conftest import IMAGE, OPEN_GPUS
 
-# A person starts podman with every GPU of the host, from an own image.
+# A person starts podman with every GPU of the host, from an image of their own.
 OWN_PODMAN = """
 work=/tmp/own.$SLURM_JOB_ID
 mkdir -p $work/image/bin $work/image/lib64 $work/image/dev $work/image/proc $work/image/sys $work/image/etc $work/image/run $work/image/tmp

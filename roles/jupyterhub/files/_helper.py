@@ -90,7 +90,12 @@ async def ask(person, request):
 
 def line(value):
     """Return a text of a person as a part of a line of the log."""
-    return "".join(character if character.isprintable() else "?" for character in str(value)[:300])
+    shown = ""
+    for character in str(value)[:300]:
+        if not character.isprintable():
+            character = "?"
+        shown += character
+    return shown
 
 
 async def in_turn(person, data, answer):

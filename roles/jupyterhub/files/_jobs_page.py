@@ -77,9 +77,14 @@ def address_of(url):
 
 def endpoints(job, ssh):
     """Return the ways into a running job: its services, and ssh, which each has."""
-    rows = [(text_of(each["service"]), text_of(each["state"]), "<code>%s</code>" % text_of(each["command"]) if each["command"] else text_of(each["why"]),
-             address_of(each["url"]))
-            for each in job.get("endpoints") or [] if each["service"] != "ssh"]
+    rows = []
+    for each in job.get("endpoints") or []:
+        if each["service"] == "ssh":
+            continue
+        command = text_of(each["why"])
+        if each["command"]:
+            command = "<code>%s</code>" % text_of(each["command"])
+        rows.append((text_of(each["service"]), text_of(each["state"]), command, address_of(each["url"])))
     rows += [("ssh, VS Code Remote", "ready", "<code>%s</code>" % text_of(ssh), "-")] if ssh else []
     if not rows:
         return ""

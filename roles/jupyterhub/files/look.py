@@ -10,7 +10,6 @@ who can stop or change it. This program knows less, so it waits twice as long.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.machinery
 import importlib.util
 import json
@@ -40,7 +39,11 @@ STATE = "/run/trainyard/instances.json"
 EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
 #: In the batch script that the controller keeps. A person can change the comment of a job only.
 BATCH_SCRIPT = re.compile(r"^exec /usr/local/lib/trainyard/notebook/server run ", re.MULTILINE)
-GPUS = re.compile(r"\sGRES=\S*?gpu[^(\s]*\(IDX:([0-9,-]+)\)")
+#: What C(scontrol show job --details) writes of each host of a job, and of the GPUs there.
+DETAIL = re.compile(r" Nodes=\S+ CPU_IDs=\S+ Mem=[0-9]+ GRES=(\S*)")
+GPUS = re.compile(r"gpu[^(\s]*\(IDX:([0-9,-]+)\)")
+#: No host has more GPUs.
+MOST_GPUS = 1024
 #: Part of one CPU from which an instance counts as used. An idle JupyterLab needs less.
 IN_USE = 0.05
 #: How often longer this program waits than the instance itself.
@@ -59,13 +62,24 @@ def numbers_of(text: str) -> list[int]:
     found = []
     for part in text.split(","):
         first, _dash, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
+        end = int(last or first)
+        if end >= MOST_GPUS:
+            raise ValueError("'%.80s' has GPUs after the number %d" % (text, MOST_GPUS - 1))
+        found += range(int(first), end + 1)
     return found
 
 
-def gpus_of(shown: str) -> list[str]:
-    """Return the GPUs of a job from the line of C(scontrol show job --details)."""
-    found = GPUS.search(shown)
+def gpus_of(shown: str, name: str) -> list[str]:
+    """Return the GPUs of a job from the line of C(scontrol show job --details --oneliner).
+
+    The person chooses the name of the job, which comes first in the line, and the working directory
+    and the comment, which come after the GPUs. Each can have the words of this line.
+    """
+    _number, mark, rest = shown.partition(" JobName=%s UserId=" % name)
+    if not mark:
+        raise ValueError("the name of the job is not '%.80s'" % name)
+    detail = DETAIL.search(rest)
+    found = GPUS.search(detail.group(1)) if detail else None
     return [str(number) for number in numbers_of(found.group(1))] if found else []
 
 
@@ -85,6 +99,11 @@ def limits_of(idle: dict) -> dict:
     """Return the limits of this program from those of instances. The instance has warned."""
     return {"seconds": PATIENCE * idle.get("seconds", 0),
             "gpu_seconds": PATIENCE * idle.get("gpu_seconds", 0), "warning": 0}
+
+
+def one_line(error: Exception) -> str:
+    """Return an exception as a part of a line of the log."""
+    return ascii("%s: %s" % (type(error).__name__, error))[1:-1][:300]
 
 
 def known(former: dict | None, now: float) -> dict:
@@ -135,7 +154,12 @@ def about(job: str) -> dict:
         return {}
     # A job of srun or salloc has no script.
     script = output(["scontrol", "write", "batch_script", job, "-"]) or ""
-    return {"is_instance": bool(BATCH_SCRIPT.search(script)), "gpus": gpus_of(shown)}
+    if not BATCH_SCRIPT.search(script):
+        return {"is_instance": False}
+    name = output(["squeue", "--noheader", "--jobs=" + job, "--format=%j"])
+    if name is None:
+        return {}
+    return {"is_instance": True, "gpus": gpus_of(shown, name[:-1])}
 
 
 def ticks_of(pids: set[int]) -> dict[str, int]:
@@ -227,12 +251,19 @@ def main() -> int:
         if time.monotonic() > deadline:
             records[job] = former.get(job) or {"looked": 0}
             continue
-        # A job may have just ended.
-        with contextlib.suppress(FileNotFoundError):
+        try:
             records[job], reason = looked(job, former.get(job), epilog, limits)
-            if reason:
-                syslog.syslog("trainyard: job %s did not end itself. %s" % (job, reason))
-                output(["scancel", job])
+        except FileNotFoundError:
+            # The job has just ended.
+            continue
+        # Whatever one person has done with a job, instances of others end.
+        except Exception as error:
+            syslog.syslog("trainyard: job %s cannot be judged. %s" % (job, one_line(error)))
+            records[job] = former.get(job) or {"looked": 0}
+            continue
+        if reason:
+            syslog.syslog("trainyard: job %s did not end itself. %s" % (job, reason))
+            output(["scancel", job])
     save(records)
     return 0
 

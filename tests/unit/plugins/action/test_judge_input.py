@@ -573,3 +573,36 @@ def test_the_text_of_a_template_that_fails_is_not_shown(before):
 
 def fail(error):
     raise error
+
+
+#: A shared cluster of four hosts in which people would log in on the head, which runs jobs.
+SHARED = """
+cluster:
+  hosts:
+    gpu-a: {ansible_host: 192.0.2.11}
+    gpu-b: {ansible_host: 192.0.2.12}
+    gpu-c: {ansible_host: 192.0.2.13}
+  vars: {cluster_scheduler: slurm}
+"""
+
+
+def test_a_login_host_that_runs_jobs_is_named_with_the_way_out(judge):
+    result = judge(SHARED)
+    told = [entry for entry in result["findings"] if entry["verdict"] == "fail"]
+    assert {(entry["source"], entry["found"]) for entry in told} == {("cluster_login_hosts[0]", "gpu-a")}
+    for line in ("gpu: {hosts: {gpu-a: , gpu-b: }}", "login: {hosts: {front: }}", "scheduler: {hosts: {front: }}"):
+        assert "'%s'" % line in told[0]["fix"]
+    # What the message says, each way by itself.
+    accepted = SHARED.replace("{cluster_scheduler: slurm}", "{cluster_scheduler: slurm, slurm_accept_login_on_gpu_hosts: true}")
+    assert "slurm_accept_login_on_gpu_hosts: true" in told[0]["fix"] and problems(judge(accepted)) == set()
+    apart = SHARED.replace("  vars:", "    front: {ansible_host: 192.0.2.10}\n  vars:")
+    apart += "gpu: {hosts: {gpu-a: , gpu-b: , gpu-c: }}\nlogin: {hosts: {front: }}\nscheduler: {hosts: {front: }}\n"
+    assert problems(judge(apart)) == set()
+    # Without group scheduler, the head is scheduler and runs jobs. People need a job there.
+    assert problems(judge(apart.replace("scheduler: {hosts: {front: }}\n", ""))) == set()
+
+
+def test_values_that_differ_are_set_for_all_hosts(judge):
+    result = judge(cluster(first={"cluster_ssh_port": 2222}))
+    assert {entry["fix"] for entry in result["findings"]} == {
+        "set cluster_ssh_port in the variables of group cluster, and remove it from single hosts"}

@@ -126,6 +126,7 @@ HUB_OF_TWO = {
     "jupyterhub_enabled": True,
     "shared_storage_users": [{"name": "anna", "uid": 2001}, {"name": "ben", "uid": 2002}],
 }
+HUB = {"cluster_scheduler": "slurm", "slurm_accept_login_on_gpu_hosts": True, "jupyterhub_enabled": True}
 TWO_ACCOUNTS = [{"name": "vision", "members": ["anna"]}, {"name": "language", "members": ["ben"]}]
 ONE_ACCOUNT_OF_TWO = [{"name": "vision", "members": ["anna", "ben"]}]
 
@@ -413,13 +414,27 @@ REFUSED = (
     [({"cluster_scheduler": "slurm", "groups": {"scheduler": ["server-a", "server-b"]}}, "cluster_scheduler_host"),
      ({"cluster_scheduler": "slurm", "groups": {"login": ["gate"]}}, "cluster_login_hosts")] +
     # Logins on a training host: with the default groups, without a group gpu, and with one.
-    [(dict(entry, cluster_scheduler="slurm"), "slurm_accept_login_on_gpu_hosts") for entry in (
+    [(dict(entry, cluster_scheduler="slurm"), "cluster_login_hosts") for entry in (
         {}, {"slurm_accept_login_on_gpu_hosts": False}, {"groups": {"login": ["server-b"]}},
         {"groups": {"login": ["server-a", "server-b"], "gpu": ["server-b"]}}, {"groups": {"head": ["server-b"], "gpu": ["server-b"]}})] +
+    bad("slurm_default_minutes", 61, slurm_max_minutes=60) + bad("slurm_default_minutes", 43201) +
+    bad("slurm_partitions", *[[dict({"name": "train"}, **entry)] for entry in (
+        {"max_minutes": 60, "default_minutes": 61}, {"default_minutes": 43201}, {"max_minutes": "60", "default_minutes": "100"})]) +
+    bad("slurm_partitions", [{"name": "train", "default_minutes": 31}], slurm_max_minutes=30) +
     bad("slurm_accept_login_on_gpu_hosts", "perhaps", ["server-a"]) + bad("slurm_accept_no_limits", "perhaps", 2, ["server-a"]) +
     [(dict(HUB_OF_TWO, slurm_accounts=accounts, **more), "jupyterhub_subdomains") for accounts, more in (
         (TWO_ACCOUNTS, {}), (ONE_ACCOUNT_OF_TWO, {}), (TWO_ACCOUNTS, {"jupyterhub_subdomains": "no"}),
         (TWO_ACCOUNTS, {"jupyterhub_url": "https://hub.example.org", "jupyterhub_accept_shared_origin": False}))] +
+    bad("jupyterhub_url", "", "https://192.0.2.10", "https://192.0.2.10:8443/", "https://192.0.2", "https://[2001:db8::1]", jupyterhub_subdomains=True, **HUB) +
+    bad("jupyterhub_url", "https://hub.example.org:0", "https://hub.example.org:65536", "https://hub.example.org:99999", "http://hub.example.org", **HUB) +
+    bad("jupyterhub_enabled", True, cluster_scheduler="slurm", slurm_accept_login_on_gpu_hosts=True, job_container_enabled=False) +
+    bad("jupyterhub_port", 481, 482, 483, **HUB) + bad("jupyterhub_port", 443, jupyterhub_hub_port=700, jupyterhub_jobs_port="700", **HUB) +
+    bad("jupyterhub_instance_ports", "30000", "x-y", "", "30999-30000", "900-1100", "65000-65536", "25000-30999", "9000-31000", "9999-10000", **HUB) +
+    bad("jupyterhub_instance_ports", "8000-8999", jupyterhub_port=8443, **HUB) +
+    bad("jupyterhub_tls_certificate", "/srv/tls/hub.pem", **HUB) + bad("jupyterhub_tls_certificate", "", jupyterhub_tls_key="/srv/tls/hub.key", **HUB) +
+    bad("jupyterhub_authenticator", "oidc", "ldap", **HUB) +
+    bad("jupyterhub_authenticator", "link", jupyterhub_authenticator_options={"client_secret": "hunter2"}, **HUB) +
+    bad("jupyterhub_idle_warning_minutes", 120, 121, **HUB) + bad("jupyterhub_idle_warning_minutes", 30, jupyterhub_idle_gpu_minutes=30, **HUB) +
     bad("jupyterhub_token_days", 0, -1, 3651, "never", "", [30]) + bad("jupyterhub_accept_shared_origin", "perhaps", [True]) +
     [({"groups": {"head": ["login"]}}, "inventory"), ({"groups": {"head": ["server-a", "server-b"]}}, "inventory"), ({"groups": {"server-a": ["server-b"]}},
     "inventory")]
@@ -435,11 +450,29 @@ GOOD = [
     {"first": {"slurm_node_features": ["ib"], "slurm_gpu_type": "h100", "slurm_node_hardware": {"cpus": 8, "real_memory": 8000}, "slurm_accept_smaller": True}},
     dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_subdomains=True, jupyterhub_url="https://hub.example.org"),
     dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_accept_shared_origin=True, jupyterhub_token_days="7"),
+    dict(HUB, jupyterhub_subdomains=True, jupyterhub_url="https://hub.example.org:65535/", jupyterhub_port=65535, jupyterhub_instance_ports="30000-30999"),
+    dict(HUB, jupyterhub_url="https://192.0.2.10:8443", jupyterhub_port=8443, jupyterhub_instance_ports="1024-8442"),
+    dict(HUB, jupyterhub_url="", jupyterhub_tls_certificate="/srv/tls/hub.pem", jupyterhub_tls_key="/srv/tls/hub.key"),
+    dict(HUB, jupyterhub_authenticator="oidc", jupyterhub_authenticator_options={"client_id": "hub"}), dict(HUB, jupyterhub_authenticator="pam"),
+    dict(HUB, jupyterhub_idle_minutes=0, jupyterhub_idle_gpu_minutes="121", jupyterhub_idle_warning_minutes=120),
+    # Without a hub, its variables do not count.
+    {"jupyterhub_subdomains": True, "jupyterhub_tls_key": "/srv/tls/hub.key"},
     # One person in two accounts, an account without people, and no hub.
     dict(HUB_OF_TWO, slurm_accounts=[{"name": "vision", "members": ["anna"]}, {"name": "language", "members": ["anna"]}, {"name": "empty"}]),
     dict(HUB_OF_TWO, slurm_accounts=TWO_ACCOUNTS, jupyterhub_enabled=False),
     # The groups of a scheduler that this collection does not run are the site's own.
     {"cluster_login_hosts": ["outside.example"]}, {"cluster_scheduler": "slurm", "groups": {"gpu": ["server-b"]}},
+    # A partition with a shorter time than the default of all, limits that are as long, and none.
+    {"slurm_default_minutes": 1440, "slurm_partitions": [
+        {"name": "train", "default": True}, {"name": "short", "max_minutes": 60}, {"name": "other", "max_minutes": 0, "default_minutes": 90000},
+        {"name": "same", "max_minutes": 30, "default_minutes": 30}]},
+    {"slurm_max_minutes": 0, "slurm_default_minutes": 90000, "slurm_partitions": [{"name": "train", "default_minutes": 90000}]},
+    # A login host of its own, while the head, which runs jobs, is the scheduler; and what the message says.
+    {"cluster_scheduler": "slurm", "groups": {"gpu": ["server-a"], "login": ["server-b"]}},
+    {"cluster_scheduler": "slurm", "hosts": ("gpu-a", "gpu-b", "gpu-c", "front"),
+     "groups": {"gpu": ["gpu-a", "gpu-b", "gpu-c"], "login": ["front"], "scheduler": ["front"]}},
+    {"cluster_scheduler": "slurm", "hosts": ("gpu-a", "control", "front"),
+     "groups": {"gpu": ["gpu-a"], "login": ["front"], "scheduler": ["control"]}},
     {"cluster_scheduler": "slurm", "slurm_accept_login_on_gpu_hosts": True, "slurm_accept_no_limits": "yes"},
     {"cluster_scheduler": "slurm", "cluster_scheduler_host": "server-b", "cluster_login_hosts": ["server-a", "{{ cluster_head }}"],
      "slurm_accept_login_on_gpu_hosts": True},

@@ -92,6 +92,16 @@ def test_images_of_other_groups_are_private(request_line, fine):
     assert rule(texts(plan(**PRIVATE))[planned.PROXY], request_line) == fine
 
 
+@pytest.mark.parametrize("private", [True, False])
+def test_the_registry_reads_no_form_in_a_body(private):
+    """docker-registry takes mount and from of a POST from a form in the body, too, of either kind. Manifests, which are PUT, keep their type."""
+    config = texts(plan(**dict(PRIVATE, private=private)))[planned.PROXY]
+    name, entries = re.search(r"map \$request_method (\$\w+) \{ (POST .*?) \}", config).groups()
+    assert entries == "POST application/octet-stream; default $http_content_type;"
+    before, _proxy, after = config.partition("proxy_pass ")
+    assert "proxy_set_header Content-Type %s;" % name in after and "Content-Type" not in before
+
+
 def test_without_the_setting_everyone_reads():
     config = texts(plan(**dict(PRIVATE, private=False)))[planned.PROXY]
     assert rule(config, "GET anna /v2/carl/x/manifests/1") and rule(config, "GET anna /v2/_catalog") and "/own" not in config

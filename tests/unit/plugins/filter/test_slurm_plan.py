@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.filter.slurm import FilterModule
-from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan, _slurm_sessions, _slurm_ssh
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import parse_conf
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "slurm_plan"
@@ -255,7 +255,7 @@ def test_a_host_without_limits_stops_the_run(changes, said):
     assert [sentence.split(":")[0] for sentence in found["problems"]] == ["b"] and not found[
         "complete"
     ]
-    for word in said + ["set slurm_accept_no_limits to true"]:
+    for word in said + ["'slurm_accept_no_limits: true' in the variables of group cluster"]:
         assert word in found["problems"][0]
     assert good(readings)["cgroups"] is False
     # Only hosts that run jobs count.
@@ -553,17 +553,24 @@ def test_the_pmix_library_of_debian_12():
 def test_packages():
     known = {"slurmd": VERSIONS["22.05"], "libpam-slurm-adopt": "1", "libpam-slurm": "1", "slurm-wlm-mysql-plugin": "1"}
     found = good(cluster("a", "b", "c", candidates=known), login_hosts=["b"])["packages"]
-    assert found["a"] == ["munge", "slurm-client", "slurmctld", "slurmdbd", "mariadb-server", "iproute2", "slurm-wlm-mysql-plugin", "slurmd", "libpmix2"]
+    assert found["a"] == ["munge", "slurm-client", "slurmctld", "slurmdbd", "mariadb-server", "iproute2", "slurm-wlm-mysql-plugin", "slurmd",
+                          "libpam-slurm-adopt", "libpam-slurm", "libpmix2"]
     # pam_slurm_adopt only where nobody logs in for other reasons.
     assert not {"libpam-slurm-adopt", "libpam-slurm"} & set(found["b"]) and {"libpam-slurm-adopt", "libpam-slurm"} <= set(found["c"])
 
 
+PAM_FILES = {
+    "/etc/pam.d/sshd": "@include common-account\n@include common-session\n",
+    "/etc/pam.d/common-session": "session optional pam_systemd.so\n",
+}
+
+
 def test_who_can_log_in():
-    files = {"/etc/pam.d/sshd": "@include common-account\n@include common-session\n", "/etc/pam.d/common-session": "session optional pam_systemd.so\n"}
+    files = dict(PAM_FILES)
     readings = cluster("a", "b", "c", packages={"libpam-slurm-adopt": "1", "libpam-slurm": "1"}, texts=files, login_user="ops", files={})
     rules = {name: entry["rule"] for name, entry in good(readings, login_hosts=["b"])["ssh"].items()}
-    # a is the scheduler.
-    assert rules == {"a": "none", "b": "none", "c": "adopt"}
+    # a is the scheduler, and runs jobs. On b people log in.
+    assert rules == {"a": "adopt", "b": "none", "c": "adopt"}
     readings["a"]["cgroup"] = {"version": 1, "usable": False, "why": "it is a container", "cores": False, "swap": False}
     found = good(readings, login_hosts=["b"], ssh={"users": ["monitor"]})
     assert found["ssh"]["c"]["rule"] == "slurm" and "user in root:ops:monitor\n" in found["ssh"]["c"]["steps"][0]["files"][0]["content"]
@@ -582,9 +589,24 @@ def test_who_can_log_in():
     assert good(readings, hosts=["a", "b"])["ssh"]["c"]["steps"] == [step]
 
 
+def test_nobody_logs_in_without_a_job_to_a_scheduler_that_runs_jobs():
+    readings = cluster("a", "b", packages={"libpam-slurm-adopt": "1"}, texts=PAM_FILES)
+    readings["front"] = reading("front", gpus=0, packages={"libpam-slurm-adopt": "1"}, texts=PAM_FILES)
+    found = good(readings, hosts=["a", "b"], login_hosts=["front"])
+    assert {name: rule["rule"] for name, rule in found["ssh"].items()} == {"a": "adopt", "b": "adopt", "front": "none"}
+    paths = [entry["path"] for step in found["ssh"]["a"]["steps"] for entry in step["files"]]
+    assert {_slurm_sessions.MANAGER, _slurm_sessions.HIDING_UNIT, _slurm_ssh.SSHD} <= set(paths)
+    told = text({"steps": [entry for step in found["ssh"]["a"]["steps"] for entry in step["files"]]}, "/sessions.json", "steps")
+    assert '"only_in_jobs": true' in told
+    # A login host stays open, also if it is the scheduler, and so does a scheduler that runs no jobs.
+    for more in ({"hosts": ["a", "b"], "login_hosts": ["a"]}, {"hosts": ["b"], "scheduler": "a", "login_hosts": ["front"]}):
+        members = [{"name": name, "address": "10.0.1.%d" % number} for number, name in enumerate(readings, 1)]
+        assert good(readings, members=members, **more)["ssh"]["a"]["rule"] == "none"
+
+
 def test_a_host_where_the_rule_is_impossible_is_reported():
     readings = cluster("a", "b", texts={"/etc/pam.d/sshd": "auth required pam_unix.so\n"})
-    assert [sentence for sentence in good(readings)["warnings"] if "without a job" in sentence] == [
+    assert [sentence for sentence in good(readings, login_hosts=["a"])["warnings"] if "without a job" in sentence] == [
         "b: people can log in without a job: /etc/pam.d/sshd has no line '@include common-account'; add it, or set slurm_ssh_needs_job to false"]
 
 

@@ -31,6 +31,7 @@ LOGIN = {
 BOTH = {"training": True, "login": True, "scheduler": True, "only_in_jobs": False, "usable": True}
 OPERATORS = [sessions.OPERATOR_SLICE % 0, sessions.OPERATOR_SLICE % 1500]
 ALLOW = list(sessions.ALLOW.values())
+PLANNERS = [sessions.DAEMON % name for name in sessions.PLANNERS]
 
 
 def reading(**more):
@@ -62,7 +63,7 @@ def files(kind, host=None, **wishes):
             TRAINING,
             {*ALLOW, sessions.PEOPLE, sessions.MANAGER, sessions.HIDING_UNIT, sessions.SLICE, *OPERATORS},
         ),
-        (LOGIN, {sessions.SLICE, sessions.ALL_SLICES, *OPERATORS}),
+        (LOGIN, {sessions.SLICE, sessions.ALL_SLICES, *PLANNERS, *OPERATORS}),
         (
             BOTH,
             {
@@ -71,6 +72,7 @@ def files(kind, host=None, **wishes):
                 sessions.SLICE,
                 sessions.ALL_SLICES,
                 *OPERATORS,
+                *PLANNERS,
                 *(sessions.DAEMON % name for name in sessions.DAEMONS),
             },
         ),
@@ -101,6 +103,29 @@ def test_devices_are_closed_and_memory_is_limited_on_a_login_host_only():
     )
     assert set(files(LOGIN, gpus_need_job=False, memory="", memory_all="", tasks=0)) == set()
     assert not {sessions.SLICE, *ALLOW} & set(files(TRAINING, gpus_need_job=False))
+
+
+@pytest.mark.parametrize("path", PLANNERS)
+def test_what_cron_and_at_start_on_a_login_host_has_limits(path):
+    text = files(LOGIN)[path]
+    assert path.rpartition("/")[0] in (
+        "/etc/systemd/system/cron.service.d",
+        "/etc/systemd/system/atd.service.d",
+    )
+    assert "[Service]\n" in text and "MemoryMax=50%\nOOMPolicy=continue\nTasksMax=10000\n" in text
+    # Disks stay open to jobs of root, and GPUs do not.
+    assert "DevicePolicy=closed\n" in text and "DeviceAllow=block-* rwm\n" in text
+    assert "nvidia" not in text and "char-*" not in text and "davinci" not in text
+    # Nothing is closed on a host without GPUs, or where people get GPUs outside of jobs.
+    for found in (files(LOGIN, reading(gpus=[]))[path], files(LOGIN, gpus_need_job=False)[path]):
+        assert "Device" not in found and "MemoryMax=50%\n" in found
+    assert "TasksMax" not in files(LOGIN, tasks=0)[path]
+    bare = files(LOGIN, reading(gpus=[]), memory="", tasks=0)
+    assert path not in bare and path not in files(TRAINING)
+    # Teardown removes what the role placed, and nothing of the site.
+    (step,) = sessions.removal(reading(texts=files(LOGIN)))
+    assert {path, path.rpartition("/")[0]} <= set(step["absent"])
+    assert sessions.removal(reading(texts={path: "[Service]\nMemoryMax=1G\n"})) == []
 
 
 def test_the_settings_of_an_operator_replace_those_of_people():

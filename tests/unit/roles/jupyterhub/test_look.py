@@ -20,13 +20,41 @@ SCRIPT = "#!/bin/bash\n#SBATCH --job-name=First\nexec /usr/local/lib/trainyard/n
 NOW = 1000000
 
 
-@pytest.mark.parametrize("shown, gpus", [
-    ("JobId=7 Nodes=a CPU_IDs=0-1 Mem=4096 GRES=gpu:h100:2(IDX:0-1) NtasksPerTRES:0", ["0", "1"]),
-    ("Nodes=a CPU_IDs=0 Mem=1 GRES=gpu:2(IDX:0,3) MinCPUs=1", ["0", "3"]), ("Nodes=a CPU_IDs=0 Mem=1 GRES= MinCPUs=1", []), ("", []),
-    # A name that a person has chosen.
-    ("JobName=gpu:1(IDX:9) Nodes=a GRES= MinCPUs=1", [])])
-def test_gpus_of_a_job(shown, gpus):
-    assert look.gpus_of(shown) == gpus
+def line(gres="", name="First", after="Command=/x WorkDir=/home/anna"):
+    """A line of scontrol show job --details --oneliner."""
+    detail = " Nodes=a CPU_IDs=0-1 Mem=4096 GRES=%s" % gres if gres is not None else ""
+    return "JobId=7 JobName=%s UserId=anna(2001) GroupId=anna(2001) JobState=RUNNING TRES=cpu=2 %s MinCPUsNode=1 %s" % (name, detail, after)
+
+
+@pytest.mark.parametrize("gres, gpus", [
+    ("gpu:h100:2(IDX:0-1)", ["0", "1"]), ("gpu:2(IDX:0,3)", ["0", "3"]), ("", []), (None, []),
+    ("gpu:1(IDX:1023)", ["1023"])])
+def test_gpus_of_a_job(gres, gpus):
+    assert look.gpus_of(line(gres), "First") == gpus
+
+
+#: What a person can write in the place of the words of Slurm.
+FAKE = "x UserId=anna(2001) Nodes=a CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:%s) y"
+ODD = ("9", "-", "0-9999999999", "0,,1")
+
+
+@pytest.mark.parametrize("numbers", ODD)
+def test_what_a_person_names_a_job_does_not_count(numbers):
+    fake = FAKE % numbers
+    assert look.gpus_of(line("gpu:1(IDX:3)", name=fake), fake) == ["3"]
+    assert look.gpus_of(line("gpu:1(IDX:3)", after="Comment=" + fake), "First") == ["3"]
+    assert look.gpus_of(line("", name=fake + "\n", after="WorkDir=/" + fake), fake + "\n") == []
+    # The name has changed between two questions.
+    with pytest.raises(ValueError):
+        look.gpus_of(line("gpu:1(IDX:3)", name=fake), "First")
+
+
+def test_numbers_of_gpus_are_bounded():
+    with pytest.raises(ValueError):
+        look.numbers_of("0-9999999999")
+    with pytest.raises(ValueError):
+        look.numbers_of("1024")
+    assert len(look.numbers_of("0-1023")) == 1024
 
 
 @pytest.mark.parametrize("before, ticks, expected", [
@@ -63,7 +91,7 @@ class Cluster:
 
     def __init__(self, monkeypatch, tmp_path, script=SCRIPT, gpus=""):
         self.now, self.ticks, self.gpus, self.ended, self.logged, self.asked = NOW, 0, False, [], [], []
-        self.script, self.shown = script, "JobId=7 Nodes=a GRES=%s MinCPUs=1" % gpus
+        self.script, self.shown, self.name = script, line(gpus), "First"
         (tmp_path / "jobs/7").mkdir(parents=True)
         (tmp_path / "server.json").write_text(json.dumps({"idle": {"seconds": 3600, "warning": 900, "gpu_seconds": 0}}))
         self.config = tmp_path / "server.json"
@@ -79,6 +107,8 @@ class Cluster:
             self.ended.append(command[1])
             return ""
         self.asked.append(command)
+        if command[0] == "squeue":
+            return self.name + "\n"
         return self.script if "write" in command else self.shown
 
     def passes(self, minutes, cpu=0.0, step=5):
@@ -95,7 +125,7 @@ def test_a_quiet_instance_ends_after_twice_its_time(monkeypatch, tmp_path):
     cluster.passes(10)
     assert "7" in cluster.ended and "job 7 did not end itself" in cluster.logged[0]
     # The controller is asked once for each job.
-    assert len(cluster.asked) == 2
+    assert len(cluster.asked) == 3
 
 
 def test_an_instance_in_use_stays(monkeypatch, tmp_path):
@@ -129,6 +159,40 @@ def test_other_jobs_stay(monkeypatch, tmp_path, script):
     assert cluster.ended == []
 
 
+@pytest.mark.parametrize("numbers", ODD)
+def test_a_name_of_a_job_stops_no_look_at_others(monkeypatch, tmp_path, numbers):
+    cluster = Cluster(monkeypatch, tmp_path)
+    (tmp_path / "jobs/5").mkdir()
+    others = cluster.output
+
+    def output(command):
+        # Job 5 of another person is no instance. Its name is the person's choice.
+        if "5" in command:
+            return "#!/bin/bash\nsleep 1\n" if "write" in command else line(name=FAKE % numbers)
+        return others(command)
+
+    monkeypatch.setattr(look, "output", output)
+    cluster.passes(140)
+    assert "7" in cluster.ended and len(cluster.logged) == len(cluster.ended)
+
+
+def test_a_job_that_cannot_be_judged_stops_no_look_at_others(monkeypatch, tmp_path):
+    cluster = Cluster(monkeypatch, tmp_path)
+    (tmp_path / "jobs/5").mkdir()
+    processes = look.processes_of
+
+    def processes_of(epilog, job):
+        if job == "5":
+            raise PermissionError("a\nb")
+        return processes(epilog, job)
+
+    monkeypatch.setattr(look, "processes_of", processes_of)
+    cluster.passes(140)
+    assert cluster.ended and set(cluster.ended) == {"7"}
+    assert "trainyard: job 5 cannot be judged. PermissionError: a\\nb" in cluster.logged
+    assert not any("\n" in text for text in cluster.logged)
+
+
 def test_without_a_limit_nothing_is_looked_at(monkeypatch, tmp_path):
     cluster = Cluster(monkeypatch, tmp_path)
     cluster.config.write_text(json.dumps({"idle": {"seconds": 0, "warning": 900, "gpu_seconds": 0}}))
@@ -148,7 +212,7 @@ def test_without_an_answer_of_slurm_nothing_ends(monkeypatch, tmp_path):
     cluster.shown = None
     cluster.passes(300)
     assert cluster.ended == []
-    cluster.shown = "GRES= "
+    cluster.shown = line()
     cluster.passes(140)
     assert "7" in cluster.ended
 
