@@ -79,7 +79,7 @@ REFUSED = (
     ("reconfigflags", r"keeppart", "a change of slurm_partitions would have no effect"),
     ("slurmdparameters", r"config_overrides", "it hides memory and GPUs that a host has lost; in containers it is set without this"),
     ("switchtype", "", "slurmctld forgets all jobs if it changes"),
-    ("disablerootjobs", r"^(no|0)$", "a job as root is outside of every quota"),
+    ("disablerootjobs", r"^(?!yes$)", "a job as root is outside of every quota"),
     ("mcsplugin", "", "it conflicts with PrivateData"),
 )
 # Lists: what the site requests is added to what the plan needs.
@@ -444,6 +444,9 @@ def slurm_conf(cluster_name, controller, nodes, former, partitions, options, usa
         "SlurmctldHost": "%s(%s)" % (controller["hostname"], controller["address"]),
         "SlurmUser": "slurm",
         "AuthType": "auth/munge",
+        # A job of root would be outside of every quota, with the rights of root on each host.
+        # Jobs of role train are those of SlurmUser.
+        "DisableRootJobs": "YES",
         "StateSaveLocation": STATE + "/slurmctld",
         "SlurmdSpoolDir": STATE + "/slurmd",
         "SlurmctldLogFile": LOGS + "/slurmctld.log",

@@ -420,6 +420,11 @@ def test_priorities():
     assert good(priorities=[{"name": "a", "priority": 1}, {"name": "b", "priority": 2, "preempts": ["a"]}])["qos"] == ["a", "b"]
 
 
+def test_root_has_no_jobs():
+    assert conf()["options"]["disablerootjobs"] == "YES"
+    assert conf(options={"disablerootjobs": "yes"})["options"]["disablerootjobs"] == "yes"
+
+
 def test_options_of_the_site():
     told = conf(options={"KillWait": 60, "slurmctldparameters": "idle_on_node_suspend,enable_configless", "DisableRootJobs": True,
                          "JobSubmitPlugins": ["lua", "require_timelimit"], "SchedulerParameters": "bf_interval=5, bf_continue"})["options"]
@@ -436,6 +441,9 @@ def test_options_of_the_site():
     ({"AuthType": "auth/none"}, "munge is the only"),
     ({"AccountingStoreFlags": "job_comment,job_env"}, "'job_comment,job_env', which is refused: other people"),
     ({"PrivateData": "none"}, "which is refused"),
+    ({"DisableRootJobs": False}, "'NO', which is refused: a job as root"),
+    ({"disablerootjobs": "0"}, "'0', which is refused: a job as root"),
+    ({"DisableRootJobs": "off"}, "'off', which is refused: a job as root"),
     ({"PlugStackConfig": "/tmp/x"}, "which is refused: the daemons run"),
     ({"SlurmdParameters": "config_overrides"}, "it hides memory and GPUs"),
     ({"ReconfigFlags": "KeepPartInfo"}, "a change of slurm_partitions"),
