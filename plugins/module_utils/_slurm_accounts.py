@@ -23,8 +23,6 @@ __all__ = ["Found", "Plan", "Step", "default_priority", "diff_of", "faults", "pl
 _PERSON = re.compile(r"[a-z_][a-z0-9_-]{0,31}", re.ASCII)
 # | separates columns, and quotes are taken away or replaced.
 _DESCRIPTION = re.compile(r"[ -~]{1,200}")
-# Slurm's own account, above all others and without limits. It is never changed, only members are.
-ROOT = "root"
 # A line of arguments must stay below 128 KiB.
 _NAMES_PER_COMMAND = 1000
 
@@ -69,13 +67,13 @@ class Plan(NamedTuple):
     removes: bool
 
 
-def faults(accounts, priorities, root_members=()):
+def faults(accounts, priorities):
     """Return what is wrong with a request, as texts."""
     wrong = ["priorities: " + fault for fault in priority_faults(priorities)]
 
     def names(label, values, pattern, allowed):
         for name in values:
-            if not isinstance(name, str) or not pattern.fullmatch(name) or name == ROOT:
+            if not isinstance(name, str) or not pattern.fullmatch(name) or name == "root":
                 wrong.append("%s: '%s' is not a valid name; use %s" % (label, name, allowed))
         for name in sorted({str(name) for name in values if list(values).count(name) > 1}):
             wrong.append("%s: '%s' is listed twice; remove one" % (label, name))
@@ -84,9 +82,7 @@ def faults(accounts, priorities, root_members=()):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MOST):
             wrong.append("%s: '%s' is not valid; use a whole number from %d to %d" % (label, value, low, MOST))
 
-    people = "lower-case letters, digits, _ and -, at most 32, beginning with a letter or _, and not root"
     names("accounts", [entry["name"] for entry in accounts], NAME, NAMES)
-    names("root_members", root_members, _PERSON, people)
     for entry in accounts:
         name, gpus, each = entry["name"], entry.get("gpus"), entry.get("max_gpus_per_person")
         number("gpus of %s" % name, gpus, 0)
@@ -97,7 +93,8 @@ def faults(accounts, priorities, root_members=()):
             number("defaults.%s of %s" % (option, name), (entry.get("defaults") or {}).get(option), 1)
         if isinstance(gpus, int) and isinstance(each, int) and each > gpus:
             wrong.append("max_gpus_per_person of %s: '%d' is above the %d GPUs of the account; set %d or less" % (name, each, gpus, gpus))
-        names("members of %s" % name, entry.get("members") or [], _PERSON, people)
+        names("members of %s" % name, entry.get("members") or [], _PERSON,
+              "lower-case letters, digits, _ and -, at most 32, beginning with a letter or _, and not root")
         text = entry.get("description")
         if text and (not _DESCRIPTION.fullmatch(text) or any(sign in text for sign in "|\"'`\\") or text != text.strip()):
             wrong.append("description of %s: '%s' is not valid; use at most 200 printable ASCII characters without | \" ' ` \\" % (name, text))
@@ -124,8 +121,6 @@ def _requested(accounts, priorities):
         if entry["name"] in preempted:
             requested[("qos", entry["name"])]["mode"] = "requeue"
     for entry in accounts:
-        if entry["name"] == ROOT:
-            continue
         fields = {"description": (entry.get("description") or "").lower(), "gpus": entry.get("gpus"), "minutes": entry.get("max_minutes"),
                   "default_qos": default_priority(priorities)}
         fields.update(_limits_of(entry))
@@ -151,7 +146,7 @@ def _state(found):
     state = {("qos", name): {"priority": qos.priority, "preempts": sorted(qos.preempts), "mode": qos.mode, "deny": "DenyOnLimit" in qos.flags}
              for name, qos in found.qos.items()}
     for row in found.associations:
-        if row.cluster != found.cluster or row.partition or (row.account, row.user) == (ROOT, ""):
+        if row.cluster != found.cluster or row.account == "root" or row.partition:
             continue
         if row.user:
             state[("member", row.account, row.user)] = {"gpus": row.limits.get(GPU), "submit": row.submit}
@@ -306,7 +301,7 @@ class _Planner:
         changed, in_file = {}, {}
         accounts = {}
         for row in self.rows:
-            if row.user and row.account != ROOT:
+            if row.user and row.account != "root":
                 accounts.setdefault(row.user, []).append(row.account)
         new = {}
         for key in self.created:
@@ -510,10 +505,7 @@ def _listed(names):
 
 
 def plan(found, accounts, priorities, record, jobs=()):
-    """Return the Plan. C(jobs) are those that have not ended, needed if something is removed.
-
-    Of an account C(root) only the members count.
-    """
+    """Return the Plan. C(jobs) are those that have not ended, needed if something is removed."""
     return _Planner(found, accounts, priorities, record, jobs).run()
 
 

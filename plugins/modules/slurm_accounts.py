@@ -114,12 +114,6 @@ options:
         type: list
         elements: str
         default: []
-  root_members:
-    description: Login names that get jobs in Slurm's own account C(root), which has no limits. Other members of it stay.
-    type: list
-    elements: str
-    default: []
-    version_added: "0.4.0"
   cancel_jobs:
     description:
       - Whether to cancel jobs of what is removed. Slurm refuses to remove a person or an account with pending or running jobs.
@@ -261,7 +255,7 @@ import time
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _sacctmgr as sacctmgr
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
-from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_accounts import ROOT, Found, diff_of, faults, plan, settled_record
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_accounts import Found, diff_of, faults, plan, settled_record
 
 
 class Accounts:
@@ -271,9 +265,6 @@ class Accounts:
         self.record = self.file.read()
         former = module.params["state"] == "former"
         self.accounts, self.priorities = ([], []) if former else (module.params["accounts"], module.params["priorities"])
-        if module.params["root_members"] and not former:
-            members = {"name": ROOT, "members": module.params["root_members"]}
-            self.accounts = [*self.accounts, members]
 
     def deadline(self):
         return time.monotonic() + max(self.module.params["timeout"], 0)
@@ -431,7 +422,6 @@ def main():
                 "type": "list", "elements": "dict", "default": [],
                 "options": {"name": {"type": "str", "required": True}, "priority": {"type": "int", "default": 0}, "preempts": names},
             },
-            "root_members": names,
             "cancel_jobs": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 60},
             "record": {"type": "path", "required": True},
@@ -440,7 +430,7 @@ def main():
         supports_check_mode=True,
     )
     accounts = Accounts(module)
-    wrong = faults(*(module.params[name] for name in ("accounts", "priorities", "root_members")))
+    wrong = faults(accounts.accounts, accounts.priorities)
     if wrong:
         module.fail_json(msg="%s. Nothing was changed" % "; ".join(wrong))
     if module.params["state"] == "former" and not accounts.record:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
-from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import SLURM_USER
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import SLURM_USER, TRAIN_ACCOUNT
 
 DEVICES, NPUS = "CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"
 # Numbers, and names as `nvidia-smi -L` prints them.
@@ -121,6 +121,7 @@ def queue_command(hosts, job_id, timeout, options):
     limit = ["--time=%d" % (-(-timeout // 60) + 5)] if timeout else []
     # Without kill-command, a job that was cancelled would run on.
     own = [
+        "--account=" + TRAIN_ACCOUNT,
         "--job-name=trainyard-" + job_id,
         "--nodes=%d" % len(names),
         "--nodelist=" + ",".join(names),

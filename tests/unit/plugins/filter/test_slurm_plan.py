@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.filter.slurm import FilterModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_accounts import faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import parse_conf
 
@@ -769,7 +770,7 @@ def test_a_former_scheduler_that_still_runs():
 ])
 def test_cpus_and_memory_of_an_account_follow_its_gpus(gpus, limits, shares):
     account = {"name": "a", "members": []} if gpus is None else {"name": "a", "members": [], "gpus": gpus}
-    [planned] = good(accounts=[account], limits=limits)["accounts"]
+    [planned, _train] = good(accounts=[account], limits=limits)["accounts"]
     assert planned["defaults"] == dict({} if shares is None else {"cpus": shares[0], "memory_gb": shares[1]}, max_jobs_per_person=500,
                                        max_submitted_per_person=2000)
 
@@ -805,6 +806,10 @@ def test_accounts_for_the_module():
     accounts = [{"name": "vision", "gpus": 4, "hosts_classes": ["h100"], "members": ["anna"]}]
     found = good(cluster("a", missing_people=["anna"]), accounts=accounts, cluster_name="lab")
     defaults = {"cpus": 64, "memory_gb": 500, "max_jobs_per_person": 500, "max_submitted_per_person": 2000}
+    train = found["accounts"].pop()
+    # Slurm's own user has jobs, without limits.
+    assert (train["name"], train["members"], "defaults" in train) == ("trainyard-train", ["slurm"], False)
+    assert faults([train], []) == []
     assert found["accounts"] == [{"name": "vision", "gpus": 4, "members": ["anna"], "defaults": defaults}] and found["cluster_name"] == "lab" and found["missing_people"] == ["anna"]
 
 

@@ -172,33 +172,6 @@ def test_a_database_that_does_not_answer(host):
     assert "the output ends within a line: 'normal|0'" in host.run(VISION)["msg"]
 
 
-def test_a_member_of_the_account_above_all_others(host):
-    """Slurm's own user gets jobs. Nothing else of account root changes."""
-    before = host.state()
-    done = host.run(VISION, root_members=["slurm"])
-    added = [each for each in done["changes"] if each["what"] == "member root slurm"]
-    assert [each["action"] for each in added] == ["add"] and host.row("root", "slurm")
-    assert host.row("root") == next(each for each in before["rows"] if not each["user"])
-    assert not host.run(VISION, root_members=["slurm"])["changed"]
-    assert host.run(VISION)["changed"] and not host.row("root", "slurm")
-    host.run(VISION, root_members=["slurm"])
-    host.run(state="former", root_members=["slurm"])
-    assert host.state(log=[]) == before
-
-
-def test_a_member_of_root_whom_others_put_there_stays(host):
-    state = host.state()
-    state["rows"].append(slurm_database.row("trainyard", "root", "slurm"))
-    state["users"]["slurm"], state["defaults"]["trainyard slurm"] = {"admin": "None"}, "root"
-    host.write(state)
-    host.run(VISION, root_members=["slurm"])
-    assert "member root slurm" not in json.loads(host.record.read_text(encoding="utf-8"))
-    host.run(state="former")
-    assert host.row("root", "slurm")
-    assert "root_members: 'root' is not a valid name" in host.run(root_members=["root"])["msg"]
-    assert "accounts: 'root' is not a valid name" in host.run({"name": "root"})["msg"]
-
-
 def test_people_whom_others_put_there_are_named(host):
     host.run(VISION)
     state = host.state()
