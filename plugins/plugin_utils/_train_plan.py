@@ -22,9 +22,7 @@ _AS_SLURM = [
     "--init-groups",
     "--reset-env",
 ]
-# When systemd stops the job's unit, all of its processes get SIGTERM, but the hosts are given back
-# only after the runner has ended the ranks on them.
-_HOLD = ["sh", "-c", "trap '' TERM; echo granted; exec cat"]
+_HOLD = ["sh", "-c", "echo granted; exec cat"]
 # What CUDA takes for no GPU.
 _NONE = ("", "-1", "NoDevFiles")
 
@@ -126,6 +124,6 @@ def queue_command(hosts, job_id, timeout, options):
         "--nodes=%d" % len(names),
         "--nodelist=" + ",".join(names),
         "--exclusive",
-        "--kill-command=HUP",
+        "--kill-command=TERM",
     ]
     return [*_AS_SLURM, "salloc", *own, *limit, *options, *_HOLD]

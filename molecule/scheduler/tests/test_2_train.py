@@ -137,14 +137,22 @@ def test_a_job_that_is_cancelled_while_it_waits_never_starts(cluster, train):
     train.is_over()
 
 
-@pytest.mark.parametrize("how, waits", [("systemctl stop {0}", False), ("systemctl stop {0}", True), ("systemctl kill --kill-who=main --signal=KILL {0}", False),
-                                        ("systemctl kill --kill-who=main --signal=KILL {0}", True)])
-def test_a_job_whose_runner_ends_gives_its_hosts_back(cluster, train, how, waits):
-    if waits:
-        cluster.state_of(cluster.submit("ben", "--nodes=2"), "RUNNING")
+STOP, KILL = "systemctl stop {0}", "systemctl kill --kill-who=main --signal=KILL {0}"
+
+
+@pytest.mark.parametrize("how", [STOP, KILL])
+def test_a_job_whose_runner_ends_gives_its_hosts_back(cluster, train, how):
     train.start()
-    train.until("PENDING" if waits else "RUNNING")
-    if not waits:
-        cluster.wait("the rank runs", train.runs)
+    cluster.wait("the rank runs", train.runs)
+    cluster.on(cluster.head, how.format(train.name))
+    train.is_over()
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("how", [STOP, KILL])
+def test_a_job_that_ends_while_it_waits_leaves_the_queue(cluster, train, how):
+    cluster.state_of(cluster.submit("ben", "--nodes=2"), "RUNNING")
+    train.start()
+    train.until("PENDING")
     cluster.on(cluster.head, how.format(train.name))
     train.is_over()

@@ -110,6 +110,6 @@ def test_a_job_waits_in_the_queue_for_its_hosts(timeout, limit):
     first = words.index("salloc")
     assert words[:first] == ["setpriv", "--reuid=slurm", "--regid=slurm", "--init-groups", "--reset-env"]
     assert words[first + 1 : -3] == [
-        "--account=trainyard-train", "--job-name=trainyard-night", "--nodes=2", "--nodelist=gpu-a,gpu-b", "--exclusive", "--kill-command=HUP", *limit, "--qos=high"]
+        "--account=trainyard-train", "--job-name=trainyard-night", "--nodes=2", "--nodelist=gpu-a,gpu-b", "--exclusive", "--kill-command=TERM", *limit, "--qos=high"]
     done = subprocess.run(words[-3:], input=b"", stdout=subprocess.PIPE, check=True)
     assert done.stdout == b"granted\n"
