@@ -74,6 +74,8 @@ REASON_PREFIX = "trainyard: "
 MAX_REASON = 240
 # Who sets reasons in the name of Slurm (SlurmUser of the distributions' packages).
 SLURM_USER = "slurm"
+#: The account of jobs of role train, with Slurm's own user as its only member.
+TRAIN_ACCOUNT = "trainyard-train"
 # A range of more hosts is a typing error. Without a limit it would fill the memory.
 MAX_HOSTS = 100000
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import SLURM_USER, TRAIN_ACCOUNT
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_priorities import priority_faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_limits, _slurm_sessions, _slurm_ssh
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import SLURM, reading_faults
@@ -33,6 +34,13 @@ PRIORITIES = ({"name": "low", "priority": 0}, {"name": "normal", "priority": 100
 # Kinds of device nodes, and which variables Slurm sets for a job. gres.conf(5): without a flag those of all makers are set. Of NPUs trainyard-run learns by
 # NVIDIA's variable which of them a task has, and sets their own variable in the container.
 _FLAGS = {"nvidia": "nvidia_gpu_env", "davinci": "nvidia_gpu_env"}
+
+# Operators run jobs of role train on whole hosts, so the account has no limits, and all priorities.
+_TRAIN = {
+    "name": TRAIN_ACCOUNT,
+    "description": "jobs of the playbook train",
+    "members": [SLURM_USER],
+}
 
 # What the plan decides. Another value breaks a promise of the collection, so the variable to set is named instead.
 OWNED = {
@@ -79,7 +87,7 @@ REFUSED = (
     ("reconfigflags", r"keeppart", "a change of slurm_partitions would have no effect"),
     ("slurmdparameters", r"config_overrides", "it hides memory and GPUs that a host has lost; in containers it is set without this"),
     ("switchtype", "", "slurmctld forgets all jobs if it changes"),
-    ("disablerootjobs", r"^(no|0)$", "a job as root is outside of every quota"),
+    ("disablerootjobs", r"^(?!yes$)", "a job as root is outside of every quota"),
     ("mcsplugin", "", "it conflicts with PrivateData"),
 )
 # Lists: what the site requests is added to what the plan needs.
@@ -443,8 +451,10 @@ def slurm_conf(cluster_name, controller, nodes, former, partitions, options, usa
     ours = {
         "ClusterName": cluster_name,
         "SlurmctldHost": "%s(%s)" % (controller["hostname"], controller["address"]),
-        "SlurmUser": "slurm",
+        "SlurmUser": SLURM_USER,
         "AuthType": "auth/munge",
+        # A job of root would be outside of every quota. Jobs of role train are those of SlurmUser.
+        "DisableRootJobs": "YES",
         "StateSaveLocation": STATE + "/slurmctld",
         "SlurmdSpoolDir": STATE + "/slurmd",
         "SlurmctldLogFile": LOGS + "/slurmctld.log",
@@ -866,7 +876,7 @@ def slurm_plan(readings, hosts, scheduler, members, cluster_name="trainyard", lo
         "node_files": [_folder("/etc/systemd/system/slurmd.service.d"), _entry("/etc/systemd/system/slurmd.service.d/trainyard.conf", drop_in)],
         "packages": wanted, "installed": [name for name, names in wanted.items() if set(names) <= set(readings[name]["packages"])],
         "cluster_name": cluster_name, "missing_people": controller_reading.get("missing_people", []),
-        "accounts": _slurm_limits.with_defaults(accounts, list(nodes.values()), limits),
+        "accounts": [*_slurm_limits.with_defaults(accounts, list(nodes.values()), limits), _TRAIN],
         "munge_hosts": munge_hosts({name: readings[name] for name in dict.fromkeys([scheduler, *hosts, *login_hosts]) if name in readings}, scheduler),
         # A training host that was a login host before: its commands would use the file instead of slurmd's.
         "absent": {name: [FOLDER + "/slurm.conf"] for name in hosts_known if name != scheduler and known[name]["texts"].get(FOLDER + "/slurm.conf")},

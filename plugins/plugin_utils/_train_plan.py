@@ -9,10 +9,20 @@ from __future__ import annotations
 import re
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm import SLURM_USER, TRAIN_ACCOUNT
 
 DEVICES, NPUS = "CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"
 # Numbers, and names as `nvidia-smi -L` prints them.
 _DEVICE = re.compile(r"\d+|GPU-[0-9A-Fa-f-]+|MIG-[0-9A-Za-z/-]+")
+# Slurm refuses jobs of root.
+_AS_SLURM = [
+    "setpriv",
+    "--reuid=" + SLURM_USER,
+    "--regid=" + SLURM_USER,
+    "--init-groups",
+    "--reset-env",
+]
+_HOLD = ["sh", "-c", "echo granted; exec cat"]
 # What CUDA takes for no GPU.
 _NONE = ("", "-1", "NoDevFiles")
 
@@ -100,10 +110,20 @@ def _npu_slots(members, chosen, npus):
 
 
 def queue_command(hosts, job_id, timeout, options):
-    """Return the words before the command that runs a job, with which it waits in Slurm's queue until its hosts are free of other jobs. Times in seconds."""
+    """Return the command that waits in Slurm's queue until the hosts of a job are free of other jobs. Times in seconds.
+
+    It prints C(granted) then, and keeps them until its input ends or Slurm takes them back.
+    """
     names = [host["name"] for host in hosts if host["slots"]]
     # The runner itself ends a job at its time limit. Slurm's limit is for a runner that hangs, and lets the queue plan.
     limit = ["--time=%d" % (-(-timeout // 60) + 5)] if timeout else []
-    # Without kill-command, a job that was cancelled in the queue would run on.
-    return ["salloc", "--job-name=trainyard-" + job_id, "--nodes=%d" % len(names), "--nodelist=" + ",".join(names), "--exclusive", "--kill-command=TERM",
-            *limit, *options]
+    # Without kill-command, a job that was cancelled would run on.
+    own = [
+        "--account=" + TRAIN_ACCOUNT,
+        "--job-name=trainyard-" + job_id,
+        "--nodes=%d" % len(names),
+        "--nodelist=" + ",".join(names),
+        "--exclusive",
+        "--kill-command=TERM",
+    ]
+    return [*_AS_SLURM, "salloc", *own, *limit, *options, *_HOLD]

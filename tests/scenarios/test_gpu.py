@@ -271,7 +271,7 @@ def fixture_slurm(facts, tmp_path_factory):
     conf = (folder / "slurm.conf").read_text(encoding="utf-8")
     conf = re.sub(r" (AllowQos|TRESBillingWeights)=\S+", "", conf)
     (folder / "slurm.conf").write_text(replaced(conf, {
-        "SlurmUser": "root", "AuthInfo": "socket=%s/munge" % folder, "StateSaveLocation": folder / "state", "SlurmdSpoolDir": folder / "spool",
+        "SlurmUser": "root", "DisableRootJobs": None, "AuthInfo": "socket=%s/munge" % folder, "StateSaveLocation": folder / "state", "SlurmdSpoolDir": folder / "spool",
         "SlurmctldLogFile": folder / "slurmctld.log", "SlurmdLogFile": folder / "slurmd.log", "SlurmctldPidFile": folder / "slurmctld.pid",
         "SlurmdPidFile": folder / "slurmd.pid", "AccountingStorageType": None, "AccountingStorageHost": None, "AccountingStorageTRES": None,
         "AccountingStorageEnforce": None, "PreemptType": None, "PreemptMode": None, "SlurmctldParameters": None, "Prolog": None, "Epilog": None,

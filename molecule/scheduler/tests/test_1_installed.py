@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 ROLE = "slurm"
 
 
@@ -21,6 +23,20 @@ def test_the_munge_key_is_not_on_the_controller(cluster):
     key = cluster.on(cluster.head, "base64 --wrap=0 /etc/munge/munge.key").out
     found = [path for path in cluster.ephemeral.rglob("*") if path.is_file() and key[:40] in path.read_text(encoding="utf-8", errors="replace")]
     assert found == []
+
+
+def test_root_has_no_jobs(cluster):
+    """A job of root would be outside of every quota."""
+    config = cluster.on(cluster.head, "scontrol show config").out
+    assert re.search(r"^DisableRootJobs +=\s+yes$", config, re.MULTILINE | re.IGNORECASE)
+    told = cluster.on(cluster.head, "srun --immediate=10 hostname", check=False)
+    assert told.code != 0 and "Invalid user id" in told.text
+    told = cluster.on(cluster.head, "sbatch --output=/dev/null --wrap hostname", check=False)
+    assert told.code != 0 and "Invalid user id" in told.text
+    # Role train waits in the queue as Slurm's own user, who cannot log in.
+    shell = cluster.on(cluster.head, "getent passwd slurm").out.split(":")[-1]
+    assert shell in ("/usr/sbin/nologin", "/bin/false")
+    assert cluster.on(cluster.head, "passwd --status slurm").out.split()[1] == "L"
 
 
 def test_no_password_and_no_network(cluster):

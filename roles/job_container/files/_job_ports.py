@@ -31,6 +31,18 @@ NEW = "tcp flags & (fin | syn | rst | ack) == syn"
 ANSWER = "tcp flags & (syn | ack) == syn | ack"
 
 
+def is_of_the_system(uid: int) -> bool:
+    """Return whether a job is no person's.
+
+    Role train keeps hosts free with jobs of Slurm's own user. They have no processes on the hosts,
+    but the user has: slurmctld and slurmdbd. Root has jobs only until Slurm refuses them.
+    """
+    try:
+        return uid == 0 or pwd.getpwuid(uid).pw_name == "slurm"
+    except KeyError:
+        return False
+
+
 # --- pure functions ---
 
 def subordinate(name, uid, text):

@@ -745,7 +745,7 @@ def main():
     if not job.isdigit() or not uid.isdigit():
         print("trainyard: epilog: SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; slurmd has to start this program" % (job, uid), file=sys.stderr)
         return 1
-    if uid == "0":
+    if _job_ports.is_of_the_system(int(uid)):
         return 0
     with begun(job, uid, RUNTIME):
         return end_job(job, uid)

@@ -94,7 +94,7 @@ def main():
         job, uid = job_of(os.environ)
         with open(CONFIG, encoding="utf-8") as stream:
             config = json.load(stream)
-        if uid:
+        if not _job_ports.is_of_the_system(uid):
             begin(job, uid, pwd.getpwuid(uid).pw_gid, config["storage"])
             limit_disk(job, config)
             _job_ports.open_ports(job, uid, os.environ)

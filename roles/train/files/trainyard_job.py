@@ -32,6 +32,8 @@ SWEEP_SECONDS = 25
 # A network file system may show the last file of another host after a short delay.
 REPORT_SECONDS = 5
 VERSION_SECONDS = 30
+# The line of the command that waits in Slurm's queue, when the hosts are free.
+GRANTED = b"granted\n"
 # The last line of a watcher arrives immediately. The job does not wait for one that hangs.
 WATCH_SECONDS = 3
 # Part of the ranks' logs that is searched for NCCL's connections, which are logged at the start.
@@ -475,6 +477,35 @@ class Watcher(threading.Thread):
         return self.last or {"said": self.said}
 
 
+class Allocation:
+    """The hosts of a job that waits in Slurm's queue.
+
+    They are free of other jobs from the line of the waiting command until it ends. It ends with its
+    input, so it also does if the runner is killed.
+    """
+
+    def __init__(self, command):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")
+        self.granted = threading.Event()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            if line == GRANTED:
+                self.granted.set()
+
+    def has_ended(self):
+        return self.process.poll() is not None
+
+    def release(self):
+        """Give the hosts back, or leave the queue."""
+        self.process.stdin.close()
+        if not self.granted.is_set():
+            self.process.terminate()
+        # While slurmctld does not answer, salloc tries again. Killed, it would leave the hosts taken.
+        self.process.wait()
+
+
 class Job(object):
     def __init__(self, spec):
         try:
@@ -488,6 +519,7 @@ class Job(object):
         self.places = placement(self.hosts)
         self.began = time.monotonic()
         self.stopped = False
+        self.allocation = None
         self.failed_on = None
         self.versions = {}
         self.watchers = []
@@ -587,6 +619,22 @@ class Job(object):
                 sys.stdout.buffer.write(strip_prefix(line))
                 sys.stdout.buffer.flush()
 
+    def wait_in_queue(self):
+        """Wait until Slurm keeps the hosts free of other jobs, or the job is stopped."""
+        command = self.spec["queue"]
+        try:
+            self.allocation = Allocation(command)
+        except OSError as error:
+            raise JobError("%s cannot be started on host %s: %s" % (command[0], self.cluster["head"], error)) from error
+        while not self.allocation.granted.wait(0.2) and not self.stopped:
+            if self.allocation.has_ended():
+                raise JobError("Slurm gave the job no hosts, see the lines of salloc in %s" % os.path.join(self.job_dir, "job.log"))
+        self.began = time.monotonic()
+
+    def was_taken_back(self):
+        """Return whether Slurm has ended the job's allocation."""
+        return self.allocation is not None and self.allocation.has_ended()
+
     def launch(self):
         """Return the launcher's exit code. With several launchers, return as soon as one fails, with its code."""
         children = []
@@ -600,7 +648,7 @@ class Job(object):
             time.sleep(0.05)
             codes = [child.poll() for child in children]
             bad = [each for each in codes if each]
-            if self.stopped:
+            if self.stopped or self.was_taken_back():
                 code = STOPPED
             elif bad:
                 code = bad[0] if bad[0] > 0 else 128 - bad[0]
@@ -707,10 +755,21 @@ class Job(object):
         say("job %s: %d ranks on %s by %s" % (self.spec["job_id"], len(self.places), ", ".join(host["name"] for host in self.hosts), self.spec["launcher"]))
         for note in self.spec["network"]["notes"]:
             say(note)
-        problems = []
-        self.start_watching()
         try:
-            code = self.launch()
+            return self.run_and_finish()
+        finally:
+            if self.allocation:
+                self.allocation.release()
+
+    def run_and_finish(self):
+        """Wait for the hosts, run the ranks on them, and end what is left."""
+        problems, code = [], STOPPED
+        try:
+            if self.spec.get("queue"):
+                self.wait_in_queue()
+            if not self.stopped:
+                self.start_watching()
+                code = self.launch()
         except JobError as error:
             code, problems = 1, [str(error)]
         except OSError as error:
@@ -718,6 +777,8 @@ class Job(object):
         self.stop_watching()
         if code == STOPPED and self.stopped:
             problems.append("the job was stopped before it ended")
+        elif code == STOPPED and self.was_taken_back():
+            problems.append("Slurm ended the job: it was cancelled, reached its time limit, or gave way to a job with a higher priority")
         elif code == TIMED_OUT:
             problems.append("the job was stopped after its timeout of %d s" % self.spec["timeout"])
         return self.finish(code, problems)

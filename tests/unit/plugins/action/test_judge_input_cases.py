@@ -230,7 +230,7 @@ REFUSED = (
         {"name": "b", "default": True}], [{"name": "a", "default": True}, {"name": "a"}], "train", [{"name": "a", "host": ["all"]}]) +
     bad("slurm_priorities", [{"name": "A"}], [{"name": "root"}], [{"name": "1a"}], [{"name": "a"}, {"name": "a"}], [{"name": "a", "priority": -1}],
         [{"name": "a", "preempts": ["b"]}], [{"name": "a", "preempts": ["b"]}, {"name": "b", "preempts": ["a"]}], [{"priority": 1}], "low") +
-    bad("slurm_accounts", [{"name": "Vision"}], [{"name": "root"}], [{"name": "a,b"}], [{"name": "-i"}], [{"name": "a"}, {"name": "a"}],
+    bad("slurm_accounts", [{"name": "Vision"}], [{"name": "trainyard-train"}], [{"name": "root"}], [{"name": "a,b"}], [{"name": "-i"}], [{"name": "a"}, {"name": "a"}],
         [{"name": "a", "gpus": -1}], [{"name": "a", "gpus": 2, "max_gpus_per_person": 3}], [{"name": "a", "max_minutes": 0}], [{"name": "a", "members": ["nobody"]}],
         [{"name": "a", "cpus": 0}], [{"name": "a", "memory_gb": -1}], [{"name": "a", "max_jobs_per_person": 0}], [{"name": "a", "max_submitted_per_person": "x"}],
         [{"name": "a", "members": ["anna", "anna"]}], [{"name": "a", "description": "x|y"}], [{"name": "a", "description": "it's"}],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.filter.slurm import FilterModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_accounts import faults
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import _slurm_plan, _slurm_sessions, _slurm_ssh
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._slurm_conf import parse_conf
 
@@ -420,6 +421,11 @@ def test_priorities():
     assert good(priorities=[{"name": "a", "priority": 1}, {"name": "b", "priority": 2, "preempts": ["a"]}])["qos"] == ["a", "b"]
 
 
+def test_root_has_no_jobs():
+    assert conf()["options"]["disablerootjobs"] == "YES"
+    assert conf(options={"disablerootjobs": "yes"})["options"]["disablerootjobs"] == "yes"
+
+
 def test_options_of_the_site():
     told = conf(options={"KillWait": 60, "slurmctldparameters": "idle_on_node_suspend,enable_configless", "DisableRootJobs": True,
                          "JobSubmitPlugins": ["lua", "require_timelimit"], "SchedulerParameters": "bf_interval=5, bf_continue"})["options"]
@@ -436,6 +442,9 @@ def test_options_of_the_site():
     ({"AuthType": "auth/none"}, "munge is the only"),
     ({"AccountingStoreFlags": "job_comment,job_env"}, "'job_comment,job_env', which is refused: other people"),
     ({"PrivateData": "none"}, "which is refused"),
+    ({"DisableRootJobs": False}, "'NO', which is refused: a job as root"),
+    ({"disablerootjobs": "0"}, "'0', which is refused: a job as root"),
+    ({"DisableRootJobs": "off"}, "'off', which is refused: a job as root"),
     ({"PlugStackConfig": "/tmp/x"}, "which is refused: the daemons run"),
     ({"SlurmdParameters": "config_overrides"}, "it hides memory and GPUs"),
     ({"ReconfigFlags": "KeepPartInfo"}, "a change of slurm_partitions"),
@@ -783,7 +792,7 @@ def test_a_former_scheduler_that_still_runs():
 ])
 def test_cpus_and_memory_of_an_account_follow_its_gpus(gpus, limits, shares):
     account = {"name": "a", "members": []} if gpus is None else {"name": "a", "members": [], "gpus": gpus}
-    [planned] = good(accounts=[account], limits=limits)["accounts"]
+    [planned, _train] = good(accounts=[account], limits=limits)["accounts"]
     assert planned["defaults"] == dict({} if shares is None else {"cpus": shares[0], "memory_gb": shares[1]}, max_jobs_per_person=500,
                                        max_submitted_per_person=2000)
 
@@ -819,6 +828,10 @@ def test_accounts_for_the_module():
     accounts = [{"name": "vision", "gpus": 4, "hosts_classes": ["h100"], "members": ["anna"]}]
     found = good(cluster("a", missing_people=["anna"]), accounts=accounts, cluster_name="lab")
     defaults = {"cpus": 64, "memory_gb": 500, "max_jobs_per_person": 500, "max_submitted_per_person": 2000}
+    train = found["accounts"].pop()
+    # Slurm's own user has jobs, without limits.
+    assert (train["name"], train["members"], "defaults" in train) == ("trainyard-train", ["slurm"], False)
+    assert faults([train], []) == []
     assert found["accounts"] == [{"name": "vision", "gpus": 4, "members": ["anna"], "defaults": defaults}] and found["cluster_name"] == "lab" and found["missing_people"] == ["anna"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.filter.train import FilterModule
@@ -103,5 +105,11 @@ def test_hosts_without_a_slot_request_nothing():
 @pytest.mark.parametrize("timeout, limit", [(0, []), (1, ["--time=6"]), (3600, ["--time=65"]), (3601, ["--time=66"])])
 def test_a_job_waits_in_the_queue_for_its_hosts(timeout, limit):
     hosts = [{"name": "gpu-a", "slots": 8}, {"name": "front", "slots": 0}, {"name": "gpu-b", "slots": 1}]
-    assert FilterModule().filters()["train_queue"](hosts, "night", timeout, ["--qos=high"]) == [
-        "salloc", "--job-name=trainyard-night", "--nodes=2", "--nodelist=gpu-a,gpu-b", "--exclusive", "--kill-command=TERM", *limit, "--qos=high"]
+    words = FilterModule().filters()["train_queue"](hosts, "night", timeout, ["--qos=high"])
+    # Slurm refuses jobs of root.
+    first = words.index("salloc")
+    assert words[:first] == ["setpriv", "--reuid=slurm", "--regid=slurm", "--init-groups", "--reset-env"]
+    assert words[first + 1 : -3] == [
+        "--account=trainyard-train", "--job-name=trainyard-night", "--nodes=2", "--nodelist=gpu-a,gpu-b", "--exclusive", "--kill-command=TERM", *limit, "--qos=high"]
+    done = subprocess.run(words[-3:], input=b"", stdout=subprocess.PIPE, check=True)
+    assert done.stdout == b"granted\n"

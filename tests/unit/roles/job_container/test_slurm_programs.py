@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from role_variables import role_variable
@@ -93,6 +94,29 @@ def test_prolog_needs_the_variables_of_slurmd():
     for environment in ({}, {"SLURM_JOB_ID": "../x", "SLURM_JOB_UID": "2101"}, {"SLURM_JOB_ID": "7"}):
         with pytest.raises(prolog.Failed, match="slurmd has to start this program"):
             prolog.job_of(environment)
+
+
+def owner(name):
+    return SimpleNamespace(pw_name=name, pw_gid=GROUP)
+
+
+@pytest.mark.parametrize("uid, name, begun", [(0, "root", False), (64030, "slurm", False), (2101, "anna", True)])
+def test_jobs_of_the_system_have_no_folders_and_their_user_s_processes_stay(
+    monkeypatch, tmp_path, uid, name, begun
+):
+    """Slurm's own user, with whose jobs role train keeps hosts free, has slurmctld and slurmdbd."""
+    done = []
+    (tmp_path / "config.json").write_text('{"storage": "/s"}', encoding="utf-8")
+    monkeypatch.setattr(prolog._job_ports.pwd, "getpwuid", lambda _uid: owner(name))
+    monkeypatch.setattr(prolog._job_ports, "open_ports", lambda *_arguments: None)
+    monkeypatch.setattr(prolog, "begin", lambda *_arguments: done.append("prolog"))
+    monkeypatch.setattr(epilog, "finish", lambda *_arguments: done.append("epilog"))
+    for program in (prolog, epilog):
+        monkeypatch.setattr(program, "CONFIG", str(tmp_path / "config.json"))
+        environment = {"SLURM_JOB_ID": "987654321", "SLURM_JOB_UID": str(uid)}
+        monkeypatch.setattr(program.os, "environ", environment)
+        assert not program.main()
+    assert done == (["prolog", "epilog"] if begun else [])
 
 
 # --- epilog ---

@@ -12,6 +12,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -569,6 +570,80 @@ def test_a_job_of_another_role_is_not_watched(tmp_path, monkeypatch):
     launched = prepared(tmp_path, monkeypatch)
     launched.start_watching()
     assert launched.watchers == [] and launched.what_was_seen() == {"gpus": {}, "fabric": {}, "nccl_transport": [], "warnings": []}
+
+
+def shell(script):
+    return ["sh", "-c", script]
+
+
+@pytest.fixture(name="queued")
+def fixture_queued(tmp_path, monkeypatch):
+    """Runs a job whose command waits in a queue: its exit code and problems, and the time of the launcher's start."""
+
+    def run(queue, command="true", stop_after=0.0):
+        launched = prepared(tmp_path, monkeypatch, queue=queue)
+        started = []
+        monkeypatch.setattr(launched, "commands", lambda: started.append(time.monotonic()) or [shell(command)])
+        monkeypatch.setattr(job, "sweep", lambda *_arguments: [])
+        monkeypatch.setattr(job, "REPORT_SECONDS", 0)
+        monkeypatch.setattr(job.signal, "signal", lambda *_arguments: None)
+        if stop_after:
+            threading.Timer(stop_after, lambda: setattr(launched, "stopped", True)).start()
+        code = launched.run()
+        assert launched.allocation is None or launched.allocation.process.poll() is not None
+        return code, json.loads(Path(launched.result_path).read_text(encoding="utf-8"))["problems"], started
+
+    return run
+
+
+def test_a_job_starts_when_its_hosts_are_free_and_gives_them_back(queued, tmp_path):
+    begun = time.monotonic()
+    over = tmp_path / "over"
+    code, problems, started = queued(shell("sleep 0.5; echo granted; cat; echo > %s" % over))
+    assert started and started[0] - begun > 0.5 and over.exists()
+    # The ranks of this test write no records.
+    assert code == 1 and problems[0] == "no rank has started"
+
+
+@pytest.mark.parametrize("queue, problem", [
+    (shell("echo refused >&2; exit 1"), "Slurm gave the job no hosts, see the lines of salloc in "),
+    (["no-such-setpriv"], "no-such-setpriv cannot be started on host lab-a: "),
+])
+def test_a_job_that_slurm_refuses_is_not_started(queued, queue, problem):
+    code, problems, started = queued(queue)
+    assert code == 1 and problems[0].startswith(problem) and started == []
+
+
+def test_a_job_ends_when_slurm_takes_its_hosts(queued):
+    begun = time.monotonic()
+    code, problems, started = queued(shell("echo granted; exec sleep 0.5"), "exec sleep 60")
+    assert code == job.STOPPED and "Slurm ended the job: it was cancelled" in problems[0]
+    assert started and time.monotonic() - begun < 30
+
+
+def test_a_stopped_job_leaves_the_queue(queued):
+    begun = time.monotonic()
+    code, problems, started = queued(["sleep", "60"], stop_after=0.5)
+    assert code == job.STOPPED and problems[0] == "the job was stopped before it ended"
+    assert started == [] and time.monotonic() - begun < 30
+
+
+def test_a_killed_runner_gives_the_hosts_back(tmp_path):
+    over = tmp_path / "over"
+    program = "import importlib.util, sys, time\n" \
+        "spec = importlib.util.spec_from_file_location('job', sys.argv[1])\n" \
+        "job = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(job)\n" \
+        "allocation = job.Allocation(sys.argv[2:])\nallocation.granted.wait()\n" \
+        "print('has them', flush=True)\ntime.sleep(60)\n"
+    words = shell("echo granted; cat; echo > %s" % over)
+    command = [sys.executable, "-c", program, job.__file__, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as runner:
+        assert runner.stdout.readline() == b"has them\n" and not over.exists()
+        runner.kill()
+    deadline = time.monotonic() + 20
+    while not over.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_summary_ends_with_the_problems():
