@@ -54,13 +54,13 @@ def fault_of(planned: str, listed: str) -> str:
 
     C(planned) is the text of its file, C(listed) what nft prints of it, if there is such a table.
     """
-    if not listed.strip():
-        return "its table is not loaded"
     asked, there = _chains(planned), _chains(listed)
+    if not there:
+        return "not loaded"
     if not asked:
-        return "the file of its table is missing"
+        return "loaded from an unknown file"
     differing = sorted(name for name in set(asked) | set(there) if asked.get(name) != there.get(name))
-    return "chain %s of its table is changed" % differing[0] if differing else ""
+    return "chain %s is changed" % differing[0] if differing else ""
 
 
 def _text_of(path: str) -> str:

@@ -158,7 +158,7 @@ firewalls:
   description: The state of each of O(firewalls), by unit.
   returned: always
   type: dict
-  sample: {trainyard-jobs-firewall.service: {fault: "its table is not loaded", active: false, enabled: false}}
+  sample: {trainyard-jobs-firewall.service: {fault: "not loaded", active: false, enabled: false}}
   version_added: "0.4.0"
   contains:
     fault:

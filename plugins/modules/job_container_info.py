@@ -153,7 +153,7 @@ firewall:
     fault:
       description: How the table that the kernel has differs from the one that was loaded last. Empty if it does not.
       type: str
-      sample: its table is not loaded
+      sample: not loaded
     active:
       description: Whether the unit is active.
       type: bool

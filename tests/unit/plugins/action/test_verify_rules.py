@@ -257,8 +257,8 @@ FIRING = {
     "scheduler-ports": [
         (plain, scheduled(a_node("b"), job_container_firewall=False), "warn: it is off, and everybody who reaches this host"),
         (plain, scheduled(a_node("b"), job_container_enabled=False), "warn: it is off"),
-        (plain, guarded(fault="its table is not loaded"), "its table is not loaded"),
-        (plain, guarded(fault="chain people of its table is changed", active=False), "chain people of its table is changed"),
+        (plain, guarded(fault="not loaded"), "not loaded"),
+        (plain, guarded(fault="chain people is changed", active=False), "chain people is changed"),
         (plain, guarded(active=False), "its unit is not active"),
         (plain, guarded(enabled=False), "its unit does not start with the host"),
     ],

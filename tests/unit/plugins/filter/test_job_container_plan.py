@@ -155,7 +155,7 @@ def test_a_run_settles():
 
 OFF = {"enabled": False, "host": "a", "training": ["a", "b"], "login": ["b"], "open": [12345]}
 GUARDED = dict(OFF, enabled=True, host="front")
-BARE = {"admin": True, "error": "", "fault": "its table is not loaded", "active": False, "enabled": False}
+BARE = {"admin": True, "error": "", "fault": "not loaded", "active": False, "enabled": False}
 
 
 def test_the_firewall_of_a_training_host():
@@ -172,7 +172,7 @@ def test_the_firewall_of_a_training_host():
 def test_the_firewall_is_loaded_if_something_of_it_differs():
     done = after(host())
     assert plan(done)["firewall"] == {"load": False, "stop": False}
-    for change in ({"active": False}, {"enabled": False}, {"fault": "chain people of its table is changed"}):
+    for change in ({"active": False}, {"enabled": False}, {"fault": "chain people is changed"}):
         assert plan(dict(done, firewall=dict(host()["firewall"], **change)))["firewall"]["load"]
     assert plan(done, members=MEMBERS[:1])["firewall"]["load"], "a host has left"
     off = plan(done, firewall=OFF)
@@ -204,8 +204,8 @@ def test_a_host_without_usable_nftables(changes, said):
 
 
 @pytest.mark.parametrize("change, said", [
-    ({"fault": "its table is not loaded"}, "its table is not loaded"),
-    ({"fault": "chain people of its table is changed"}, "chain people of its table is changed"),
+    ({"fault": "not loaded"}, "not loaded"),
+    ({"fault": "chain people is changed"}, "chain people is changed"),
     ({"active": False}, "not active")])
 def test_a_table_that_somebody_has_flushed_is_a_difference(change, said):
     done = dict(after(host()), firewall=dict(host()["firewall"], **change))

@@ -46,7 +46,7 @@ def test_images_that_docker_has():
     assert found.docker_images() == {"a:1": ID}
 
 
-LOST = "its table is not loaded"
+LOST = "not loaded"
 LOADED = """table inet trainyard_jobs {
   chain output {
     type filter hook output priority filter - 10; policy accept;

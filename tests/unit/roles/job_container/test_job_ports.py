@@ -29,6 +29,8 @@ def load():
 ports = load()
 ME = os.getuid()
 KERNEL = (32768, 60999)
+SYSTEM = ["0-999", "64030", "65534"]
+NEW = "tcp flags & (fin | syn | rst | ack) == syn"
 
 
 def config(**changes):
@@ -44,7 +46,7 @@ def job(number, hosts=("a",), uids=((2101, 2101),), blocks=None):
 def chains(jobs=(), kernel=KERNEL, **changes):
     """The rules of each chain."""
     found, name = {}, ""
-    for line in ports.table(config(**changes), list(jobs), kernel).splitlines()[3:]:
+    for line in ports.table(config(**changes), list(jobs), kernel, SYSTEM).splitlines()[3:]:
         if line.startswith("  chain "):
             name = line.split()[1]
             found[name] = []
@@ -107,7 +109,7 @@ def test_a_table_without_jobs_is_closed():
     assert found["here"] == ["goto refuse"] and found["elsewhere"] == ["goto refuse"]
     assert found["local_port"] == ["meta l4proto udp accept", "goto here"]
     assert found["at_port"][-1] == "goto refuse" and found["refuse"] == ["meta l4proto tcp reject with tcp reset", "reject"]
-    assert ports.table(config(), [], KERNEL).startswith("table inet trainyard_jobs\ndelete table inet trainyard_jobs\n"), "replaced in one step"
+    assert ports.table(config(), [], KERNEL, SYSTEM).startswith("table inet trainyard_jobs\ndelete table inet trainyard_jobs\n"), "replaced in one step"
 
 
 def test_the_ports_of_a_job_are_its_persons():
@@ -115,7 +117,7 @@ def test_the_ports_of_a_job_are_its_persons():
     people = "meta skuid { 2101-2101, 340590592-340656127 }"
     assert found["to_17"] == [people + ' oifname "lo" accept', people + " ip daddr { 10.0.0.1, 10.0.0.2, 10.1.0.1 } accept",
                               people + " ip6 daddr { fd00::2 } accept", "goto refuse"]
-    assert found["at_17"] == ["ip saddr { 10.0.0.1, 10.0.0.2, 10.1.0.1 } accept", "ip6 saddr { fd00::2 } accept", "goto refuse"]
+    assert found["at_17"] == ["ip saddr { 10.0.0.1, 10.0.0.2, 10.1.0.1 } ip daddr { 10.0.0.1, 10.1.0.1 } accept", "goto refuse"]
     assert found["from_17"] == [people + " accept", "drop"], "one who has taken its port answers nobody"
     blocks = ["%d-%d : goto to_17" % tuple(ports.ports_of(block)) for block in ports.candidates("17")[:3]]
     assert found["local_port"][0] == found["remote_port"][0] == "th dport vmap { %s }" % ", ".join(blocks)
@@ -131,7 +133,36 @@ def test_a_training_host_for_logins_keeps_ports_of_the_kernel_open():
     """srun and sessions listen on them."""
     found = chains(host="a", login=["a"])
     assert found["here"] == ["accept"] and found["to_kernel_port"] == ["ip daddr { 10.0.0.2 } goto elsewhere", "ip6 daddr { fd00::2 } goto elsewhere"]
-    assert not [rule for rule in found["input"] if "32768" in rule]
+    assert not [rule for rule in found["input"] if "32768" in rule] and "at_kernel_port" not in found
+
+
+def test_a_host_accepts_connections_at_the_addresses_that_other_hosts_know():
+    """Their tables judge people by these. Others are those of a link and of unknown networks."""
+    hosts = {"a": ["10.0.0.1", "fd00::1"], "b": ["10.0.0.2", "fd00::2"]}
+    found = chains([job(17, ["a", "b"])], hosts=hosts)
+    pair = ["ip saddr { 10.0.0.1, 10.0.0.2 } ip daddr { 10.0.0.1 } accept",
+            "ip6 saddr { fd00::1, fd00::2 } ip6 daddr { fd00::1 } accept", "goto refuse"]
+    assert found["at_17"] == pair and found["at_port"][-3:] == pair
+    assert found["at_kernel_port"] == ["th dport { 12345 } accept", "th sport < 1024 accept", "ip daddr { 10.0.0.1 } accept",
+                                       "ip6 daddr { fd00::1 } accept", "goto refuse"]
+    assert found["input"][-1] == NEW + " tcp dport 32768-60999 goto at_kernel_port"
+    unknown = chains([job(17)], hosts={"b": ["10.0.0.2"]})
+    assert unknown["at_17"] == ["goto refuse"] and unknown["at_kernel_port"][-2:] == ["th sport < 1024 accept", "goto refuse"]
+
+
+def test_all_but_accounts_of_the_system_are_judged():
+    """A socket that the kernel opens for a person, as with AF_SMC, has no ID."""
+    assert chains()["output"][1:] == [
+        "meta skuid { 0-999, 64030, 65534 } accept", "meta l4proto { tcp, udp } th sport >= 1024 goto people",
+        "meta l4proto { tcp, udp } meta skuid != 4294967295 goto people"]
+
+
+def test_accounts_of_the_system():
+    """Debian gives slurm an ID among those of people. People have a shell, and cannot choose one of a service."""
+    lines = ["root:x:0:0::/root:/bin/bash", "alice:x:2101:2101::/home/alice:/usr/sbin/nologin", "slurm:x:64030:64030::/nonexistent:/usr/sbin/nologin",
+             "carol:x:64031:64031::/home/carol:/bin/bash", "nobody:x:65534:65534::/nonexistent:/usr/sbin/nologin", "big:x:70000:1::/:/usr/sbin/nologin",
+             "damaged:x:64032", "+::::::"]
+    assert ports.system_ids("\n".join(lines)) == ["0-999", "64030", "65534"] == ports.system_ids("\n".join(lines[2:3] * 2))
 
 
 def test_a_job_without_ports_changes_no_map():
@@ -179,7 +210,9 @@ def test_ports_open_with_the_job_and_close_with_it(place):
     assert "17 {" not in (place / "loaded").read_text() and "chain to_1014 {" in (place / "loaded").read_text()
     end(place, 17)
     end(place, 1014)
-    assert (place / "loaded").read_text() == ports.table(config(), [], ports.kernel_ports(ports.read("/proc/sys/net/ipv4/ip_local_port_range")))
+    assert (place / "loaded").read_text() == ports.table(
+        config(), [], ports.kernel_ports(ports.read("/proc/sys/net/ipv4/ip_local_port_range")), ports.system_ids(ports.read("/etc/passwd")))
+    assert (place / "state" / "table.nft").read_text() == (place / "loaded").read_text()
 
 
 def test_a_failure_leaves_them_closed(place):
@@ -187,6 +220,7 @@ def test_a_failure_leaves_them_closed(place):
     with pytest.raises(OSError, match="nft: Error: no netlink; repair nftables on this host, or set job_container_firewall to false"):
         begin(place, 17)
     assert not (place / "state" / "17.json").exists()
+    assert not (place / "state" / "table.nft").exists(), "the kernel has another one"
 
 
 def test_a_job_whose_epilog_never_ran_keeps_nothing(place):
