@@ -24,12 +24,8 @@ TABLE = "inet trainyard_jobs"
 FIRST_PORT, LAST_PORT, BLOCK, BLOCKS = 10000, 29999, 20, 997
 #: Blocks that a job may get, and how many of them it gets on a host.
 CANDIDATES, CLAIMS = 8, 3
-#: IDs of the system's accounts, nobody among them. All others are judged.
-FIRST_PERSON, LAST_PERSON, NOBODY = 1000, 60000, 65534
-#: Shells of accounts that run services. Debian gives some of them an ID above those of people,
-#: such as slurm.
-NO_SHELLS = ("/usr/sbin/nologin", "/sbin/nologin", "/bin/false", "/usr/bin/false")
-PASSWD = "/etc/passwd"
+#: IDs of the system's accounts, Debian's of slurm and nobody among them. All others are judged.
+SYSTEM = "0-999, 64030, 65534"
 #: The one ID that no process has.
 NO_ID = (1 << 32) - 1
 NEW = "tcp flags & (fin | syn | rst | ack) == syn"
@@ -123,17 +119,6 @@ def kernel_ports(text):
     return max(first, LAST_PORT + 1), max(last, LAST_PORT + 1)
 
 
-def system_ids(text):
-    """Return nft's ranges of IDs that belong to no person, from the text of /etc/passwd."""
-    found = ["0-%d" % (FIRST_PERSON - 1)]
-    for line in text.splitlines():
-        fields = line.split(":")
-        if len(fields) == 7 and fields[2].isdigit() and fields[6] in NO_SHELLS:
-            if LAST_PERSON < int(fields[2]) < NOBODY:
-                found.append(fields[2])
-    return sorted(set(found)) + [str(NOBODY)]
-
-
 def _of_family(addresses):
     """Return (ip or ip6, its addresses as a set of nft) of each family that has some."""
     found = {"ip": [], "ip6": []}
@@ -165,7 +150,7 @@ def _output_of_job(job, config):
     return [("to_" + job["job"], inside + ["goto refuse"]), ("from_" + job["job"], [people + " accept", "drop"])]
 
 
-def _output(config, jobs, kernel, system):
+def _output(config, jobs, kernel):
     """Return the chains that judge new connections of people of this host to training hosts."""
     open_ports = "{ %s }" % ", ".join(map(str, sorted(config["open"])))
     training = _of_family(_addresses(config["training"], config))
@@ -192,7 +177,7 @@ def _output(config, jobs, kernel, system):
                     "%s tcp dport %d-%d goto to_kernel_port" % ((NEW,) + tuple(kernel)),
                     # A process that has taken a port of another person's job answers nobody.
                     "%s tcp sport %s goto from_port" % (ANSWER, ports), "udp sport %s goto from_port" % ports]),
-        ("output", ["type filter hook output priority filter - 10; policy accept;", "meta skuid { %s } accept" % ", ".join(system),
+        ("output", ["type filter hook output priority filter - 10; policy accept;", "meta skuid { %s } accept" % SYSTEM,
                     # Sockets of the kernel have no ID, those that a person has it open included (AF_SMC). NFS uses ports that people cannot have.
                     "meta l4proto { tcp, udp } th sport >= 1024 goto people", "meta l4proto { tcp, udp } meta skuid != %d goto people" % NO_ID]),
     ]
@@ -241,10 +226,10 @@ def _input(config, jobs, kernel):
     return chains + [("input", rules)]
 
 
-def table(config, jobs, kernel, system):
+def table(config, jobs, kernel):
     """Return the text for nft that replaces the table at once: there is no moment without it."""
     jobs = sorted(jobs, key=lambda job: int(job["job"]))
-    chains = _output(config, jobs, kernel, system)
+    chains = _output(config, jobs, kernel)
     if config["host"] in config["training"]:
         chains += _input(config, jobs, kernel)
     lines = ["table " + TABLE, "delete table " + TABLE, "table %s {" % TABLE]
@@ -319,7 +304,7 @@ def load(config, state, jobs):
     path, said = state + "/table.nft.new", state + "/table.error"
     kernel = kernel_ports(read("/proc/sys/net/ipv4/ip_local_port_range"))
     with open(path, "w", encoding="utf-8") as stream:
-        stream.write(table(config, live_jobs(state, jobs), kernel, system_ids(read(PASSWD))))
+        stream.write(table(config, live_jobs(state, jobs), kernel))
     # Module subprocess takes longer to load than nft runs.
     opened = (os.POSIX_SPAWN_OPEN, 2, said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     child = os.posix_spawn(NFT, ["nft", "--file", path], {"PATH": "/usr/sbin:/usr/bin"}, file_actions=[opened])

@@ -29,7 +29,6 @@ def load():
 ports = load()
 ME = os.getuid()
 KERNEL = (32768, 60999)
-SYSTEM = ["0-999", "64030", "65534"]
 NEW = "tcp flags & (fin | syn | rst | ack) == syn"
 
 
@@ -46,7 +45,7 @@ def job(number, hosts=("a",), uids=((2101, 2101),), blocks=None):
 def chains(jobs=(), kernel=KERNEL, **changes):
     """The rules of each chain."""
     found, name = {}, ""
-    for line in ports.table(config(**changes), list(jobs), kernel, SYSTEM).splitlines()[3:]:
+    for line in ports.table(config(**changes), list(jobs), kernel).splitlines()[3:]:
         if line.startswith("  chain "):
             name = line.split()[1]
             found[name] = []
@@ -109,7 +108,7 @@ def test_a_table_without_jobs_is_closed():
     assert found["here"] == ["goto refuse"] and found["elsewhere"] == ["goto refuse"]
     assert found["local_port"] == ["meta l4proto udp accept", "goto here"]
     assert found["at_port"][-1] == "goto refuse" and found["refuse"] == ["meta l4proto tcp reject with tcp reset", "reject"]
-    assert ports.table(config(), [], KERNEL, SYSTEM).startswith("table inet trainyard_jobs\ndelete table inet trainyard_jobs\n"), "replaced in one step"
+    assert ports.table(config(), [], KERNEL).startswith("table inet trainyard_jobs\ndelete table inet trainyard_jobs\n"), "replaced in one step"
 
 
 def test_the_ports_of_a_job_are_its_persons():
@@ -157,14 +156,6 @@ def test_all_but_accounts_of_the_system_are_judged():
         "meta l4proto { tcp, udp } meta skuid != 4294967295 goto people"]
 
 
-def test_accounts_of_the_system():
-    """Debian gives slurm an ID among those of people. People have a shell, and cannot choose one of a service."""
-    lines = ["root:x:0:0::/root:/bin/bash", "alice:x:2101:2101::/home/alice:/usr/sbin/nologin", "slurm:x:64030:64030::/nonexistent:/usr/sbin/nologin",
-             "carol:x:64031:64031::/home/carol:/bin/bash", "nobody:x:65534:65534::/nonexistent:/usr/sbin/nologin", "big:x:70000:1::/:/usr/sbin/nologin",
-             "damaged:x:64032", "+::::::"]
-    assert ports.system_ids("\n".join(lines)) == ["0-999", "64030", "65534"] == ports.system_ids("\n".join(lines[2:3] * 2))
-
-
 def test_a_job_without_ports_changes_no_map():
     found = chains([job(17, blocks=[])])
     assert "to_17" in found and found["local_port"] == ["meta l4proto udp accept", "goto here"]
@@ -210,8 +201,7 @@ def test_ports_open_with_the_job_and_close_with_it(place):
     assert "17 {" not in (place / "loaded").read_text() and "chain to_1014 {" in (place / "loaded").read_text()
     end(place, 17)
     end(place, 1014)
-    assert (place / "loaded").read_text() == ports.table(
-        config(), [], ports.kernel_ports(ports.read("/proc/sys/net/ipv4/ip_local_port_range")), ports.system_ids(ports.read("/etc/passwd")))
+    assert (place / "loaded").read_text() == ports.table(config(), [], ports.kernel_ports(ports.read("/proc/sys/net/ipv4/ip_local_port_range")))
     assert (place / "state" / "table.nft").read_text() == (place / "loaded").read_text()
 
 
