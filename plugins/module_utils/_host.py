@@ -56,7 +56,10 @@ def is_virtual_interface(name):
 
 
 def parse_ip_addresses(text):
-    """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up with a carrier."""
+    """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up with a carrier.
+
+    Temporary addresses of IPv6 are left out: the kernel replaces them every day.
+    """
     try:
         links = json.loads(text or "[]")
     except (ValueError, RecursionError) as error:
@@ -65,7 +68,8 @@ def parse_ip_addresses(text):
         {
             # A veth pair is listed as 'eth0@if12': the part after @ is the other end and not the name.
             "name": link["ifname"].split("@")[0],
-            "addresses": [{"address": entry["local"], "prefix": entry["prefixlen"]} for entry in link.get("addr_info", []) if "local" in entry],
+            "addresses": [{"address": entry["local"], "prefix": entry["prefixlen"]} for entry in link.get("addr_info", [])
+                          if "local" in entry and not entry.get("temporary")],
             "up": "UP" in link.get("flags", []) and "NO-CARRIER" not in link["flags"],
         }
         for link in links

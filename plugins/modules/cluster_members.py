@@ -136,6 +136,11 @@ members:
         gid_index:
           description: Index of the address in the GID tables with RoCE; null with InfiniBand, or if it differs between the devices.
           type: int
+    addresses:
+      description: All addresses of its interfaces, except those of a link and of bridges of container engines. Empty if the host could not be reached.
+      type: list
+      elements: str
+      version_added: "0.4.0"
     slots:
       description: Number of ranks on the host. It is 0 if the host could not be reached and the inventory sets none, and for hosts outside of group C(gpu) if
         that exists.

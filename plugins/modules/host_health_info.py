@@ -35,6 +35,13 @@ options:
     elements: path
     default: []
     version_added: "0.3.0"
+  firewalls:
+    description: Units of this collection that load a table of nftables, V(trainyard-jobs-firewall.service) or V(trainyard-instances.service).
+    type: list
+    elements: str
+    choices: [trainyard-jobs-firewall.service, trainyard-instances.service]
+    default: []
+    version_added: "0.4.0"
   timeout:
     description: Seconds, 1 or more, after which a tool is killed. A file server that does not answer takes that long.
     type: int
@@ -147,6 +154,22 @@ file_systems:
     error:
       description: Why the state is unknown, such as no answer from the file server; empty if it is known.
       type: str
+firewalls:
+  description: The state of each of O(firewalls), by unit.
+  returned: always
+  type: dict
+  sample: {trainyard-jobs-firewall.service: {fault: "not loaded", active: false, enabled: false}}
+  version_added: "0.4.0"
+  contains:
+    fault:
+      description: How the table that the kernel has differs from the one that was loaded last. Empty if it does not.
+      type: str
+    active:
+      description: Whether the unit is active.
+      type: bool
+    enabled:
+      description: Whether the unit starts with the host.
+      type: bool
 certificates:
   description: Those of O(certificates) that exist, by path. Of a chain, the first certificate counts.
   returned: always
@@ -171,6 +194,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import ParseError, parse_chronyc, parse_gpu_errors, parse_stat, parse_timedatectl
+from ansible_collections.trainyard.gpu.plugins.module_utils._nft_table import TABLES, read_firewall
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import ParseError as CertificateError, not_after
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import check_timeout, run_tool
 
@@ -231,6 +255,7 @@ def main():
             "clock": {"type": "bool", "default": True},
             "paths": {"type": "list", "elements": "path", "default": []},
             "certificates": {"type": "list", "elements": "path", "default": []},
+            "firewalls": {"type": "list", "elements": "str", "choices": list(TABLES), "default": []},
             "timeout": {"type": "int", "default": 10},
         },
         supports_check_mode=True,
@@ -257,6 +282,7 @@ def main():
     certificates = {path: certificate(module, path) for path in module.params["certificates"] if os.path.exists(path)}
     error, warnings = daemon_config_state(module)
     module.exit_json(changed=False, kernel_log=kernel_log, gpu_errors=gpu_errors, clock=clock, file_systems=file_systems, certificates=certificates,
+                     firewalls={unit: read_firewall(module, unit) for unit in module.params["firewalls"]},
                      docker_config_error=error, docker_config_warnings=warnings)
 
 

@@ -154,9 +154,10 @@ firewall:
     error:
       description: Why nft cannot load such a table. It is empty if it can, or is not installed.
       type: str
-    table:
-      description: Whether the table is loaded.
-      type: bool
+    fault:
+      description: How the table that the kernel has differs from the one that was loaded last. Empty if it does not.
+      type: str
+      sample: not loaded
     active:
       description: Whether the unit is active.
       type: bool
@@ -231,13 +232,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._job_container impor
     store_is_open,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
+from ansible_collections.trainyard.gpu.plugins.module_utils._nft_table import JOBS, read_firewall
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 CDI_FOLDERS = ("/etc/cdi", "/run/cdi")
-FIREWALL_SERVICE = "trainyard-jobs-firewall.service"
-FIREWALL_TABLE = "inet trainyard_jobs"
 CAP_NET_ADMIN = 12
 # What the table needs of the kernel. It is checked, not loaded.
 FIREWALL_PROBE = """table inet trainyard_probe {
@@ -282,20 +282,13 @@ class Host:
         return {path: cdi_kind(read_text(path)) for path in paths}
 
     def firewall(self):
-        nft, systemctl = self.module.get_bin_path("nft"), self.module.get_bin_path("systemctl")
+        nft = self.module.get_bin_path("nft")
         code, _said, error = self.module.run_command([nft, "--check", "--file", "-"], data=FIREWALL_PROBE) if nft else (0, "", "")
-        said = self.module.run_command([nft, "list", "tables"])[1] if nft else ""
-        state = ""
-        if systemctl:
-            # Both fields in one call, as empty ones if there is no such unit.
-            state = self.module.run_command([systemctl, "show", "--property=ActiveState,UnitFileState", FIREWALL_SERVICE])[1]
-        return {
-            "admin": has_capability(read_text("/proc/self/status"), CAP_NET_ADMIN),
-            "error": (error.strip() or "it ended with code %d" % code).splitlines()[0] if code else "",
-            "table": "table " + FIREWALL_TABLE in said.splitlines(),
-            "active": "ActiveState=active" in state.splitlines(),
-            "enabled": "UnitFileState=enabled" in state.splitlines(),
-        }
+        return dict(
+            read_firewall(self.module, JOBS),
+            admin=has_capability(read_text("/proc/self/status"), CAP_NET_ADMIN),
+            error=(error.strip() or "it ended with code %d" % code).splitlines()[0] if code else "",
+        )
 
     def gpu_nodes(self):
         return sorted(number for number in map(device_number, glob.glob("/dev/nvidia*")) if number is not None)

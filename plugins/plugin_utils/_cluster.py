@@ -11,7 +11,11 @@ import ipaddress
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import is_virtual_interface
 
-__all__ = ["as_address", "cluster_network", "fabric_network", "find_network", "pick_address", "rdma_of", "shared_networks", "slots_of"]
+__all__ = ["as_address", "cluster_network", "fabric_network", "find_network", "own_addresses", "pick_address", "rdma_of", "shared_networks", "slots_of"]
+
+
+#: More than a host has. Root of a host can answer anything.
+_MOST_ADDRESSES = 64
 
 
 def as_address(text):
@@ -30,6 +34,25 @@ def _candidates(info, include_virtual=False):
         if interface["up"] and (include_virtual or not is_virtual_interface(interface["name"]))
         for entry in interface["addresses"]
     ]
+
+
+def own_addresses(info):
+    """Return the addresses by which others may reach a host, in all its networks, at most 64.
+
+    Those of a link and of bridges of container engines are not among them.
+    """
+    found = set()
+    for interface in info["interfaces"]:
+        if is_virtual_interface(interface["name"]):
+            continue
+        for entry in interface["addresses"]:
+            address = ipaddress.ip_address(entry["address"])
+            if address.is_loopback or address.is_multicast or address.is_unspecified:
+                continue
+            # Hosts without another network may have a fabric of IPv4 addresses of a link.
+            if not (address.version == 6 and address.is_link_local):
+                found.add(str(address))
+    return sorted(found)[:_MOST_ADDRESSES]
 
 
 def find_network(info, inventory_address):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import json
 import re
@@ -248,14 +249,32 @@ def ports_config(found, wanted):
         former = json.loads(found["texts"].get(PORTS_FILE) or "{}").get("hosts") or {}
     except ValueError:
         former = {}
-    hosts = {}
-    for member in wanted["members"]:
-        named = [member["address"], member.get("fabric_address")] if member["address"] else former.get(member["name"]) or []
-        hosts[member["name"]] = sorted({address for address in named if address})
+    hosts = addresses_of_hosts(wanted["members"], former)
     asked = wanted["firewall"]
     open_ports = {int(port) for port in asked["open"]}
     return {"enabled": asked["enabled"], "host": asked["host"], "hosts": {name: some for name, some in hosts.items() if some},
             "training": sorted(asked["training"]), "login": sorted(asked["login"]), "open": sorted(open_ports - {0})}
+
+
+def addresses_of_hosts(members, former):
+    """Return all addresses at which each member can be reached, those of further networks included.
+
+    The inventory decides who has an address of the cluster or of the fabric network. One that two
+    hosts claim to have otherwise is nobody's: a bridge, a service processor, or a false answer.
+    """
+    chosen, others = {}, {}
+    for member in members:
+        name = member["name"]
+        named = {member["address"], member.get("fabric_address")}
+        answers = bool(member["address"]) and member.get("reachable", True)
+        chosen[name] = {address for address in named if address}
+        others[name] = set(member.get("addresses") or []) if answers else set(former.get(name) or [])
+    taken = [address for some in chosen.values() for address in some]
+    claims = collections.Counter(address for some in others.values() for address in some)
+    return {
+        name: sorted(chosen[name] | {each for each in others[name] if claims[each] == 1 and each not in taken})
+        for name in chosen
+    }
 
 
 def firewall_entries(found, wanted):
@@ -449,7 +468,8 @@ def firewall_plan(found, wanted):
     state, asked = found["firewall"], wanted["firewall"]["enabled"]
     changed = [path for path, content in firewall_entries(found, wanted) + [(PORTS_PROGRAM, wanted["programs"].get(PORTS_PROGRAM, ""))]
                if found["files"].get(path) != _digest(content)]
-    return {"load": asked and (bool(changed) or not all(state[name] for name in ("active", "enabled", "table"))),
+    is_loaded = state["active"] and state["enabled"] and not state["fault"]
+    return {"load": asked and (bool(changed) or not is_loaded),
             "stop": not asked and FIREWALL_UNIT in found["files"]}
 
 
@@ -542,8 +562,8 @@ def job_container_drift(found, wanted):
             asked = "absent, because another specification describes the GPUs"
         rows.append(_row(path, asked, "present"))
     rows += image_drift(found, wanted) if is_training_host(wanted) else []
-    is_loaded = found["firewall"]["active"] and found["firewall"]["table"]
-    if wanted["firewall"]["enabled"] and not is_loaded:
-        rows.append(_row("firewall of jobs", "loaded", "not loaded"))
+    fault = found["firewall"]["fault"] or ("" if found["firewall"]["active"] else "not active")
+    if wanted["firewall"]["enabled"] and fault:
+        rows.append(_row("firewall of jobs", "loaded", fault))
     rows += store_drift(plan["store"], wanted)
     return rows or [_row(PART, "the record of the role as planned", "changed")] * plan["record_differs"]

@@ -12,6 +12,7 @@ import json
 import re
 from urllib.parse import urlsplit
 
+from ansible_collections.trainyard.gpu.plugins.module_utils._nft_table import fault_of
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._firewall_unit import NFTABLES_FOLDER, firewall_unit, nftables_drop_in
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._jobs_plan import people
 
@@ -229,15 +230,18 @@ def unit_of_jobs(wanted, address):
         "KillMode=mixed", "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
-def rules(wanted, address, is_hub, is_notebook):
+def rules(wanted, address, own, is_hub, is_notebook):
     """Return nftables' rules in a table of their own: servers of instances answer the host of the hub, where its account alone may ask them.
+
+    The host of the hub judges its people by the address C(own) of a server. Hosts may have more.
 
     Only new connections are judged: MASTER_PORT or a port from which a program connects may lie in the same range.
     """
     new = "tcp dport %s tcp flags & (fin | syn | rst | ack) == syn" % wanted["instance_ports"]
     chains = []
     if is_notebook:
-        chains.append(("input", ["%s %s saddr %s accept" % (new, family(address), address), new + " reject with tcp reset"]))
+        asks = "%s %s saddr %s %s daddr %s accept" % (new, family(address), address, family(own), own)
+        chains.append(("input", [asks] * bool(own) + [new + " reject with tcp reset"]))
     if is_hub:
         servers = sorted(settings(wanted, address)["addresses"].values())
         found = {each: [server for server in servers if family(server) == each] for each in ("ip", "ip6")}
@@ -254,8 +258,8 @@ def family(address):
     return "ip6" if ":" in address else "ip"
 
 
-def firewall_files(wanted, address, is_hub, is_notebook):
-    table = rules(wanted, address, is_hub, is_notebook)
+def firewall_files(wanted, address, own, is_hub, is_notebook):
+    table = rules(wanted, address, own, is_hub, is_notebook)
     load = "/usr/sbin/nft --file " + FIREWALL
     unit = firewall_unit("jupyterhub", "Firewall of the instances of JupyterHub", TABLE, load)
     drop_in = nftables_drop_in("jupyterhub", FIREWALL_SERVICE + ".service")
@@ -494,7 +498,7 @@ def jupyterhub_plan(wanted, host):
         "vscode": vscode(wanted) if wanted["enabled"] else {},
         "files": notebook_files(wanted) if is_notebook else [],
         "hub_files": hub_files(wanted, address) if is_hub else [],
-        "firewall": firewall_files(wanted, address, is_hub, is_notebook) if has_firewall else [],
+        "firewall": firewall_files(wanted, address, addresses(wanted["members"]).get(host, ""), is_hub, is_notebook) if has_firewall else [],
         "secrets": hub_secrets(wanted) if is_hub else [],
         "services": list(SERVICES) if is_hub else [],
         "people": persons(wanted) if is_hub else [],
@@ -533,7 +537,9 @@ def jupyterhub_drift(now, wanted, host):
     rows = left + [_row(path, "as planned", "missing or changed") for path in compared if path in now["changed_paths"]]
     rows += [_row("service " + name, "active", "not active") for name in units if name + ".service" not in active]
     # nftables.service flushes all tables, and so may a person.
-    return rows + [_row("nftables table " + TABLE, "loaded", "not loaded")] * bool(plan["firewall"] and "table " + TABLE not in lines)
+    planned = "".join(entry["content"] for entry in plan["firewall"] if entry["path"] == FIREWALL)
+    fault = fault_of(planned, now["units_and_tables"]) if planned else ""
+    return rows + [_row("nftables table " + TABLE, "loaded", fault)] * bool(fault)
 
 
 def left_instances(text: str, names: list[str], asked: str) -> list[str]:

@@ -211,6 +211,7 @@ class StandInHost:
     def host_health_info(self, asked):
         return {"kernel_log": {"source": "", "error": ""}, "gpu_errors": None, "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
                 "docker_config_error": "", "docker_config_warnings": [], "certificates": {},
+                "firewalls": {unit: {"fault": "", "active": True, "enabled": True} for unit in getattr(asked, "firewalls", [])},
                 "file_systems": {path: {"free_bytes": 10 ** 12, "inodes": 10 ** 7, "inodes_free": 10 ** 7, "error": ""}
                                  for path in getattr(asked, "paths", [])}}
 

@@ -16,13 +16,15 @@ from jobs import Job, left
 HEAD, PEER = "job-container-a", "job-container-b"
 testinfra_hosts = ["ansible://" + PEER]
 PAIR = {"SLURM_JOB_NODELIST": "job-container-a,job-container-b"}
-ADDRESS = "172.30.102.22"
+ADDRESS, OF_HEAD = "172.30.102.22", "172.30.102.21"
+#: In the second network, which the inventory does not name.
+SECOND = ("10.8.102.22", "fd00:102::22")
 TABLE = "nft list table inet trainyard_jobs"
 SERVER = """
 import socket, sys
-server = socket.socket(socket.AF_INET, socket.SOCK_STREAM if sys.argv[2] == "tcp" else socket.SOCK_DGRAM)
+server = socket.socket(socket.AF_INET6, socket.SOCK_STREAM if sys.argv[2] == "tcp" else socket.SOCK_DGRAM)
 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-server.bind(("0.0.0.0", int(sys.argv[1])))
+server.bind(("::", int(sys.argv[1])))
 if sys.argv[2] == "udp":
     while True:
         server.sendto(b"hello", server.recvfrom(9)[1])
@@ -34,10 +36,12 @@ while True:
 """
 CLIENT = """
 import socket, sys
-client = socket.socket(socket.AF_INET, socket.SOCK_STREAM if sys.argv[3] == "tcp" else socket.SOCK_DGRAM)
+client = socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_STREAM if sys.argv[3] == "tcp" else socket.SOCK_DGRAM)
 client.settimeout(3)
 try:
-    client.connect((sys.argv[1], int(sys.argv[2])))
+    if sys.argv[4:]:
+        client.bind((sys.argv[4], 0))
+    client.connect(socket.getaddrinfo(sys.argv[1], int(sys.argv[2]))[0][4])
     client.send(b"x")
     print(client.recv(9).decode())
 except OSError as error:
@@ -67,8 +71,8 @@ def listening(host, person, port, kind="tcp"):
         host.run("kill %s" % pid)
 
 
-def answer(host, person, port, address=ADDRESS, kind="tcp"):
-    return host.check_output(as_person(person, CLIENT, address, port, kind))
+def answer(host, person, port, address=ADDRESS, kind="tcp", source=()):
+    return host.check_output(as_person(person, CLIENT, address, port, kind, *source))
 
 
 def ports(host, number):
@@ -131,6 +135,47 @@ def test_other_ports_are_closed_to_people_without_a_job_on_the_host(host, head, 
             assert answer(host, "bob", port) == "hello", "people who share a host are not separated there"
 
 
+@contextlib.contextmanager
+def unknown_network(host, head):
+    """A third network of both hosts, of which no table knows. Both have an address of the link, too."""
+    commands = ["ip address %%s 10.99.102.%d/24 dev eth0", "ip address %%s fd00:99::%d/64 dev eth0 nodad"]
+    places = [(each, command % number) for each, number in ((head, 21), (host, 22)) for command in commands]
+    for each, command in places:
+        each.run_expect([0], command % "add")
+    try:
+        link = re.search(r"fe80::\S+(?=/)", host.check_output("ip -6 -oneline address show dev eth0 scope link")).group()
+        yield ["10.99.102.22", "fd00:99::22", link + "%eth0"]
+    finally:
+        for each, command in places:
+            each.run(command.replace(" nodad", "") % "del")
+
+
+def test_no_address_of_a_host_leads_past_its_table(host, head):
+    """The block of a job and a port of the kernel, in networks that the inventory does not name."""
+    with Job(head, 4713, **PAIR), Job(host, 4713, **PAIR):
+        block = ports(host, 4713)[0][0]
+        with listening(host, "alice", block), listening(host, "alice", 45002), unknown_network(host, head) as unknown:
+            for port in (block, 45002):
+                for address in SECOND:
+                    assert answer(head, "alice", port, address) == answer(host, "alice", port, address) == "hello", address
+                for address in (*SECOND, *unknown):
+                    assert answer(head, "bob", port, address) in REFUSED, address
+                for address in (SECOND[0], unknown[0]):
+                    assert answer(head, "bob", port, address, source=[OF_HEAD]) in REFUSED, "he looks like a host of the job"
+            assert answer(head, "bob", block, kind="udp", source=[OF_HEAD]) in REFUSED
+
+
+@pytest.mark.parametrize("uid", [60001, 64999, 65533, 65536, 99999])
+def test_ids_outside_of_the_usual_ranges_are_judged(host, head, uid):
+    """Accounts of a directory have them. Of these, only the one of slurm is an account of the system."""
+    client = "setpriv --reuid=%d --clear-groups python3 -c %s %s %%d tcp" % (uid, shlex.quote(CLIENT), ADDRESS)
+    with Job(head, 4714, **PAIR), Job(host, 4714, **PAIR):
+        block = ports(host, 4714)[0][0]
+        with listening(host, "alice", block), listening(host, "alice", 45003):
+            for port in (block, 45003):
+                assert host.check_output(client % port) in REFUSED and head.check_output(client % port) in REFUSED
+
+
 def test_the_ports_stay_while_nftables_starts_again(host, head):
     with Job(head, 4709, **PAIR), Job(host, 4709, **PAIR):
         port = ports(host, 4709)[0][0]
@@ -141,11 +186,12 @@ def test_the_ports_stay_while_nftables_starts_again(host, head):
                 is_open_for_its_person_only(host, head, port)
 
 
-def test_the_health_program_loads_the_table_that_somebody_has_flushed(host, head):
+@pytest.mark.parametrize("flush", ["nft flush ruleset", "nft flush table inet trainyard_jobs", "nft flush chain inet trainyard_jobs people"])
+def test_the_health_program_loads_the_table_that_somebody_has_flushed(host, head, flush):
     with Job(head, 4712, **PAIR), Job(host, 4712, **PAIR):
         port = ports(host, 4712)[0][0]
         with listening(host, "alice", port):
-            host.run_expect([0], "nft flush ruleset")
+            host.run_expect([0], flush)
             assert answer(host, "bob", port) == "hello", "nothing protects the port any more"
             host.run("/usr/local/lib/trainyard/slurm/health")
             is_open_for_its_person_only(host, head, port)

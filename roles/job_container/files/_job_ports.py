@@ -24,9 +24,10 @@ TABLE = "inet trainyard_jobs"
 FIRST_PORT, LAST_PORT, BLOCK, BLOCKS = 10000, 29999, 20, 997
 #: Blocks that a job may get, and how many of them it gets on a host.
 CANDIDATES, CLAIMS = 8, 3
-#: IDs of people and of their containers. Below are the system's accounts, and between the
-#: two are nobody and the accounts of systemd.
-PEOPLE = "1000-60000, 100000-4294967294"
+#: IDs of the system's accounts, Debian's of slurm and nobody among them. All others are judged.
+SYSTEM = "0-999, 64030, 65534"
+#: The one ID that no process has.
+NO_ID = (1 << 32) - 1
 NEW = "tcp flags & (fin | syn | rst | ack) == syn"
 ANSWER = "tcp flags & (syn | ack) == syn | ack"
 
@@ -188,30 +189,52 @@ def _output(config, jobs, kernel):
                     "%s tcp dport %d-%d goto to_kernel_port" % ((NEW,) + tuple(kernel)),
                     # A process that has taken a port of another person's job answers nobody.
                     "%s tcp sport %s goto from_port" % (ANSWER, ports), "udp sport %s goto from_port" % ports]),
-        ("output", ["type filter hook output priority filter - 10; policy accept;", "meta l4proto { tcp, udp } meta skuid { %s } goto people" % PEOPLE]),
+        ("output", ["type filter hook output priority filter - 10; policy accept;", "meta skuid { %s } accept" % SYSTEM,
+                    # Sockets of the kernel have no ID, those that a person has it open included (AF_SMC). NFS uses ports that people cannot have.
+                    "meta l4proto { tcp, udp } th sport >= 1024 goto people", "meta l4proto { tcp, udp } meta skuid != %d goto people" % NO_ID]),
     ]
     return chains
 
 
+def _own(config):
+    """Return the addresses by which other hosts know this one, as C(_of_family) has them.
+
+    Tables of other hosts judge their people by these addresses only. This host may have more: of a
+    link, of a network that the inventory does not know, and those that many hosts have.
+    """
+    return _of_family(_addresses([config["host"]], config))
+
+
+def _from(addresses, config):
+    """Return the rules that accept what comes from these addresses to a known one of this host."""
+    own = dict(_own(config))
+    return ["%s saddr %s %s daddr %s accept" % (kind, some, kind, own[kind])
+            for kind, some in _of_family(addresses) if kind in own]
+
+
 def _input(config, jobs, kernel):
-    """Return the chains that judge new connections to this host. Who has made them is judged where they come from."""
+    """Return the chains that judge new connections to this host.
+
+    Who has made them is judged where they come from, if that host knows the address.
+    """
     chains = []
     for job in jobs:
-        known = _of_family(_addresses(job["hosts"], config))
-        chains.append(("at_" + job["job"], ["%s saddr %s accept" % pair for pair in known] + ["goto refuse"]))
+        chains.append(("at_" + job["job"], _from(_addresses(job["hosts"], config), config) + ["goto refuse"]))
     # Launchers of root, such as horovodrun, choose any port. People are judged where they come from.
     cluster = [address for some in config["hosts"].values() for address in some]
     ports = "%d-%d" % (FIRST_PORT, LAST_PORT)
-    chains.append(("at_port", ["th dport { %s } accept" % ", ".join(map(str, sorted(config["open"])))] + _blocks(jobs, "dport", "at")
+    open_ports = "th dport { %s } accept" % ", ".join(map(str, sorted(config["open"])))
+    chains.append(("at_port", [open_ports] + _blocks(jobs, "dport", "at")
                    # Others are used by nobody, or by resolvers.
-                   + ["meta l4proto udp accept"]
-                   + ["%s saddr %s accept" % pair for pair in _of_family(cluster)] + ["goto refuse"]))
+                   + ["meta l4proto udp accept"] + _from(cluster, config) + ["goto refuse"]))
     rules = ["type filter hook input priority filter - 10; policy accept;", 'iifname "lo" accept', "%s tcp dport %s goto at_port" % (NEW, ports),
              # Answers of servers for names and time come from a port that people cannot have.
              "udp sport >= 1024 udp dport %s goto at_port" % ports]
     if config["host"] not in config["login"]:
-        # The tables of other hosts know no addresses of a link.
-        rules.append("ip6 saddr fe80::/10 %s tcp dport %d-%d goto refuse" % ((NEW,) + tuple(kernel)))
+        # A file server calls its clients back from a port that people cannot have.
+        chains.append(("at_kernel_port", [open_ports, "th sport < 1024 accept"]
+                       + ["%s daddr %s accept" % pair for pair in _own(config)] + ["goto refuse"]))
+        rules.append("%s tcp dport %d-%d goto at_kernel_port" % ((NEW,) + tuple(kernel)))
     return chains + [("input", rules)]
 
 
@@ -290,15 +313,18 @@ def load(config, state, jobs):
     """Replace the table by one for the jobs that live here."""
     if not config["enabled"]:
         return
-    path, said = state + "/table.nft", state + "/table.error"
+    path, said = state + "/table.nft.new", state + "/table.error"
+    kernel = kernel_ports(read("/proc/sys/net/ipv4/ip_local_port_range"))
     with open(path, "w", encoding="utf-8") as stream:
-        stream.write(table(config, live_jobs(state, jobs), kernel_ports(read("/proc/sys/net/ipv4/ip_local_port_range"))))
+        stream.write(table(config, live_jobs(state, jobs), kernel))
     # Module subprocess takes longer to load than nft runs.
     opened = (os.POSIX_SPAWN_OPEN, 2, said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     child = os.posix_spawn(NFT, ["nft", "--file", path], {"PATH": "/usr/sbin:/usr/bin"}, file_actions=[opened])
     if os.waitpid(child, 0)[1]:
         lines = (read(said).strip() or "it was killed").splitlines()
         raise OSError("the firewall of jobs cannot be loaded: nft: %s; repair nftables on this host, or set job_container_firewall to false" % lines[0])
+    # What the kernel has now. Module host_health_info and the health program compare the two.
+    os.rename(path, state + "/table.nft")
 
 
 def read_config(path=CONFIG):

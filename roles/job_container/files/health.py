@@ -19,10 +19,11 @@ import time
 # Teardown would find the folder of the compiled module.
 sys.dont_write_bytecode = True
 try:
-    from ansible_collections.trainyard.gpu.plugins.module_utils import _host_health, _nvidia_smi
+    from ansible_collections.trainyard.gpu.plugins.module_utils import _host_health, _nft_table, _nvidia_smi
 except ImportError:
     # On hosts they are in the same folder.
     import _host_health
+    import _nft_table
     import _nvidia_smi
 
 CONFIG = "/etc/trainyard/job/config.json"
@@ -37,7 +38,6 @@ EPILOG = "/usr/local/lib/trainyard/slurm/epilog"
 INSTANCES = "/usr/local/lib/trainyard/notebook/look"
 #: Units that load a table of nftables, of roles job_container and jupyterhub.
 UNITS = "/etc/systemd/system"
-TABLES = {"trainyard-jobs-firewall.service": "inet trainyard_jobs", "trainyard-instances.service": "inet trainyard_instances"}
 #: Errors after which a GPU needs a reset or a repair. Others, such as 13, 31 and 43, are faults of programs.
 XIDS = {48: "uncorrectable memory error", 62: "halted", 63: "row remapping", 64: "row remapping failed", 74: "NVLink error", 79: "fallen off the bus",
         92: "too many memory errors", 94: "contained memory error", 95: "uncontained memory error", 119: "GSP timeout", 120: "GSP error", 140: "memory error"}
@@ -225,23 +225,23 @@ def remove_rest(parents: list) -> None:
                 output(command, seconds)
 
 
-def lost_tables(listed: str, units: list[str]) -> list[str]:
-    """Return the units whose table is not in the output of C(nft list tables)."""
-    found = listed.splitlines()
-    return [unit for unit in units if "table " + TABLES[unit] not in found]
+def lost_tables(units: list[str]) -> list[str]:
+    """Return the units whose table is missing, or lacks rules."""
+    return [unit for unit in units if _nft_table.settled_fault(unit, list_table)]
+
+
+def list_table(arguments: list[str]) -> str:
+    return output(["/usr/sbin/nft", *arguments], TOOL_SECONDS) or ""
 
 
 def restore_tables() -> str:
     """Load tables again that C(nft flush ruleset) has removed, and tell those that stay away."""
-    units = [unit for unit in TABLES if os.path.exists(os.path.join(UNITS, unit))]
-    if not units:
-        return ""
-    listing = ["/usr/sbin/nft", "list", "tables"]
-    lost = lost_tables(output(listing, TOOL_SECONDS) or "", units)
+    units = [unit for unit in _nft_table.TABLES if os.path.exists(os.path.join(UNITS, unit))]
+    lost = lost_tables(units)
     if not lost:
         return ""
     output(["systemctl", "reload-or-restart", *lost], TOOL_SECONDS)
-    lost = lost_tables(output(listing, TOOL_SECONDS) or "", lost)
+    lost = lost_tables(lost)
     return "no firewall: %s does not load its table" % ", ".join(lost) if lost else ""
 
 

@@ -58,6 +58,18 @@ def test_npus_of_each_host_and_a_rank_for_each():
     assert [(member["npus"], member["slots"]) for member in told] == [(8, 8), (0, 0)]
 
 
+def test_all_addresses_of_each_host() -> None:
+    """Of every network, up or not. A bridge has the same one everywhere, and that of a link is of the link."""
+    down = dict(an_interface("eth1", "10.8.0.11"), up=False)
+    others = [an_interface(name, address) for name, address in (
+        ("eth2", "fd00::11"), ("eth3", "fe80::11"), ("lo", "127.0.0.1"), ("docker0", "172.17.0.1"), ("ib0", "169.254.0.11"))]
+    answers = [an_answer("a", an_interface("eth0", "10.0.0.11"), down, *others)]
+    told = work_out(answers, {"a": {"ansible_host": "10.0.0.11"}, "b": {"ansible_host": "10.0.0.12"}})["members"]
+    assert [member["addresses"] for member in told] == [["10.0.0.11", "10.8.0.11", "169.254.0.11", "fd00::11"], []]
+    many = an_answer("a", an_interface("eth0", "10.0.0.11"), *[an_interface("eth%d" % each, "10.9.0.%d" % each) for each in range(1, 99)])
+    assert len(work_out([many], {"a": {"ansible_host": "10.0.0.11"}})["members"][0]["addresses"]) == 64
+
+
 def two_networks(variables=(), groups=(), **arguments):
     """Network, fabric network, and each member's place on both: two hosts with a slow and a fast network."""
     answers = [an_answer(name, an_interface("eth0", "10.0.0.1%d" % number, 1000), an_interface("eth1", "10.1.0.1%d" % number, 100000))

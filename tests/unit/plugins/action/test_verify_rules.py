@@ -25,10 +25,20 @@ PATHS = {"/": {"free_bytes": 50 << 30, "inodes": 1000000, "inodes_free": 900000,
          "/data1/share": {"free_bytes": 50 << 30, "inodes": 0, "inodes_free": 0, "error": ""}}
 
 
+JOBS_FIREWALL = "trainyard-jobs-firewall.service"
+
+
+def guarded(**changes: object) -> dict:
+    """A host of the scheduler whose table of ports differs."""
+    state = dict({"fault": "", "active": True, "enabled": True}, **changes)
+    return scheduled(a_node("b"), answer=an_answer(firewalls={JOBS_FIREWALL: state}))
+
+
 def an_answer(**changes):
     """What host_health_info says of a host in order."""
     return dict({"gpu_errors": [], "kernel_log": {"source": "journalctl", "error": ""}, "clock": {"synchronized": True, "source": "timedatectl", "error": ""},
                  "file_systems": PATHS, "docker_config_error": "", "docker_config_warnings": [],
+                 "firewalls": {JOBS_FIREWALL: {"fault": "", "active": True, "enabled": True}},
                  "certificates": {"/etc/trainyard/registry/tls/registry.pem": {"ends": "2027-12-29", "days": 30, "error": ""}}}, **changes)
 
 
@@ -247,6 +257,10 @@ FIRING = {
     "scheduler-ports": [
         (plain, scheduled(a_node("b"), job_container_firewall=False), "warn: it is off, and everybody who reaches this host"),
         (plain, scheduled(a_node("b"), job_container_enabled=False), "warn: it is off"),
+        (plain, guarded(fault="not loaded"), "not loaded"),
+        (plain, guarded(fault="chain people is changed", active=False), "chain people is changed"),
+        (plain, guarded(active=False), "its unit is not active"),
+        (plain, guarded(enabled=False), "its unit does not start with the host"),
     ],
     "scheduler-nodes": [
         (plain, scheduled(), "the scheduler has no node of this name"),

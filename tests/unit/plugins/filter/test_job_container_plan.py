@@ -32,7 +32,7 @@ def host(**changes):
     return dict({"packages": {name: "4.3.1+ds1-8+deb12u1" for name in plan_of.PACKAGES + ("nftables",)}, "is_container": False, "fuse": True, "masked": [],
                  "storage_type": "ext4", "storage_project_quota": False, "storage_entries": [], "share_is_mount": False,
                  "gpu_nodes": [], "control_nodes": [], "npu_nodes": [],
-                 "firewall": {"admin": True, "error": "", "table": True, "active": True, "enabled": True},
+                 "firewall": {"admin": True, "error": "", "fault": "", "active": True, "enabled": True},
                  "npu_control_nodes": [], "npu_groups": [], "npu_driver_paths": [], "cdi": {}, "cni": False,
                  "cni_state": False, "nvidia_ctk": False, "images": [],
                  "store_options": [], "store_is_clean": True,
@@ -155,7 +155,7 @@ def test_a_run_settles():
 
 OFF = {"enabled": False, "host": "a", "training": ["a", "b"], "login": ["b"], "open": [12345]}
 GUARDED = dict(OFF, enabled=True, host="front")
-BARE = {"admin": True, "error": "", "table": False, "active": False, "enabled": False}
+BARE = {"admin": True, "error": "", "fault": "not loaded", "active": False, "enabled": False}
 
 
 def test_the_firewall_of_a_training_host():
@@ -172,8 +172,8 @@ def test_the_firewall_of_a_training_host():
 def test_the_firewall_is_loaded_if_something_of_it_differs():
     done = after(host())
     assert plan(done)["firewall"] == {"load": False, "stop": False}
-    for name in ("active", "enabled", "table"):
-        assert plan(dict(done, firewall=dict(host()["firewall"], **{name: False})))["firewall"]["load"]
+    for change in ({"active": False}, {"enabled": False}, {"fault": "chain people is changed"}):
+        assert plan(dict(done, firewall=dict(host()["firewall"], **change)))["firewall"]["load"]
     assert plan(done, members=MEMBERS[:1])["firewall"]["load"], "a host has left"
     off = plan(done, firewall=OFF)
     assert off["firewall"] == {"load": False, "stop": True} and off["absent"] == [plan_of.FIREWALL_UNIT, plan_of.FIREWALL_DROP_IN, plan_of.NFTABLES_FOLDER] and "nftables" not in off["packages"]
@@ -203,9 +203,38 @@ def test_a_host_without_usable_nftables(changes, said):
     assert "--cap-add NET_ADMIN" in plan(dict(found, is_container=True), firewall=GUARDED)["problems"][0]
 
 
-def test_a_table_that_somebody_has_flushed_is_a_difference():
-    done = dict(after(host()), firewall=dict(host()["firewall"], table=False))
-    assert ("firewall of jobs", "loaded", "not loaded") in drift(done) and not [row for row in drift(after(host())) if row[0] == "firewall of jobs"]
+@pytest.mark.parametrize("change, said", [
+    ({"fault": "not loaded"}, "not loaded"),
+    ({"fault": "chain people is changed"}, "chain people is changed"),
+    ({"active": False}, "not active")])
+def test_a_table_that_somebody_has_flushed_is_a_difference(change, said):
+    done = dict(after(host()), firewall=dict(host()["firewall"], **change))
+    assert ("firewall of jobs", "loaded", said) in drift(done)
+    assert not [row for row in drift(after(host())) if row[0] == "firewall of jobs"]
+
+
+def addresses(*members: dict, former: dict | None = None) -> dict:
+    return plan_of.addresses_of_hosts(list(members), former or {})
+
+
+def test_other_hosts_know_all_networks_of_a_host():
+    """A table judges connections to the addresses that it knows."""
+    one = dict(MEMBERS[0], fabric_address="10.1.0.1", addresses=["10.0.0.1", "10.1.0.1", "10.8.0.1", "fd00::1"])
+    two = dict(MEMBERS[1], addresses=["10.8.0.2"])
+    assert addresses(one, two) == {"a": ["10.0.0.1", "10.1.0.1", "10.8.0.1", "fd00::1"], "b": ["10.0.0.2", "10.8.0.2"]}
+
+
+def test_no_host_gets_an_address_of_another_one():
+    """Root of a host may claim any address, and a bridge has the same one everywhere."""
+    claim = dict(MEMBERS[0], addresses=["10.0.0.2", "172.17.0.1", "10.8.0.1"])
+    assert addresses(claim, dict(MEMBERS[1], addresses=["172.17.0.1"])) == {"a": ["10.0.0.1", "10.8.0.1"], "b": ["10.0.0.2"]}
+
+
+@pytest.mark.parametrize("address", ["10.0.0.2", ""])
+def test_networks_of_a_host_that_is_down_stay_known(address):
+    """Its address may come from the inventory meanwhile."""
+    down = dict(MEMBERS[1], address=address, addresses=[], reachable=False)
+    assert addresses(MEMBERS[0], down, former={"b": ["10.0.0.2", "10.8.0.2"]})["b"] == ["10.0.0.2", "10.8.0.2"]
 
 
 def test_the_store_is_mounted_without_rights_and_cleaned():

@@ -205,7 +205,8 @@ NEW = "tcp dport 30000-30999 tcp flags & (fin | syn | rst | ack) == syn "
 
 def test_servers_of_instances_answer_the_host_of_the_hub_only():
     lines = [line.strip() for line in rules("a").splitlines()]
-    assert [line for line in lines if line.startswith("tcp")] == [NEW + "ip saddr 192.0.2.10 accept", NEW + "reject with tcp reset"]
+    assert [line for line in lines if line.startswith("tcp")] == [
+        NEW + "ip saddr 192.0.2.10 ip daddr 192.0.2.11 accept", NEW + "reject with tcp reset"]
     assert "type filter hook input priority filter - 10; policy accept;" in lines and not [line for line in lines if "output" in line]
     # The port of the server is one of them.
     assert json.loads(files(plan("a"))["/etc/trainyard/notebook/server.json"]["content"])["ports"] == [30000, 30999]
@@ -219,7 +220,7 @@ def test_on_the_host_of_the_hub_its_account_alone_asks_servers():
     # One host for everything has both, and IPv6 is its own family.
     members = [{"name": "front", "address": "2001:db8::10"}, {"name": "a", "address": "2001:db8::11"}]
     text = rules("front", training_hosts=["front", "a"], members=members)
-    assert "ip6 saddr 2001:db8::10 accept" in text and "ip6 daddr { 2001:db8::10, 2001:db8::11 } reject" in text and " ip daddr" not in text
+    assert "ip6 saddr 2001:db8::10 ip6 daddr 2001:db8::10 accept" in text and "ip6 daddr { 2001:db8::10, 2001:db8::11 } reject" in text and " ip daddr" not in text
 
 
 def test_rules_replace_the_former_ones_and_no_others():
@@ -238,8 +239,21 @@ def test_without_the_firewall_and_without_the_hub_there_are_no_rules():
 UNITS = "".join("trainyard-%s.service loaded active running Text\n" % name for name in ("hub", "hub-jobs", "hub-links", "hub-proxy", "instances", "other"))
 PLACED = {"front": ["/usr/local/lib/trainyard/hub"], "a": ["/usr/local/lib/trainyard/notebook"]}
 AS_PLANNED = {"placed": PLACED["a"], "changed_paths": [],
-              "units_and_tables": UNITS + "table ip filter\ntable inet trainyard_instances\n"}
-TABLE_LINE = "table inet trainyard_instances\n"
+              "units_and_tables": UNITS}
+
+
+def listed(host, change=lambda text: text):
+    """What nft prints of the table of a host that is as planned, in its own form."""
+    lines = [line for line in rules(host).splitlines() if line.startswith((" ", "}", "table")) and not line.endswith("instances")]
+    return change("\n".join(lines).replace("  ", "\t") + "\n")
+
+
+def emptied(text):
+    """After nft flush table."""
+    return "\n".join(line for line in text.splitlines() if "tcp dport" not in line)
+
+
+LOADED, TABLE_ROW = listed("a"), "nftables table inet trainyard_instances"
 
 
 @pytest.mark.parametrize("host, now, expected", [
@@ -250,12 +264,17 @@ TABLE_LINE = "table inet trainyard_instances\n"
     ("a", {"changed_paths": ["/etc/trainyard/notebook/ca.pem"]}, [("/etc/trainyard/notebook/ca.pem", "as planned", "missing or changed")]),
     ("a", {"changed_paths": ["/etc/trainyard/firewall/instances.nft", "/etc/trainyard/hub/hub.json"]}, [
         ("/etc/trainyard/firewall/instances.nft", "as planned", "missing or changed")]),
-    ("front", {"units_and_tables": UNITS.replace("trainyard-hub.service", "trainyard-hub2.service") + TABLE_LINE}, [
+    ("front", {"units_and_tables": UNITS.replace("trainyard-hub.service", "trainyard-hub2.service") + listed("front")}, [
         ("service trainyard-hub", "active", "not active")]),
-    ("a", {"units_and_tables": TABLE_LINE}, [("service trainyard-instances", "active", "not active")]),
-    ("a", {"units_and_tables": UNITS + "table ip filter\n"}, [("nftables table inet trainyard_instances", "loaded", "not loaded")]),
+    ("a", {"units_and_tables": LOADED}, [("service trainyard-instances", "active", "not active")]),
+    ("a", {"units_and_tables": UNITS + "table ip filter\n"}, [(TABLE_ROW, "loaded", "not loaded")]),
+    ("a", {"units_and_tables": UNITS + emptied(LOADED)}, [(TABLE_ROW, "loaded", "chain input is changed")]),
+    ("a", {"units_and_tables": UNITS + listed("front")}, [(TABLE_ROW, "loaded", "chain input is changed")]),
+    ("a", {"units_and_tables": UNITS + LOADED.replace("policy accept;", "")}, [(TABLE_ROW, "loaded", "chain input is changed")]),
 ])
 def test_drift(host, now, expected):
+    if "units_and_tables" not in now:
+        now = dict(now, units_and_tables=UNITS + (listed(host) if host in PLACED else ""))
     now = dict(AS_PLANNED, placed=PLACED.get(host, []), **now) if "placed" not in now else dict(AS_PLANNED, **now)
     found = FilterModule().filters()["jupyterhub_drift"](now, WANTED, host)
     assert [(row["what"], row["asked"], row["found"]) for row in found] == expected

@@ -46,6 +46,13 @@ def test_os_release(text, expected):
     assert _host.parse_os_release(text) == expected
 
 
+def test_temporary_addresses_are_left_out() -> None:
+    """The kernel replaces them every day."""
+    entries = [{"local": "fd00::1", "prefixlen": 64}, {"local": "fd00::abcd", "prefixlen": 64, "temporary": True}]
+    (found,) = _host.parse_ip_addresses(json.dumps([{"ifname": "eth0", "flags": ["UP"], "addr_info": entries}]))
+    assert found["addresses"] == [{"address": "fd00::1", "prefix": 64}]
+
+
 def test_interfaces():
     text = json.dumps([
         {"ifname": "eth0@if12", "flags": ["BROADCAST", "UP"], "addr_info": [{"family": "inet", "local": "10.0.0.1", "prefixlen": 24}, {"family": "inet6"}]},

@@ -92,3 +92,18 @@ def test_garbage_is_a_failure(script):
     script("timedatectl", "echo perhaps")
     told = run(gpu_errors=False)
     assert told["failed"] and "perhaps" in told["msg"]
+
+
+@pytest.mark.parametrize(
+    "listing, fault",
+    [
+        ("printf 'table inet trainyard_jobs {\\n chain output {\\n }\\n}\\n'", "loaded from an unknown file"),
+        ("echo 'Error: No such file or directory' >&2; exit 1", "not loaded"),
+    ],
+)
+def test_the_firewall_of_jobs(script, listing, fault):
+    script("nft", '[ "$*" = "list table inet trainyard_jobs" ] && ' + listing)
+    script("systemctl", 'case "$*" in *trainyard-jobs*) echo ActiveState=active; echo UnitFileState=enabled; esac')
+    told = run(gpu_errors=False, clock=False, firewalls=["trainyard-jobs-firewall.service"])
+    assert told["firewalls"] == {"trainyard-jobs-firewall.service": {"fault": fault, "active": True, "enabled": True}}
+    assert run(gpu_errors=False, clock=False)["firewalls"] == {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _nft_table
 from ansible_collections.trainyard.gpu.plugins.modules import job_container_info
 
 ID = "sha256:" + "0" * 64
@@ -45,17 +46,28 @@ def test_images_that_docker_has():
     assert found.docker_images() == {"a:1": ID}
 
 
+LOST = "not loaded"
+LOADED = """table inet trainyard_jobs {
+  chain output {
+    type filter hook output priority filter - 10; policy accept;
+    meta skuid 1 drop
+  }
+}
+"""
 STATUS = "Name:\tpython3\nCapEff:\t%s\nCapBnd:\t000001ffffffffff\n"
 
 
 @pytest.mark.parametrize("answers, capabilities, found", [
-    ({}, "0000000000000000", {"admin": False, "error": "", "table": False, "active": False, "enabled": False}),
-    ({"nft list": (0, "table inet filter\ntable inet trainyard_jobs\n"), "nft --check": (0, ""),
+    ({}, "0000000000000000", {"admin": False, "error": "", "fault": LOST, "active": False, "enabled": False}),
+    ({"nft list": (0, LOADED), "nft --check": (0, ""),
       "systemctl show": (0, "ActiveState=active\nUnitFileState=enabled\n")}, "0000000000001000",
-     {"admin": True, "error": "", "table": True, "active": True, "enabled": True}),
+     {"admin": True, "error": "", "fault": "", "active": True, "enabled": True}),
     ({"nft list": (0, ""), "systemctl show": (0, "ActiveState=inactive\nUnitFileState=\n")}, "000001ffffffffff",
-     {"admin": True, "error": "it ended with code 1", "table": False, "active": False, "enabled": False})])
-def test_the_firewall_of_jobs(monkeypatch, answers, capabilities, found):
+     {"admin": True, "error": "it ended with code 1", "fault": LOST, "active": False, "enabled": False})])
+def test_the_firewall_of_jobs(monkeypatch, tmp_path, answers, capabilities, found):
+    (tmp_path / "table.nft").write_text(LOADED)
+    monkeypatch.setitem(_nft_table.TABLES, _nft_table.JOBS, ("inet trainyard_jobs", str(tmp_path / "table.nft")))
+    monkeypatch.setattr(_nft_table, "_PAUSE", 0)
     monkeypatch.setattr(job_container_info, "read_text", lambda _path: STATUS % capabilities)
     assert host(answers).firewall() == found
 

@@ -29,6 +29,7 @@ def load():
 ports = load()
 ME = os.getuid()
 KERNEL = (32768, 60999)
+NEW = "tcp flags & (fin | syn | rst | ack) == syn"
 
 
 def config(**changes):
@@ -115,7 +116,7 @@ def test_the_ports_of_a_job_are_its_persons():
     people = "meta skuid { 2101-2101, 340590592-340656127 }"
     assert found["to_17"] == [people + ' oifname "lo" accept', people + " ip daddr { 10.0.0.1, 10.0.0.2, 10.1.0.1 } accept",
                               people + " ip6 daddr { fd00::2 } accept", "goto refuse"]
-    assert found["at_17"] == ["ip saddr { 10.0.0.1, 10.0.0.2, 10.1.0.1 } accept", "ip6 saddr { fd00::2 } accept", "goto refuse"]
+    assert found["at_17"] == ["ip saddr { 10.0.0.1, 10.0.0.2, 10.1.0.1 } ip daddr { 10.0.0.1, 10.1.0.1 } accept", "goto refuse"]
     assert found["from_17"] == [people + " accept", "drop"], "one who has taken its port answers nobody"
     blocks = ["%d-%d : goto to_17" % tuple(ports.ports_of(block)) for block in ports.candidates("17")[:3]]
     assert found["local_port"][0] == found["remote_port"][0] == "th dport vmap { %s }" % ", ".join(blocks)
@@ -131,7 +132,28 @@ def test_a_training_host_for_logins_keeps_ports_of_the_kernel_open():
     """srun and sessions listen on them."""
     found = chains(host="a", login=["a"])
     assert found["here"] == ["accept"] and found["to_kernel_port"] == ["ip daddr { 10.0.0.2 } goto elsewhere", "ip6 daddr { fd00::2 } goto elsewhere"]
-    assert not [rule for rule in found["input"] if "32768" in rule]
+    assert not [rule for rule in found["input"] if "32768" in rule] and "at_kernel_port" not in found
+
+
+def test_a_host_accepts_connections_at_the_addresses_that_other_hosts_know():
+    """Their tables judge people by these. Others are those of a link and of unknown networks."""
+    hosts = {"a": ["10.0.0.1", "fd00::1"], "b": ["10.0.0.2", "fd00::2"]}
+    found = chains([job(17, ["a", "b"])], hosts=hosts)
+    pair = ["ip saddr { 10.0.0.1, 10.0.0.2 } ip daddr { 10.0.0.1 } accept",
+            "ip6 saddr { fd00::1, fd00::2 } ip6 daddr { fd00::1 } accept", "goto refuse"]
+    assert found["at_17"] == pair and found["at_port"][-3:] == pair
+    assert found["at_kernel_port"] == ["th dport { 12345 } accept", "th sport < 1024 accept", "ip daddr { 10.0.0.1 } accept",
+                                       "ip6 daddr { fd00::1 } accept", "goto refuse"]
+    assert found["input"][-1] == NEW + " tcp dport 32768-60999 goto at_kernel_port"
+    unknown = chains([job(17)], hosts={"b": ["10.0.0.2"]})
+    assert unknown["at_17"] == ["goto refuse"] and unknown["at_kernel_port"][-2:] == ["th sport < 1024 accept", "goto refuse"]
+
+
+def test_all_but_accounts_of_the_system_are_judged():
+    """A socket that the kernel opens for a person, as with AF_SMC, has no ID."""
+    assert chains()["output"][1:] == [
+        "meta skuid { 0-999, 64030, 65534 } accept", "meta l4proto { tcp, udp } th sport >= 1024 goto people",
+        "meta l4proto { tcp, udp } meta skuid != 4294967295 goto people"]
 
 
 def test_a_job_without_ports_changes_no_map():
@@ -180,6 +202,7 @@ def test_ports_open_with_the_job_and_close_with_it(place):
     end(place, 17)
     end(place, 1014)
     assert (place / "loaded").read_text() == ports.table(config(), [], ports.kernel_ports(ports.read("/proc/sys/net/ipv4/ip_local_port_range")))
+    assert (place / "state" / "table.nft").read_text() == (place / "loaded").read_text()
 
 
 def test_a_failure_leaves_them_closed(place):
@@ -187,6 +210,7 @@ def test_a_failure_leaves_them_closed(place):
     with pytest.raises(OSError, match="nft: Error: no netlink; repair nftables on this host, or set job_container_firewall to false"):
         begin(place, 17)
     assert not (place / "state" / "17.json").exists()
+    assert not (place / "state" / "table.nft").exists(), "the kernel has another one"
 
 
 def test_a_job_whose_epilog_never_ran_keeps_nothing(place):

@@ -21,6 +21,8 @@ from types import SimpleNamespace
 import pytest
 from role_variables import role_variable
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _nft_table
+
 FILES = Path(__file__).resolve().parents[4] / "roles" / "job_container" / "files"
 
 
@@ -816,13 +818,30 @@ def test_a_tool_that_hangs_is_not_waited_for():
     assert health.output(["sleep", "60"], 0.2) is None and health.output(["false"], 5) is None and health.output(["echo", "x"], 20) == "x\n"
 
 
+LOADED = """table inet trainyard_jobs {
+  chain people {
+    th dport 1 drop
+  }
+  chain output {
+    type filter hook output priority filter - 10; policy accept;
+    goto people
+  }
+}
+"""
+#: What is left after nft flush table.
+EMPTIED = "\n".join(line for line in LOADED.splitlines() if "drop" not in line and "goto" not in line)
+
+
 @pytest.mark.parametrize(
     "tables, said, asked",
     [
-        (["table inet trainyard_jobs\n"], "", 1),
-        (["table inet trainyard_jobs_old\n", "table inet trainyard_jobs\n"], "", 3),
-        (["", ""], "no firewall: trainyard-jobs-firewall.service does not load its table", 3),
-        ([None, None], "no firewall: trainyard-jobs-firewall.service does not load its table", 3),
+        ([LOADED], "", 1),
+        ([EMPTIED, LOADED], "", 2),
+        ([EMPTIED] * 4 + [LOADED], "", 6),
+        ([LOADED.replace("drop", "accept\n drop")] * 4 + [LOADED], "", 6),
+        ([LOADED.replace("policy", "")] * 4 + [LOADED], "", 6),
+        ([""] * 8, "no firewall: trainyard-jobs-firewall.service does not load its table", 9),
+        ([None] * 8, "no firewall: trainyard-jobs-firewall.service does not load its table", 9),
     ],
 )
 def test_a_table_that_was_flushed_is_loaded_again(
@@ -836,10 +855,14 @@ def test_a_table_that_was_flushed_is_loaded_again(
 
     monkeypatch.setattr(health, "UNITS", str(tmp_path))
     monkeypatch.setattr(health, "output", output)
+    monkeypatch.setattr(_nft_table, "_PAUSE", 0)
     assert health.restore_tables() == "" and not calls, "a host without these units"
-    (tmp_path / "trainyard-jobs-firewall.service").touch()
+    (tmp_path / _nft_table.JOBS).touch()
+    (tmp_path / "table.nft").write_text(LOADED)
+    monkeypatch.setitem(_nft_table.TABLES, _nft_table.JOBS, ("inet trainyard_jobs", str(tmp_path / "table.nft")))
     assert health.restore_tables() == said
-    assert len(calls) == asked and (asked == 1 or calls[1][2:] == ["trainyard-jobs-firewall.service"])
+    reloads = [command[2:] for command in calls if "systemctl" in command]
+    assert len(calls) == asked and reloads == [[_nft_table.JOBS]] * (asked > 2)
 
 
 def test_one_line():
@@ -911,7 +934,7 @@ def test_programs_are_placed_with_their_interpreter():
     """Slurm and people start them by name."""
     programs = role_variable("job_container", "__job_container_programs", ansible_search_path=[str(FILES.parent)], role_path=str(FILES.parent))
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
-    modules = ("_disk_limit.py", "_host_health.py", "_images.py", "_job_ports.py", "_nvidia_smi.py", "_quantity.py", "_registry.py")
+    modules = ("_disk_limit.py", "_host_health.py", "_images.py", "_job_ports.py", "_nft_table.py", "_nvidia_smi.py", "_quantity.py", "_registry.py")
     assert all(first.pop(name).startswith("# ") for name in modules)
     # In containers, by the Python of the image.
     assert {first.pop(name) for name in ("trainyard-launch", "trainyard-root", "rank")} == {"#!/usr/bin/env python3"}
