@@ -190,7 +190,8 @@ def _output(config, jobs, kernel):
                     # A process that has taken a port of another person's job answers nobody.
                     "%s tcp sport %s goto from_port" % (ANSWER, ports), "udp sport %s goto from_port" % ports]),
         ("output", ["type filter hook output priority filter - 10; policy accept;", "meta skuid { %s } accept" % SYSTEM,
-                    # Sockets of the kernel have no ID, those that a person has it open included (AF_SMC). NFS uses ports that people cannot have.
+                    # Sockets of the kernel have no ID, also those that it opens for a person (AF_SMC).
+                    # Those of NFS have a port that people cannot have.
                     "meta l4proto { tcp, udp } th sport >= 1024 goto people", "meta l4proto { tcp, udp } meta skuid != %d goto people" % NO_ID]),
     ]
     return chains
