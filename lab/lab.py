@@ -49,7 +49,7 @@ def only_one(state, wait=False):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(holder, signal.SIGTERM)
                 elif holder and not wait:
-                    raise LabError(f"another run is using {state} (process {holder}): wait for it, or stop it")
+                    raise LabError(f"another run is using {state} (process {holder}): wait for it, or stop it") from None
                 time.sleep(0.5)
         lock.seek(0)
         lock.truncate()

@@ -26,9 +26,9 @@ def run(*argv, check=True, timeout=None):
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, preexec_fn=_die_with_parent)
     except FileNotFoundError:
-        raise LabError(f"{argv[0]} is not installed on this machine")
+        raise LabError(f"{argv[0]} is not installed on this machine") from None
     except subprocess.TimeoutExpired:
-        raise LabError(f"no answer after {timeout} s: {' '.join(argv)}")
+        raise LabError(f"no answer after {timeout} s: {' '.join(argv)}") from None
     if check and done.returncode != 0:
         raise LabError(f"{' '.join(argv)}\n  ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
     return done

@@ -63,7 +63,7 @@ def parse_ip_addresses(text):
     try:
         links = json.loads(text or "[]")
     except (ValueError, RecursionError) as error:
-        raise ParseError("ip -j addr printed no JSON: %s: %.80r" % (error, text))
+        raise ParseError("ip -j addr printed no JSON: %s: %.80r" % (error, text)) from error
     return [
         {
             # A veth pair is listed as 'eth0@if12': the part after @ is the other end and not the name.

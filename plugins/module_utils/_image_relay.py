@@ -93,8 +93,8 @@ def archive_reference(path):
                     return "docker-archive:" + path
     except (OSError, EOFError, tarfile.TarError) as error:
         if isinstance(error, FileNotFoundError):
-            raise ParseError("the file does not exist on this host; copy it there, or correct the path")
-        raise ParseError("it is no readable archive (%s); write it with docker save, podman save or skopeo copy" % error)
+            raise ParseError("the file does not exist on this host; copy it there, or correct the path") from error
+        raise ParseError("it is no readable archive (%s); write it with docker save, podman save or skopeo copy" % error) from error
     if {"oci-layout", "index.json"} <= names:
         return "oci-archive:" + path
     raise ParseError("it is neither an archive of Docker nor an OCI archive; write it with docker save, podman save or skopeo copy")

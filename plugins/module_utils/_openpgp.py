@@ -37,7 +37,7 @@ def binary(content):
         try:
             found += base64.b64decode(b"".join(line for line in body if not line.startswith(b"=")), validate=True)
         except binascii.Error as error:
-            raise ParseError("the ASCII armor is damaged: %s" % error)
+            raise ParseError("the ASCII armor is damaged: %s" % error) from error
     return found
 
 
@@ -69,7 +69,7 @@ def _packets(content):
         try:
             length, body = _length(content, place + 1, header)
         except IndexError:
-            raise ParseError("it ends within a packet")
+            raise ParseError("it ends within a packet") from None
         place = body + length
         if place > len(content):
             raise ParseError("it ends within a packet")

@@ -128,7 +128,7 @@ def way_back(before, after, now):
     plan = {"install": [], "remove": [], "hold": [], "unhold": [], "automatic": [], "kept": []}
     for name in sorted(set(before) | set(after)):
         was, became, there = before.get(name), after.get(name), now.get(name)
-        if was == became or was == there:
+        if was in (became, there):
             continue
         if became != there:
             plan["kept"].append(name)

@@ -82,7 +82,7 @@ def archive_image(path, name):
                     config = archive.extractfile(image["Config"]).read()
                     return {"id": "sha256:" + hashlib.sha256(config).hexdigest(), "layers": json.loads(config.decode("utf-8"))["rootfs"]["diff_ids"]}
     except (OSError, KeyError, ValueError, tarfile.TarError) as exc:
-        raise RecipeError("training_image_base_archive: '%s' cannot be read as an archive of docker save: %s" % (path, exc))
+        raise RecipeError("training_image_base_archive: '%s' cannot be read as an archive of docker save: %s" % (path, exc)) from exc
     there = sorted(tag for image in images for tag in image.get("RepoTags") or [])
     raise RecipeError("training_image_base_archive: '%s' has no image named '%s' (training_image_base). It has: %s. Set one of these, or "
                       "save it under that name" % (path, wanted, ", ".join(there) or "none with a name"))

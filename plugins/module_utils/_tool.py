@@ -21,6 +21,7 @@ import time
 import uuid
 
 from typing import NamedTuple
+import contextlib
 
 # Unbuffered, because a Python tool that crashes at exit (in a GPU library's exit handler) would lose its output.
 # Directory /, because Python's subprocesses fail in a deleted directory.
@@ -244,10 +245,8 @@ def _start(argv, stdout, stderr):
 
 
 def _signal(group, number):
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass
 
 
 def _kill(module, docker, container, token):

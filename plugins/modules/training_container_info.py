@@ -319,7 +319,7 @@ def foreign(unit, loaded_from):
     for path in (loaded_from, "/etc/systemd/system/" + unit):
         try:
             with open(path, encoding="utf-8", errors="replace") as stream:
-                if not stream.read(len(OURS)) == OURS:
+                if stream.read(len(OURS)) != OURS:
                     return path
         except OSError:
             pass

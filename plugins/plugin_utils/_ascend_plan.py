@@ -164,7 +164,7 @@ def ascend_plan(readings, npus, wanted):
 def ascend_drift(plan, name, reading):
     """Return how a host differs from the plan: C(what), C(asked) and C(found) of each difference."""
     rows = [{"what": PART, "asked": "NPUs that work alike on all hosts", "found": text} for text in plan["problems"]
-            if text.startswith(name + ": ") or not text.partition(": ")[0] in plan["hosts"]]
+            if text.startswith(name + ": ") or text.partition(": ")[0] not in plan["hosts"]]
     host = plan["hosts"][name]
     rows += [{"what": path, "asked": "as planned", "found": "changed" if path in reading["files"] else "missing"} for path in host["changed"]]
     return rows + [{"what": path, "asked": "absent", "found": "present"} for path in host["absent"]]

@@ -91,10 +91,11 @@ def problem_of_table(table, templates=True):
     for key in ("let", "let_once", "data"):
         if not isinstance(table.get(key, {}), dict):
             return "%s is not a dictionary" % key
-    for key, name, expression in [(key, *pair) for key in ("let_once", "let") for pair in table.get(key, {}).items()] if templates else ():
-        bad = _bad_template(str(expression), True)
-        if bad:
-            return "%s.%s is not a Jinja expression: %s" % (key, name, bad)
+    for key in ("let_once", "let") if templates else ():
+        for name, expression in table.get(key, {}).items():
+            bad = _bad_template(str(expression), True)
+            if bad:
+                return "%s.%s is not a Jinja expression: %s" % (key, name, bad)
     return next((told for told in (problem_of_rule(rule, templates) for rule in table["host_rules"]) if told), "")
 
 

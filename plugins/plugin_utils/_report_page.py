@@ -408,7 +408,7 @@ def _chart(title, lines, needed=(), marks=("o",)):
         for number, line in enumerate(lines):
             axes.plot(*zip(*line.points), color=line.colour, linewidth=line.width, marker=marks[number % len(marks)], markersize=3 + line.width / 2,
                       alpha=line.alpha)
-        for value, label in needed:
+        for value, _label in needed:
             axes.axhline(value, color=NEED, linewidth=1.2, linestyle=(0, (5, 3)))
         axes.set_xscale("log", base=2)
         axes.set_ylim(0, top)

@@ -120,7 +120,9 @@ def nccl_transport(watched, facts, hosts):
     if any(watched["hosts"][host]["ranks"] > 1 for host in hosts):
         wanted.append("on a host %s" % ("NVLink (P2P)" if has_nvlink else "P2P or shared memory"))
 
-    def told(verdict, found=", ".join(seen), fix=""):
+    all_seen = ", ".join(seen)
+
+    def told(verdict, found=all_seen, fix=""):
         return finding("nccl-transport", ", ".join(hosts), verdict, expected="; ".join(wanted), found=found, source=LOG, fix=fix)
 
     if not seen:

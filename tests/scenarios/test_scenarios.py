@@ -11,6 +11,7 @@ import yaml
 from molecule_runs import LOGS
 
 ROOT = Path(__file__).resolve().parents[2]
+EXCEPTIONS = Path(__file__).with_name("check_mode_exceptions.yml")
 # Downloads of GB and a compilation each; of the scheduler on Debian 13, of the upgrade of three hosts and of virtual machines, more minutes than CI has.
 # Scenario gpu_stack has one driver, and leaves Debian's own and NVIDIA's installers to gpu_stack_other_drivers.
 # Scenario cluster builds and distributes an image, too, so training_image, which has damaged and refused ones, is left to acceptance.
@@ -52,7 +53,7 @@ def where_it_broke(text, lines=40):
     return "\n".join(line[:2000] for line in found[begin:][:lines])
 
 
-def exceptions_of(scenario, path=Path(__file__).with_name("check_mode_exceptions.yml")):
+def exceptions_of(scenario, path=EXCEPTIONS):
     entries = [entry for entry in yaml.safe_load(path.read_text(encoding="utf-8")) if scenario in entry["scenarios"]]
     assert [entry for entry in entries if not entry.get("reason")] == []
     return {task for entry in entries for task in entry["tasks"]}

@@ -93,7 +93,8 @@ class MoleculeRuns:
             (ASIDE / "cpu.shares").write_text(str(ASIDE_SHARES), encoding="utf-8")
         if self.loud:
             BUSY.parent.mkdir(exist_ok=True)
-            self.busy = open(BUSY, "a", encoding="utf-8")  # the lock goes with this process, however it ends
+            # The lock goes with this process, however it ends.
+            self.busy = open(BUSY, "a", encoding="utf-8")  # noqa: SIM115
             fcntl.flock(self.busy, fcntl.LOCK_EX)
         self.running = {scenario: self.pool.submit(self.run, scenario) for scenario in together}
         # While the last of them run.

@@ -27,11 +27,11 @@ print(answer.ANSWER, len(set(compiled)))
 
 @pytest.fixture(name="run")
 def fixture_run(tmp_path):
-    def run(source, writer=os.geteuid()):
+    def run(source, writer=None):
         archive = tmp_path / "modules.zip"
         with zipfile.ZipFile(archive, "w") as made:
             made.writestr("answer.py", source)
-        program = RUN.format(hosts=str(HOSTS), folder=str(tmp_path / "kept"), archive=str(archive), writer=writer)
+        program = RUN.format(hosts=str(HOSTS), folder=str(tmp_path / "kept"), archive=str(archive), writer=os.geteuid() if writer is None else writer)
         return subprocess.run([sys.executable, "-c", program], text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
 
     return run

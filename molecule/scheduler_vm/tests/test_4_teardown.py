@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from state_left import SNAPSHOT, state_left
+from state_left import state_left
 
 
 def test_nothing_is_left(cluster):

@@ -105,10 +105,8 @@ def write_json(path, content, mode=0o644):
 
 
 def remove_file(path):
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 # --- programs of images: without the rights of root ---------------------------------------------------------------------------
@@ -403,10 +401,8 @@ def size_of(folder):
     total = 0
     for place, _folders, names in os.walk(folder):
         for name in names:
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 total += os.lstat(os.path.join(place, name)).st_blocks * 512
-            except FileNotFoundError:
-                pass
     return total
 
 

@@ -32,6 +32,7 @@ import sys
 import tempfile
 import threading
 import time
+import contextlib
 
 INSIDE = "/run/trainyard"
 LAUNCHERS = ("torchrun", "horovodrun", "mpirun", "mindspore", "rank", "sshd", "run")
@@ -190,7 +191,7 @@ def job_table(table, job):
             if legacy else [(server["server_id"], device) for server in table["server_list"] for device in server["device"]]
         known = {(str(server), str(device["device_id"])): device for server, device in found}
     except (KeyError, TypeError, AttributeError):
-        raise Refused("the rank table has neither the form of version 1.0 (server_list) nor the one before it (group_list); write it with hccl_rank_table")
+        raise Refused("the rank table has neither the form of version 1.0 (server_list) nor the one before it (group_list); write it with hccl_rank_table") from None
     ranks = []
     for entry in job["entries"]:
         own = sorted(int(device) for server, device in known if server == entry["address"])
@@ -349,7 +350,7 @@ def read_job(folder=INSIDE):
         with open(path, encoding="utf-8") as stream:
             return json.load(stream)
     except (OSError, ValueError):
-        raise Refused("%s is missing: this is not a container of trainyard-run; start it as in: srun trainyard-run IMAGE -- trainyard-launch ..." % path)
+        raise Refused("%s is missing: this is not a container of trainyard-run; start it as in: srun trainyard-run IMAGE -- trainyard-launch ..." % path) from None
 
 
 def find(program, package):
@@ -421,10 +422,8 @@ class Workers(object):
     def _watch(self, index, connection, child):
         connection.settimeout(None)
         said = b""
-        try:
+        with contextlib.suppress(OSError):
             said = connection.recv(1)
-        except OSError:
-            pass
         # One that has ended well says so.
         if not said and not self.ended:
             self.lost = index
@@ -433,10 +432,8 @@ class Workers(object):
     def end(self, code):
         self.ended = True
         for connection in self.connections.values():
-            try:
+            with contextlib.suppress(OSError):
                 connection.sendall(("end %d\n" % code).encode())
-            except OSError:
-                pass
 
 
 def run(command, environment, before=None):
@@ -479,7 +476,7 @@ def connect(job, seconds=PEER_SECONDS):
             return connection
         except OSError:
             if time.time() > deadline:
-                raise Refused("worker 0 on %s did not answer within %d seconds; see its messages" % (first[0], seconds))
+                raise Refused("worker 0 on %s did not answer within %d seconds; see its messages" % (first[0], seconds)) from None
             time.sleep(0.2)
 
 
@@ -588,10 +585,8 @@ def end_descendants(seconds=END_SECONDS):
             return left
         for pid in left:
             if pid not in asked or time.time() - begun > seconds:
-                try:
+                with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGTERM if time.time() - begun <= seconds else signal.SIGKILL)
-                except OSError:
-                    pass
                 asked.add(pid)
         time.sleep(0.1)
 
@@ -773,7 +768,7 @@ def read_table(path):
         with open(path, encoding="utf-8") as stream:
             return json.load(stream)
     except (OSError, ValueError) as error:
-        raise Refused("the rank table %s cannot be read: %s" % (path, error))
+        raise Refused("the rank table %s cannot be read: %s" % (path, error)) from error
 
 
 def meet(job):

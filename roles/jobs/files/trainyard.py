@@ -102,9 +102,9 @@ def ask(command, text=None, environment=None):
         done = subprocess.run(command, input=None if text is None else text.encode(), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               stdin=subprocess.DEVNULL if text is None else None, timeout=TIMEOUT, check=False, preexec_fn=BEFORE_START)
     except FileNotFoundError:
-        raise NoAnswer("%s is not installed on this host. %s" % (command[0], sentence(_slurm.FIXES["not_installed"])))
+        raise NoAnswer("%s is not installed on this host. %s" % (command[0], sentence(_slurm.FIXES["not_installed"]))) from None
     except subprocess.TimeoutExpired:
-        raise NoAnswer("'%s' gave no answer within %d s. %s" % (command[0], TIMEOUT, sentence(_slurm.FIXES["timeout"])))
+        raise NoAnswer("'%s' gave no answer within %d s. %s" % (command[0], TIMEOUT, sentence(_slurm.FIXES["timeout"]))) from None
     stdout, stderr = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
     if done.returncode:
         cause, evidence = _slurm.why_no_answer(done.returncode, stdout, stderr)
@@ -122,7 +122,7 @@ def parsed(command, parse):
     try:
         return parse(ask(command))
     except _slurm.ParseError as error:
-        raise NoAnswer("%s printed something unexpected: %s" % (command[0], error))
+        raise NoAnswer("%s printed something unexpected: %s" % (command[0], error)) from error
 
 
 def active_jobs(*options):
@@ -179,7 +179,7 @@ class Site:
             with open(CONFIG, encoding="utf-8") as stream:
                 self.config = json.load(stream)
         except (OSError, ValueError) as error:
-            raise Refused("%s cannot be read (%s); tell the operator to run playbook workbench" % (CONFIG, error))
+            raise Refused("%s cannot be read (%s); tell the operator to run playbook workbench" % (CONFIG, error)) from error
         entry = pwd.getpwuid(os.getuid())
         self.person, self.home = entry.pw_name, entry.pw_dir
         self.folder = os.path.join(self.config["jobs"], self.person)
@@ -218,7 +218,7 @@ class Site:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Refused("%s cannot be read (%s); tell the operator to run playbook image_relay" % (path, error))
+            raise Refused("%s cannot be read (%s); tell the operator to run playbook image_relay" % (path, error)) from error
 
     def saved(self):
         """Return the names of the images that the person has in the site's registry, the newest first, and why that is not known, or an empty text."""
@@ -301,7 +301,7 @@ class Site:
                 try:
                     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
                 except (OSError, subprocess.CalledProcessError) as error:
-                    raise Refused("a host key cannot be made: %s" % error)
+                    raise Refused("a host key cannot be made: %s" % error) from error
                 with contextlib.suppress(FileExistsError):
                     os.link(os.path.join(new, "key"), key)
         return folder
@@ -325,7 +325,7 @@ class Site:
             return read_text(os.path.join(folder or "", "spec.yml"))
         except OSError:
             raise Refused("job %s has no job file in %s. `trainyard list --all` shows your jobs; one that has not started has no file yet, and one of plain "
-                          "sbatch has none" % (number, folder or self.folder))
+                          "sbatch has none" % (number, folder or self.folder)) from None
 
 
 def write_private(path, text):
@@ -444,9 +444,9 @@ def read_file(path):
         with open(path, encoding="utf-8-sig") as stream:
             return stream.read(_job_text.MAX_BYTES + 1)
     except UnicodeDecodeError:
-        raise Refused("%s: the file is no text in UTF-8" % ("standard input" if path == "-" else path))
+        raise Refused("%s: the file is no text in UTF-8" % ("standard input" if path == "-" else path)) from None
     except OSError as error:
-        raise Refused("%s: %s" % (path, error.strerror))
+        raise Refused("%s: %s" % (path, error.strerror)) from error
 
 
 def read_input():
@@ -473,9 +473,9 @@ def submit_text(options, site, text, origin, then=None):
         values = _job_file.changed(_job_text.read_job_text(text, _job_file.KEYS), options.set)
         job = _job_file.judge(values, site.config.get("priorities") or [], site.config.get("default_image") or "")
     except _job_text.TextError as error:
-        raise Refused("%s: %s" % (origin, error))
+        raise Refused("%s: %s" % (origin, error)) from error
     except _job_file.JobFileError as error:
-        raise Refused("\n".join("%s: %s" % (origin, problem) for problem in error.problems))
+        raise Refused("\n".join("%s: %s" % (origin, problem) for problem in error.problems)) from error
     place = site.place(job)
     problems = site_problems(site, job)
     if problems:
@@ -493,7 +493,7 @@ def submit_text(options, site, text, origin, then=None):
         problems = qos_problems(site, job, str(error)) or full_problems(site, job, str(error))
         if not problems:
             raise
-        raise Refused("\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems))
+        raise Refused("\n".join("%s: %s" % (origin, with_line(values, problem)) for problem in problems)) from error
     if then:
         return then(site, number)
     if options.json:
@@ -1030,9 +1030,9 @@ def login(options):
             connection.connect(LOGIN_SOCKET)
             answer = json.loads(b"".join(iter(lambda: connection.recv(4096), b"")).decode())
     except FileNotFoundError:
-        raise Refused("this host has no hub for the browser; use the first login host, or ask the operator for jupyterhub_enabled")
+        raise Refused("this host has no hub for the browser; use the first login host, or ask the operator for jupyterhub_enabled") from None
     except (OSError, ValueError) as error:
-        raise NoAnswer("the hub gives no link (%s); tell the operator to look at service trainyard-hub-links" % error)
+        raise NoAnswer("the hub gives no link (%s); tell the operator to look at service trainyard-hub-links" % error) from error
     if "error" in answer:
         raise Refused(answer["error"])
     return out(options, answer, lambda found: print("%s\nOpen it within %d seconds. It is valid once, for you alone." % (found["url"], found["seconds"])))

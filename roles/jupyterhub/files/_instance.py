@@ -107,7 +107,7 @@ def request_of(text):
     try:
         request = json.loads(text)
     except ValueError:
-        raise RequestError("the request is not JSON")
+        raise RequestError("the request is not JSON") from None
     if not isinstance(request, dict) or request.get("action") not in ACTIONS:
         raise RequestError("the request has none of the actions " + ", ".join(ACTIONS))
     if request["action"] in OF_JOB and not re.fullmatch(r"[1-9][0-9]{0,17}", str(request.get("job"))):

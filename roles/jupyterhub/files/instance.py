@@ -105,7 +105,7 @@ def start(trainyard, site, request):
     try:
         job = trainyard._job_file.judge(values, site.config.get("priorities") or [], site.config.get("default_image") or "")
     except trainyard._job_file.JobFileError as error:
-        raise trainyard.Refused("; ".join(error.problems))
+        raise trainyard.Refused("; ".join(error.problems)) from error
     problems = trainyard.site_problems(site, job)
     if problems:
         raise trainyard.Refused("; ".join(problems))

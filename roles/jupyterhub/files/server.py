@@ -259,7 +259,7 @@ def tell_hub(secret, port, config):
         except urllib.error.HTTPError as error:
             # It does not know the token: the start was given up.
             if error.code < 500:
-                raise Refused("the hub does not expect this server (HTTP status %d)" % error.code)
+                raise Refused("the hub does not expect this server (HTTP status %d)" % error.code) from error
             reason = error
         except OSError as error:
             reason = error

@@ -511,7 +511,7 @@ class Job(object):
         try:
             self.spec = dict(spec, command=shlex.split(spec["command"]))
         except ValueError as error:
-            raise JobError("train_command: %s cannot be split into words: %s" % (spec["command"], error))
+            raise JobError("train_command: %s cannot be split into words: %s" % (spec["command"], error)) from error
         self.cluster = read_cluster()
         self.job_dir = os.path.join(self.cluster["share"], ".trainyard", "jobs", spec["job_id"])
         self.result_path = os.path.join(self.job_dir, "result.json")
@@ -577,7 +577,7 @@ class Job(object):
                 probe.bind((address, asked))
             except OSError as error:
                 raise JobError("train_master_port: '%d' cannot be used at %s on host %s: %s. Set another port, or 0 for a free port" % (
-                    asked, address, self.hosts[0]["name"], error))
+                    asked, address, self.hosts[0]["name"], error)) from error
             return probe.getsockname()[1]
 
     def commands(self):
@@ -599,7 +599,7 @@ class Job(object):
         try:
             shutil.copyfile(source, os.path.join(self.job_dir, LAUNCH_FILE))
         except OSError as error:
-            raise JobError("%s cannot be copied into the job's folder: %s. Run train.yml again" % (source, error))
+            raise JobError("%s cannot be copied into the job's folder: %s. Run train.yml again" % (source, error)) from error
         table, copied = self.spec.get("mindspore", {}).get("rank_table") or (RANK_TABLE if os.path.exists(RANK_TABLE) else ""), ""
         if table:
             copied = os.path.join(self.job_dir, COPIED_TABLE)
@@ -607,7 +607,7 @@ class Job(object):
                 shutil.copyfile(table, copied)
             except OSError as error:
                 raise JobError("train_rank_table: '%s' cannot be read on host %s: %s. Name a rank table on this host or on the share" % (
-                    table, self.cluster["head"], error.strerror))
+                    table, self.cluster["head"], error.strerror)) from error
         for index in range(len(self.hosts)):
             write_json(os.path.join(self.job_dir, "launch.%d.json" % index), launch_description(self.spec, self.hosts, index, port, self.job_dir, copied))
         self.version("mindspore", SSH + [self.hosts[0]["address"]])

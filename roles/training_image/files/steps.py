@@ -319,7 +319,7 @@ def pip_install(variable, packages, *options, **variables):
     except subprocess.CalledProcessError:
         raise StepError("%s: %s could not be installed for Python %d.%d of the base. See pip's output above. Set %s to versions with a release for this "
                         "Python, and provide them in the package index or the folder of wheels"
-                        % ((variable, ", ".join(packages)) + sys.version_info[:2] + (variable,)))
+                        % ((variable, ", ".join(packages)) + sys.version_info[:2] + (variable,))) from None
 
 
 def wheels():
@@ -382,7 +382,7 @@ def step_nccl(arguments):
                 if given["vendor"]:
                     places = "NVIDIA's repository %s and those of the base" % given["vendor"][0]["uris"][0]
                 raise StepError("training_image_nccl_version: %s (%s) could not be installed from %s. The lines above list the available versions. Set "
-                                "training_image_nccl_version to one of these" % (version, arguments["why"], places))
+                                "training_image_nccl_version to one of these" % (version, arguments["why"], places)) from None
     for name in names:
         if installed(name) != version:
             raise StepError("training_image_nccl_version: the installed version of %s is %s, expected %s" % (name, installed(name), version))

@@ -94,7 +94,8 @@ class Look(threading.Thread):
 
 def nccl_log():
     """Return the file for NCCL's log of its connections, which would be thousands of lines on the terminal."""
-    log = tempfile.NamedTemporaryFile(prefix="trainyard-nccl-")
+    # It is open as long as the caller reads it.
+    log = tempfile.NamedTemporaryFile(prefix="trainyard-nccl-")  # noqa: SIM115
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=log.name)
     os.environ.pop("NCCL_DEBUG_SUBSYS", None)
     return log

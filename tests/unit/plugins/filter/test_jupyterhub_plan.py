@@ -298,7 +298,7 @@ def test_without_the_firewall_its_service_is_not_missed():
 def test_jobs_have_other_ports_than_instances():
     program = (ROOT / "roles/job_container/files/_job_ports.py").read_text()
     ports = re.search(r"^FIRST_PORT, LAST_PORT, .* = (\d+), (\d+), ", program, re.MULTILINE).groups()
-    assert _jupyterhub_plan.PORTS_OF_JOBS == tuple(map(int, ports))
+    assert tuple(map(int, ports)) == _jupyterhub_plan.PORTS_OF_JOBS
 
 
 def test_people_with_names_of_their_own():

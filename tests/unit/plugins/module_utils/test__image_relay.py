@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_what_is_no_archive(tmp_path):
     with pytest.raises(read.ParseError, match="does not exist on this host"):
         read.archive_reference(str(tmp_path / "none"))
     cut = tmp_path / "cut.tar"
-    cut.write_bytes(open(archive(tmp_path / "a.tar", "a", "b"), "rb").read()[:700])
+    cut.write_bytes(Path(archive(tmp_path / "a.tar", "a", "b")).read_bytes()[:700])
     with pytest.raises(read.ParseError):
         read.archive_reference(str(cut))
 

@@ -76,7 +76,7 @@ def test_one_lost_gpu_among_others(script):
 def test_a_process_with_a_bad_name(script):
     """Bytes that are no UTF-8, and the words of another failure."""
     name = r"\377]]>Unable to determine the device handle for GPU 0000:03:00.0: GPU is lost"
-    process = f"<processes>\\n<process_info>\\n<pid>7</pid>\\n<process_name>%b</process_name>\\n</process_info>\\n</processes>\\n"
+    process = "<processes>\\n<process_info>\\n<pid>7</pid>\\n<process_name>%b</process_name>\\n</process_info>\\n</processes>\\n"
     script("nvidia-smi", f"sed '/<processes/,$d' {A100}; printf '{process}' '{name}'; sed '1,/<processes/d' {A100}")
     told = run()
     assert (told["available"], told["error_gpus"]) == (True, []) and told["gpus"][0]["processes"][0]["name"].endswith("GPU is lost")

@@ -11,7 +11,7 @@ from scripted_tools import run_module
 
 REPOSITORY = "developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64"
 OLD_LIST = f"# of the vendor's package\ndeb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] https://{REPOSITORY}/ /\n"
-SOURCE = f"""# Managed by a test.
+SOURCE = """# Managed by a test.
 Types: deb
 URIs: https://mirror.example.org/cuda/debian12/x86_64/
 Suites: /

@@ -59,7 +59,7 @@ def test_what_the_base_s_horovod_had_is_kept():
 def test_what_is_requested_is_not_changed():
     before = copy.deepcopy(REQUIRES)
     plan()
-    assert REQUIRES == before
+    assert before == REQUIRES
 
 
 def test_without_a_compilation_nothing_is_decided():

@@ -418,7 +418,7 @@ def test_contrast_is_that_of_wcag():
 @pytest.mark.parametrize("theme", THEMES)
 def test_every_text_can_be_read_on_every_background(theme):
     assert {"ink", "soft", "pass", "warn", "fail", "now", "old", "host-1", "host-8"} <= TEXTS
-    assert BACKGROUNDS == {"paper", "panel", "pass-wash", "warn-wash", "fail-wash", "none-wash"}
+    assert {"paper", "panel", "pass-wash", "warn-wash", "fail-wash", "none-wash"} == BACKGROUNDS
     colours = THEMES[theme]
     pairs = [(text, behind) for text in sorted(TEXTS) for behind in sorted(BACKGROUNDS) if text not in IN_CHARTS or behind == "panel"]
     faint = {pair: round(contrast(*(colours[name] for name in pair)), 2) for pair in pairs}

@@ -48,8 +48,15 @@ def holds(words, user):
     while words:
         (left, operator, right), words = words[:3], words[3:]
         names = right.split(":")
-        found.append({"<": lambda: uid < int(right), ">=": lambda: uid >= int(right), "in": lambda: user in names, "notin": lambda: user not in names,
-                      "ingroup": lambda: bool(set(groups) & set(names)), "notingroup": lambda: not set(groups) & set(names)}[operator]())
+        if operator in ("<", ">="):
+            is_below = uid < int(right)
+            found.append(is_below == (operator == "<"))
+        elif operator.endswith("ingroup"):
+            is_member = bool(set(groups) & set(names))
+            found.append(is_member == (operator == "ingroup"))
+        else:
+            assert operator in ("in", "notin")
+            found.append((user in names) == (operator == "in"))
         assert left == ("uid" if operator in ("<", ">=") else "user")
     return all(found)
 

@@ -77,4 +77,4 @@ def test_by_its_fingerprint_the_key_is_known_whatever_the_directory():
     assert source["key_url"] == source["uri"] + "3bf863cc.pub"
     # A checksum that is known comes first.
     assert vendor_source("cuda", host(), cuda_fingerprint=CUDA_FINGERPRINT)["key_fingerprints"] == []
-    assert CUDA_FINGERPRINT == yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8"))["package_sources_nvidia_cuda_key_fingerprint"]
+    assert yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8"))["package_sources_nvidia_cuda_key_fingerprint"] == CUDA_FINGERPRINT
